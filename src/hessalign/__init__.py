@@ -1,0 +1,18 @@
+"""hessalign: exact Hessian and gradient alignment for domain generalization.
+
+Three lines in a training loop of your own:
+
+    align = hessalign.HessianAlignment(alpha=1e-2, beta=1e-3, hessian="full")
+    terms = align(z, logits, y, domain)
+    loss = cross_entropy(logits, y) + terms.penalty
+"""
+
+from hessalign.alignment import AlignmentTerms as AlignmentTerms
+from hessalign.alignment import HessianAlignment as HessianAlignment
+from hessalign.alignment import attribute_distances as attribute_distances
+from hessalign.alignment import hessian_distance as hessian_distance
+from hessalign.curvature import autograd_head as autograd_head
+from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
+from hessalign.curvature import linear_head as linear_head
+
+__version__ = "0.1.0"

@@ -1,0 +1,31 @@
+"""The error for an unknown name: what was found, what is valid, and which valid name is nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import final
+
+
+@final
+class UnknownNameError(ValueError):
+    """A name that is not one of the valid ones.
+
+    Args:
+        what: What the name should have been, for example "algorithm".
+        name: What was given.
+        valid: The names that would have been accepted.
+
+    Example:
+        >>> print(UnknownNameError("norm", "frob", ["fro", "spectral"]))
+        Unknown norm 'frob'. Expected one of: 'fro', 'spectral'. Did you mean 'fro'?
+    """
+
+    def __init__(self, what: str, name: object, valid: Iterable[object]) -> None:
+        names = list(valid)
+        message = f"Unknown {what} {name!r}. Expected one of: {', '.join(map(repr, names))}."
+        spelled = {str(valid_name).lower(): valid_name for valid_name in names}
+        nearest = get_close_matches(str(name).lower(), spelled, n=1)
+        if nearest:
+            message += f" Did you mean {spelled[nearest[0]]!r}?"
+        super().__init__(message)

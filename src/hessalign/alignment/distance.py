@@ -1,0 +1,173 @@
+r"""Distances between the domains' Hessians, and where they come from (Table 1, measured).
+
+Indices: e and f domain, n sample, d feature, p parameter of the head.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Float, Int
+from hessalign.alignment.dispersion import distances
+from hessalign.alignment.moments import Evaluation
+from hessalign.alignment.quantities import TABLE_1, inner_products
+from hessalign.curvature import HeadStatistics, linear_head
+from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.linear import LinearHead
+
+Norm = Literal["fro", "spectral"]
+
+DENSE_PARAMETERS = 64
+"""Up to this many parameters the spectral norm comes from the dense Hessian."""
+
+
+def hessian_distance(
+    z: Float[Tensor, "n d"],
+    logits: Tensor,
+    domain: Int[Tensor, " n"],
+    norm: Norm = "fro",
+    *,
+    y: Tensor | None = None,
+    loss: str = "cross_entropy",
+    activation: str | Elementwise | Activation = "identity",
+    bias: bool = True,
+    evaluation: Evaluation = "auto",
+) -> Float[Tensor, "e e"]:
+    r"""Distance between the head's Hessians of all pairs of domains, $\|H_e - H_f\|$.
+
+    The Frobenius norm is exact and differentiable. The spectral norm, which bounds the transfer
+    measure in Theorem 1, comes from Lanczos iterations on Hessian-vector products of the
+    difference; it is not differentiable.
+
+    Args:
+        z: Features that enter the head.
+        logits: What the head made of them.
+        domain: The domain of each sample, any integers.
+        norm: "fro" or "spectral".
+        y: Targets; only squared error with an activation needs them.
+        loss: "cross_entropy", "binary" or "squared".
+        activation: The activation of a head with squared error.
+        bias: Whether the head has a bias.
+        evaluation: How the Frobenius norm is evaluated.
+
+    Returns:
+        Symmetric distances in float64, domains ordered by id.
+
+    Raises:
+        UnknownNameError: If the norm is unknown.
+
+    Example:
+        >>> z, logits = torch.tensor([[1.0], [2.0]]), torch.zeros(2)
+        >>> hessian_distance(z, logits, torch.tensor([0, 1]), loss="binary", bias=False)
+        tensor([[0.0000, 0.7500],
+                [0.7500, 0.0000]], dtype=torch.float64)
+    """
+    if norm not in get_args(Norm):
+        raise UnknownNameError("norm", norm, get_args(Norm))
+    if norm == "fro":
+        head = linear_head(z, logits, y, domain, loss=loss, activation=activation, bias=bias)
+        return distances(inner_products(head, "hessian", evaluation))
+    with torch.no_grad():
+        wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
+        head = linear_head(wide, logits, y, domain, loss=loss, activation=activation, bias=bias)
+        return spectral_distances(head)
+
+
+def spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
+    """Spectral norm of the difference of Hessians, for all pairs of domains.
+
+    Args:
+        head: Statistics with float64 features.
+
+    Returns:
+        Symmetric distances, on the CPU.
+    """
+    domains = [head.domain(index) for index in range(len(head.domains))]
+    result = torch.zeros(len(domains), len(domains), dtype=torch.float64)
+    for e, first in enumerate(domains):
+        for f, second in enumerate(domains[:e]):
+            result[e, f] = result[f, e] = spectral_norm_of_difference(first, second)
+    return result
+
+
+def spectral_norm_of_difference(first: HeadStatistics, second: HeadStatistics) -> float:
+    r"""Largest absolute eigenvalue of $H_1 - H_2$, by Lanczos on Hessian-vector products.
+
+    Args:
+        first: Statistics of a single domain.
+        second: Statistics of another single domain with the same head.
+
+    Returns:
+        The spectral norm $\|H_1 - H_2\|_2$.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    size = first.num_parameters
+    if size <= DENSE_PARAMETERS:
+        return float(torch.linalg.eigvalsh(first.hessian[0] - second.hessian[0]).abs().max())
+    device = first.domains.ids.device
+
+    def matvec(vector: np.ndarray) -> np.ndarray:
+        v = torch.from_numpy(vector.reshape(1, -1).astype(np.float64)).to(device)
+        product: np.ndarray = (first.hvp(v) - second.hvp(v))[0].cpu().numpy()
+        return product
+
+    operator = LinearOperator((size, size), matvec=matvec, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(size)
+    if not matvec(start).any():
+        return 0.0
+    (eigenvalue,) = eigsh(operator, k=1, which="LM", v0=start, return_eigenvectors=False)
+    return float(abs(eigenvalue))
+
+
+def attribute_distances(
+    z: Float[Tensor, "n d"],
+    logits: Tensor,
+    y: Tensor,
+    domain: Int[Tensor, " n"],
+    *,
+    loss: str = "cross_entropy",
+    activation: str | Elementwise | Activation = "identity",
+    evaluation: Evaluation = "auto",
+) -> dict[str, Float[Tensor, "e e"]]:
+    r"""Table 1, measured: how far apart the domains are in each attribute.
+
+    The attributes of the Hessian add up to it, and those of the gradient to that:
+    ‖H_e − H_f‖² = logit_covariance² + 2·logit_feature² + logit², and
+    ‖g_e − g_f‖² = error_feature² + error².
+
+    Args:
+        z: Features that enter the head.
+        logits: What the head made of them.
+        y: Targets.
+        domain: The domain of each sample, any integers.
+        loss: "cross_entropy", "binary" or "squared".
+        activation: The activation of a head with squared error.
+        evaluation: How the moments are evaluated.
+
+    Returns:
+        Frobenius distances between all pairs of domains, by attribute: "loss", "feature",
+        "covariance" (not centred, as in the paper), "error", "error_feature", "logit",
+        "logit_feature", "logit_covariance".
+
+    Example:
+        >>> z, y = torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])
+        >>> result = attribute_distances(z, torch.zeros(2), y, torch.tensor([0, 1]), loss="binary")
+        >>> for name, value in result.items():
+        ...     print(f"{name:16} {value[0, 1]:.2f}")
+        loss             0.00
+        feature          1.00
+        covariance       3.00
+        error            0.00
+        error_feature    0.50
+        logit            0.00
+        logit_feature    0.25
+        logit_covariance 0.75
+    """
+    head = linear_head(z, logits, y, domain, loss=loss, activation=activation)
+    return {name: distances(inner_products(head, name, evaluation)) for name in TABLE_1}

@@ -1,0 +1,168 @@
+"""The drop-in penalty: align the classifier head's Hessians and gradients across domains."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Float, Int
+from hessalign.alignment.moments import Evaluation, check_evaluation
+from hessalign.alignment.penalties import (
+    HESSIAN_KINDS,
+    MEAN,
+    POOLED_DETACHED,
+    HessianKind,
+    gradient_dispersion,
+    hessian_dispersion,
+)
+from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
+from hessalign.curvature.activations import Activation, Elementwise
+
+Fidelity = Literal["paper", "released"]
+
+
+@final
+@dataclass(frozen=True)
+class AlignmentTerms:
+    """The terms of the penalty, each a differentiable scalar.
+
+    Attributes:
+        penalty: α · hessian + β · gradient, to be added to the loss.
+        hessian: Dispersion of the Hessians, before α.
+        gradient: Dispersion of the gradients, before β.
+    """
+
+    penalty: Float[Tensor, ""]
+    hessian: Float[Tensor, ""]
+    gradient: Float[Tensor, ""]
+
+
+@final
+@dataclass
+class HessianAlignment:
+    r"""Penalty on the differences between domains of the head's Hessian and gradient.
+
+    $$\alpha \frac1E \sum_e \|H_e - \bar H\|^2 + \beta \frac1E \sum_e \|g_e - \bar g\|^2$$
+
+    with the means over domains H̄ and ḡ, nothing detached: eq. 17 and 20 of Hemati et al. (2023),
+    where the Hessian itself, its diagonal, an estimate of the diagonal or its product with the
+    gradient takes the place of H.
+
+    Args:
+        alpha: Weight α of the Hessian term. It carries the units of the head (features to the
+            fourth power), so no value travels between data sets.
+        beta: Weight β of the gradient term.
+        hessian: "full" (exact), "diagonal" (exact), "sampled" (the paper's Hutchinson), "expected"
+            (its expectation over the probes), "product" (the paper's HGP), or None for gradients
+            only.
+        loss: "cross_entropy", "binary" or "squared".
+        activation: The activation of a head with squared error.
+        bias: Whether the head has a bias.
+        probes: Probes per domain for "sampled" and "expected"; the paper's text says 100.
+        shared_probes: The same probes for all domains. They estimate the difference of Hessians
+            with less noise; independent probes also shrink each domain's off-diagonal curvature.
+        generator: Source of the probes; torch's global one if None.
+        fidelity: "paper" for the equations as printed; "released" for the authors' DomainBed code:
+            targets detached, and taken from the mean loss (H̄ḡ, an extra estimate of diag H̄).
+        evaluation: "auto", "primal" or "dual"; see `hessalign.alignment.moments`.
+
+    Example:
+        >>> align = HessianAlignment(alpha=1e-2, beta=1e-3, hessian="full")
+        >>> z = torch.randn(8, 5, requires_grad=True)
+        >>> logits = nn.Linear(5, 3)(z)
+        >>> y, domain = torch.randint(3, (8,)), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+        >>> terms = align(z, logits, y, domain)
+        >>> loss = nn.functional.cross_entropy(logits, y) + terms.penalty
+        >>> loss.backward()
+    """
+
+    alpha: float
+    beta: float
+    hessian: HessianKind | None = "full"
+    loss: str = "cross_entropy"
+    activation: str | Elementwise | Activation = "identity"
+    bias: bool = True
+    probes: int = 100
+    shared_probes: bool = False
+    generator: torch.Generator | None = None
+    fidelity: Fidelity = "paper"
+    evaluation: Evaluation = "auto"
+    _warned: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ValueError(f"Expected a finite {name} of 0 or more, got {weight!r}.")
+        if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
+            raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
+        if self.fidelity not in get_args(Fidelity):
+            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        if self.probes < 1:
+            raise ValueError(f"Expected at least 1 probe, got {self.probes}.")
+        check_evaluation(self.evaluation)
+        make_loss(self.loss, self.activation)
+
+    def __call__(
+        self,
+        z: Float[Tensor, "n d"],
+        logits: Tensor,
+        y: Tensor,
+        domain: Int[Tensor, " n"],
+        *,
+        head: nn.Module | None = None,
+    ) -> AlignmentTerms:
+        """The penalty of one batch that mixes samples of several domains.
+
+        Args:
+            z: Features that enter the head.
+            logits: What the head made of them.
+            y: Targets.
+            domain: The domain of each sample, any integers in any order.
+            head: The head itself, if it is not linear: its derivatives then come from automatic
+                differentiation.
+
+        Returns:
+            The terms. One domain alone has nothing to align: they are 0, with a warning.
+        """
+        statistics: HeadStatistics
+        if head is None:
+            statistics = linear_head(
+                z, logits, y, domain, loss=self.loss, activation=self.activation, bias=self.bias
+            )
+        else:
+            statistics = autograd_head(
+                head, z, y, domain, loss=self.loss, activation=self.activation
+            )
+        if len(statistics.domains) == 1:
+            self._warn_single_domain()
+            zero = logits.sum() * 0
+            return AlignmentTerms(zero, zero, zero)
+        hessian = torch.zeros((), dtype=logits.dtype, device=logits.device)
+        if self.hessian is not None:
+            hessian = hessian_dispersion(
+                statistics,
+                self.hessian,
+                probes=self.probes,
+                shared_probes=self.shared_probes,
+                generator=self.generator,
+                target=MEAN if self.fidelity == "paper" else POOLED_DETACHED,
+                evaluation=self.evaluation,
+            ).to(logits.dtype)
+        # After the Hessian, because the two share the Gram matrix of the features.
+        gradient = gradient_dispersion(statistics, self.evaluation).to(logits.dtype)
+        return AlignmentTerms(self.alpha * hessian + self.beta * gradient, hessian, gradient)
+
+    def _warn_single_domain(self) -> None:
+        if not self._warned:
+            warnings.warn(
+                "All samples come from one domain: there is nothing to align and the penalty is 0. "
+                "Put at least two domains into each batch.",
+                stacklevel=3,
+            )
+            self._warned = True

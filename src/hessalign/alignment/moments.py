@@ -1,0 +1,106 @@
+r"""Moments: means over a domain of left_n ⊗ right_n, and their inner products between domains.
+
+The inner product of two moments can be computed in two ways.
+
+- *primal*: form the means, then multiply. Cost n·|left|·|right|.
+- *dual*: never form them. $\langle M_e, M_f\rangle$ is the mean over pairs of samples, one from
+  each domain, of ⟨left_n, left_m⟩·⟨right_n, right_m⟩. Cost n²·(|left| + |right|), with |left| and
+  |right| replaced by what an inner product costs: for a Hessian that is 2C + d instead of
+  C²·d².
+
+Indices: e and f domain, n and m sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Float
+from hessalign.curvature.domains import Domains
+from hessalign.curvature.factors import LeftFactor, RightFactor
+from hessalign.curvature.products import gram
+
+Evaluation = Literal["auto", "primal", "dual"]
+
+PAIR_ELEMENTS = 1 << 23
+"""Pairs of samples whose inner products are held at once: 64 MiB in float64."""
+
+DUAL_COST = 2.0
+"""Price of a float64 multiplication of the dual form in float32 ones of the primal form."""
+
+
+def check_evaluation(evaluation: str) -> None:
+    """Refuse an unknown evaluation.
+
+    Args:
+        evaluation: What should be "auto", "primal" or "dual".
+
+    Raises:
+        UnknownNameError: If it is not.
+    """
+    if evaluation not in get_args(Evaluation):
+        raise UnknownNameError("evaluation", evaluation, get_args(Evaluation))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """The mean over each domain of left ⊗ right.
+
+    Attributes:
+        left: The small factor.
+        right: The factor made of features.
+        domains: The grouping of the samples.
+    """
+
+    left: LeftFactor
+    right: RightFactor
+    domains: Domains
+
+    def cheaper(self) -> Literal["primal", "dual"]:
+        """The evaluation that needs fewer multiplications."""
+        samples = sum(self.domains.sizes)
+        primal = float(samples) * self.left.size * self.right.size
+        dual = DUAL_COST * samples**2 * (self.left.dual_size + self.right.dual_size)
+        return "primal" if primal <= dual else "dual"
+
+    def inner(self, evaluation: Evaluation = "auto") -> Float[Tensor, "e e"]:
+        """Inner products between the moments of all pairs of domains.
+
+        Args:
+            evaluation: "primal", "dual", or "auto" for the cheaper one.
+
+        Returns:
+            The Gram matrix of the domains, in float64.
+        """
+        check_evaluation(evaluation)
+        if evaluation == "auto":
+            evaluation = self.cheaper()
+        return self._primal() if evaluation == "primal" else self._dual()
+
+    def _primal(self) -> Float[Tensor, "e e"]:
+        blocks = self.right.blocks(self.left.rows(), self.domains.sizes)
+        return torch.stack([times * gram(mean) for times, mean in blocks]).sum(0)
+
+    def _dual(self) -> Float[Tensor, "e e"]:
+        averaging = self.domains.averaging()
+        samples = averaging.shape[1]
+
+        def pairs(block: slice) -> Tensor:
+            products = self.left.inner(block) * self.right.inner(block)
+            return averaging[:, block] @ products @ averaging.T
+
+        rows = max(1, PAIR_ELEMENTS // samples)
+        if rows >= samples:
+            return pairs(slice(None))
+        # Too many pairs to hold: go block by block, and again in the backward pass.
+        total = averaging.new_zeros((len(averaging), len(averaging)))
+        for start in range(0, samples, rows):
+            total = total + checkpoint(pairs, slice(start, start + rows), use_reentrant=False)
+        return total

@@ -1,0 +1,218 @@
+r"""Hessian dispersion in its named variants, as pure functions of a head's statistics.
+
+| variant | what is compared between domains |
+|---|---|
+| full | the Hessians themselves, exactly |
+| diagonal | their diagonals, exactly |
+| sampled | Hutchinson's estimates of the diagonals (eq. 19, 20) |
+| expected | the same in expectation over the probes, without sampling |
+| product | Hessian-gradient products (eq. 17) |
+
+Each domain is compared with a *target*. The paper's target is the mean of what is compared
+(eq. 17, 20). The released code uses the corresponding quantity of the mean loss instead: for
+`product` that is H̄ḡ, for `sampled` an estimate of diag H̄ from probes of its own.
+
+Indices: e domain, p parameter of the head, m probe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float
+from hessalign.alignment.dispersion import dispersion
+from hessalign.alignment.moments import Evaluation
+from hessalign.alignment.quantities import inner_products
+from hessalign.curvature import HeadStatistics, hutchinson_diagonal
+from hessalign.curvature.hutchinson import pooled_diagonal
+
+HessianKind = Literal["full", "diagonal", "sampled", "expected", "product"]
+HESSIAN_KINDS: tuple[HessianKind, ...] = get_args(HessianKind)
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """What each domain is compared with.
+
+    Attributes:
+        pooled: Compare with the quantity of the mean loss instead of the mean quantity.
+        detach: Treat the target as a constant in backpropagation. With the mean as target this
+            changes nothing: the deviations sum to zero.
+    """
+
+    pooled: bool = False
+    detach: bool = False
+
+
+MEAN = Target()
+"""Eq. 17 and 20 as printed."""
+
+POOLED = Target(pooled=True)
+"""The released Colored MNIST scripts."""
+
+POOLED_DETACHED = Target(pooled=True, detach=True)
+"""The released DomainBed algorithms."""
+
+
+def deviation(values: Float[Tensor, "e p"], target: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+    r"""Mean squared distance to a common target, $\frac1E \sum_e \|v_e - t\|^2$.
+
+    Args:
+        values: One vector per domain.
+        target: The vector they are compared with.
+
+    Returns:
+        The deviation; the dispersion if the target is the mean.
+
+    Example:
+        >>> deviation(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0]))
+        tensor(1.)
+    """
+    return (values - target).square().sum(1).mean()
+
+
+def gradient_dispersion(
+    statistics: HeadStatistics, evaluation: Evaluation = "auto"
+) -> Float[Tensor, ""]:
+    r"""Dispersion of the gradients, $\frac1E \sum_e \|g_e - \bar g\|^2$ (eq. 17 and 20).
+
+    Args:
+        statistics: Either backend.
+        evaluation: How the closed form evaluates it.
+
+    Returns:
+        The dispersion.
+    """
+    return dispersion(inner_products(statistics, "gradient", evaluation))
+
+
+def product_dispersion(
+    statistics: HeadStatistics, target: Target = MEAN, evaluation: Evaluation = "auto"
+) -> Float[Tensor, ""]:
+    r"""Dispersion of the Hessian-gradient products (eq. 17).
+
+    $$\frac1E \sum_e \|H_e g_e - t\|^2, \qquad t = \overline{H g} \text{ or } \bar H \bar g$$
+
+    Args:
+        statistics: Either backend.
+        target: The mean product, or the product of the mean loss.
+        evaluation: How the closed form evaluates it, for the mean product.
+
+    Returns:
+        The dispersion.
+    """
+    if not target.pooled:
+        return dispersion(inner_products(statistics, "hessian_gradient", evaluation))
+    mean_gradient = statistics.gradient.mean(0, keepdim=True)
+    goal = statistics.hvp(mean_gradient).mean(0)
+    return deviation(statistics.hgp, goal.detach() if target.detach else goal)
+
+
+def sampled_dispersion(
+    statistics: HeadStatistics,
+    probes: int,
+    *,
+    shared: bool = False,
+    generator: torch.Generator | None = None,
+    target: Target = MEAN,
+) -> Float[Tensor, ""]:
+    r"""Dispersion of Hutchinson's diagonal estimates (eq. 19 and 20).
+
+    Args:
+        statistics: Either backend.
+        probes: Probes m per domain.
+        shared: The same probes for all domains; the pooled target is then the mean.
+        generator: Source of the probes.
+        target: The mean of the estimates, or an estimate for the mean loss.
+
+    Returns:
+        The dispersion, a random variable; `expected_dispersion` is its expectation.
+    """
+    estimates = hutchinson_diagonal(statistics, probes, shared=shared, generator=generator)
+    if shared or not target.pooled:
+        return deviation(estimates, estimates.mean(0))
+    goal = pooled_diagonal(statistics, probes, generator=generator)
+    return deviation(estimates, goal.detach() if target.detach else goal)
+
+
+def expected_dispersion(
+    statistics: HeadStatistics,
+    probes: int,
+    *,
+    shared: bool = False,
+    target: Target = MEAN,
+    evaluation: Evaluation = "auto",
+) -> Float[Tensor, ""]:
+    r"""Expectation of `sampled_dispersion` over its probes, in closed form.
+
+    With off(H) = ‖H‖² − ‖diag H‖² it is the dispersion of the exact diagonals plus
+
+    - (E−1)/E · mean_e off(H_e) / m for independent probes and the mean target,
+    - mean_e (off(H_e) + off(H̄)) / m for independent probes and the pooled target,
+    - mean_e off(H_e − H̄) / m for shared probes.
+
+    Args:
+        statistics: Either backend.
+        probes: Probes m per domain.
+        shared: The same probes for all domains.
+        target: As in `sampled_dispersion`.
+        evaluation: How the closed form evaluates it.
+
+    Returns:
+        The expectation, deterministic.
+    """
+    full = inner_products(statistics, "hessian", evaluation)
+    diagonal = inner_products(statistics, "hessian_diagonal", evaluation)
+    off = full - diagonal
+    if shared:
+        extra = dispersion(off)
+    elif target.pooled:
+        of_mean = off.mean()
+        extra = off.diagonal().mean() + (of_mean.detach() if target.detach else of_mean)
+    else:
+        extra = off.diagonal().mean() * (len(off) - 1) / len(off)
+    return dispersion(diagonal) + extra / probes
+
+
+def hessian_dispersion(
+    statistics: HeadStatistics,
+    kind: HessianKind,
+    *,
+    probes: int = 100,
+    shared_probes: bool = False,
+    generator: torch.Generator | None = None,
+    target: Target = MEAN,
+    evaluation: Evaluation = "auto",
+) -> Float[Tensor, ""]:
+    """Dispersion of the Hessians in the variant named.
+
+    Args:
+        statistics: Either backend.
+        kind: A name in `HESSIAN_KINDS`.
+        probes: Probes per domain, for "sampled" and "expected".
+        shared_probes: The same probes for all domains.
+        generator: Source of the probes, for "sampled".
+        target: What each domain is compared with, for the kinds the released code has.
+        evaluation: How the closed form evaluates what has two evaluations.
+
+    Returns:
+        The dispersion.
+    """
+    if kind == "full":
+        return dispersion(inner_products(statistics, "hessian", evaluation))
+    if kind == "diagonal":
+        return dispersion(inner_products(statistics, "hessian_diagonal", evaluation))
+    if kind == "product":
+        return product_dispersion(statistics, target, evaluation)
+    if kind == "sampled":
+        return sampled_dispersion(
+            statistics, probes, shared=shared_probes, generator=generator, target=target
+        )
+    return expected_dispersion(
+        statistics, probes, shared=shared_probes, target=target, evaluation=evaluation
+    )

@@ -1,0 +1,132 @@
+r"""What can be compared between domains, each as a moment (Proposition 1 and Table 1).
+
+| name | left ⊗ right | equation |
+|---|---|---|
+| loss | ℓ ⊗ 1 | 1 |
+| feature | 1 ⊗ z | |
+| covariance | 1 ⊗ z zᵀ (not centred, as in Table 1) | |
+| error | r ⊗ 1 | 12 |
+| error_feature | r ⊗ z | 13 |
+| logit | S ⊗ 1 | 14 |
+| logit_feature | S ⊗ z | 15 |
+| logit_covariance | S ⊗ z zᵀ | 16 |
+| gradient | r ⊗ z̃ | 12, 13 |
+| hessian | S ⊗ z̃ z̃ᵀ | 14, 15, 16 |
+| hessian_diagonal | diag S ⊗ z̃² | 16 at p=u, q=v |
+| hessian_gradient | S G_e z̃ ⊗ z̃ | 18 |
+
+With a bias z̃ = [z, 1], so gradient = error and error_feature, and hessian = logit, twice
+logit_feature and logit_covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Float
+from hessalign.alignment.moments import Evaluation, Moment
+from hessalign.curvature import HeadStatistics, LinearHead
+from hessalign.curvature.factors import (
+    Constant,
+    LeftFactor,
+    Linear,
+    Outer,
+    RightFactor,
+    Rows,
+    squared,
+)
+
+Factors = tuple[LeftFactor, RightFactor]
+
+
+def _ones(head: LinearHead) -> Rows:
+    return Rows(torch.ones_like(head.logits[:, :1]))
+
+
+QUANTITIES: dict[str, Callable[[LinearHead], Factors]] = {
+    "loss": lambda head: (Rows(head.losses.unsqueeze(1)), Constant(head.logits)),
+    "feature": lambda head: (_ones(head), Linear(head.features, bias=False)),
+    "covariance": lambda head: (_ones(head), Outer(head.features, bias=False)),
+    "error": lambda head: (Rows(head.error), Constant(head.logits)),
+    "error_feature": lambda head: (Rows(head.error), Linear(head.features, bias=False)),
+    "logit": lambda head: (head.curvature, Constant(head.logits)),
+    "logit_feature": lambda head: (head.curvature, Linear(head.features, bias=False)),
+    "logit_covariance": lambda head: (head.curvature, Outer(head.features, bias=False)),
+    "gradient": lambda head: (Rows(head.error), Linear(head.features, head.bias)),
+    "hessian": lambda head: (head.curvature, Outer(head.features, head.bias)),
+    "hessian_diagonal": lambda head: (
+        Rows(head.curvature.diagonal()),
+        squared(head.features, head.bias),
+    ),
+    "hessian_gradient": lambda head: (
+        Rows(head.curvature.apply(head.gradient_logits, slice(None))),
+        Linear(head.features, head.bias),
+    ),
+}
+
+TABLE_1 = tuple(QUANTITIES)[:8]
+"""The attributes of Table 1, in its order."""
+
+_FIELDS: dict[str, Callable[[HeadStatistics], Tensor]] = {
+    "loss": lambda head: head.risk,
+    "gradient": lambda head: head.gradient,
+    "hessian": lambda head: head.hessian,
+    "hessian_diagonal": lambda head: head.diagonal,
+    "hessian_gradient": lambda head: head.hgp,
+}
+
+
+def moment(head: LinearHead, quantity: str) -> Moment:
+    """One quantity of a linear head, ready to be compared between domains.
+
+    Args:
+        head: The closed-form statistics.
+        quantity: A name in `QUANTITIES`.
+
+    Returns:
+        The moment.
+
+    Raises:
+        UnknownNameError: If the name is unknown.
+    """
+    if quantity not in QUANTITIES:
+        raise UnknownNameError("quantity", quantity, QUANTITIES)
+    left, right = QUANTITIES[quantity](head)
+    return Moment(left, right, head.domains)
+
+
+def inner_products(
+    statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
+) -> Float[Tensor, "e e"]:
+    """Inner products of one quantity between all pairs of domains.
+
+    Args:
+        statistics: The closed-form backend (any quantity), or another one (those that are
+            derivatives of the risk).
+        quantity: A name in `QUANTITIES`.
+        evaluation: "primal", "dual" or "auto", for the closed form.
+
+    Returns:
+        The Gram matrix of the domains, in float64.
+
+    Raises:
+        UnknownNameError: If the backend does not know the quantity.
+
+    Example:
+        >>> from hessalign.curvature import linear_head
+        >>> z = torch.tensor([[1.0], [3.0]])
+        >>> head = linear_head(z, torch.zeros(2), None, torch.tensor([0, 1]), loss="binary")
+        >>> inner_products(head, "feature")
+        tensor([[1., 3.],
+                [3., 9.]], dtype=torch.float64)
+    """
+    if isinstance(statistics, LinearHead):
+        return moment(statistics, quantity).inner(evaluation)
+    if quantity not in _FIELDS:
+        raise UnknownNameError("quantity of a head without closed form", quantity, _FIELDS)
+    values = _FIELDS[quantity](statistics).reshape(len(statistics.domains), -1)
+    return values @ values.T

@@ -1,0 +1,191 @@
+r"""The same statistics for any head module, by automatic differentiation (`torch.func`).
+
+Slower than the closed form by orders of magnitude and limited to heads whose dense Hessian fits in
+memory, but it knows nothing of the head's structure: use it for heads with hidden layers.
+
+Indices: e domain, n sample, p parameter of the head, m probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, hessian, jvp, vmap
+
+from hessalign._shapes import Float, Int
+from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.domains import Domains, make_domains
+from hessalign.curvature.inputs import check_domain, check_features, check_logits, check_targets
+from hessalign.curvature.losses import HeadLoss, make_loss
+from hessalign.curvature.products import accumulation_dtype
+
+Risk = Callable[[Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AutogradHead:
+    """Per-domain statistics of an arbitrary head, each computed when first asked for.
+
+    Build it with `autograd_head`. Parameters are in the order of `head.parameters()`, flattened;
+    those of a plain `nn.Linear` are in the order of `LinearHead`, each output's weights followed
+    by its bias.
+
+    Attributes:
+        head: Any module that maps features to logits, sample by sample.
+        z: The features, domains contiguous.
+        y: The targets, domains contiguous.
+        domains: The grouping of the samples.
+        loss: The loss of the head.
+        theta: The head's parameters as one vector, connected to them for backpropagation.
+    """
+
+    head: nn.Module
+    z: Float[Tensor, "n d"]
+    y: Tensor
+    domains: Domains
+    loss: HeadLoss
+    theta: Float[Tensor, " p"]
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the head."""
+        return self.theta.numel()
+
+    def _parameters(self, theta: Tensor) -> dict[str, Tensor]:
+        """The inverse of `_flat_parameters`, by name."""
+        named = dict(self.head.named_parameters())
+        if isinstance(self.head, nn.Linear) and len(named) == 2:
+            rows = theta.unflatten(0, (self.head.out_features, -1))
+            return {"weight": rows[:, :-1], "bias": rows[:, -1]}
+        parts = theta.split([parameter.numel() for parameter in named.values()])
+        return {
+            name: part.view_as(parameter)
+            for (name, parameter), part in zip(named.items(), parts, strict=True)
+        }
+
+    def _risks(self) -> list[Risk]:
+        """The risk of each domain as a function of the parameter vector."""
+
+        def make_risk(z: Tensor, y: Tensor) -> Risk:
+            def risk(theta: Tensor) -> Tensor:
+                logits = functional_call(self.head, self._parameters(theta), (z,))
+                return self.loss.values(logits.reshape(len(z), -1), y).mean()
+
+            return risk
+
+        sizes = self.domains.sizes
+        return [
+            make_risk(z, y) for z, y in zip(self.z.split(sizes), self.y.split(sizes), strict=True)
+        ]
+
+    def _each_domain(self, statistic: Callable[[Risk], Tensor]) -> Tensor:
+        dtype = accumulation_dtype(self.z.device)
+        return torch.stack([statistic(risk) for risk in self._risks()]).to(dtype)
+
+    @cached_property
+    def risk(self) -> Float[Tensor, " e"]:
+        """Mean loss of each domain (eq. 1)."""
+        return self._each_domain(lambda risk: risk(self.theta))
+
+    @cached_property
+    def gradient(self) -> Float[Tensor, "e p"]:
+        """Gradient of each domain's risk in the head's parameters."""
+        return self._each_domain(lambda risk: grad(risk)(self.theta))
+
+    @cached_property
+    def hessian(self) -> Float[Tensor, "e p p"]:
+        """Dense Hessian of each domain's risk."""
+        return self._each_domain(lambda risk: hessian(risk)(self.theta))
+
+    @cached_property
+    def diagonal(self) -> Float[Tensor, "e p"]:
+        """Diagonal of the dense Hessian."""
+        return self.hessian.diagonal(dim1=1, dim2=2)
+
+    def hvp(self, vectors: Float[Tensor, "*m e_or_1 p"]) -> Float[Tensor, "*m e p"]:
+        """Hessian-vector products by forward-over-reverse differentiation.
+
+        Args:
+            vectors: One vector for each domain, or one for all (length 1 on the domain axis);
+                further axes in front run over several vectors.
+
+        Returns:
+            The product of each domain's Hessian with its vectors.
+        """
+        several = vectors.reshape(-1, *vectors.shape[-2:])
+        several = several.expand(-1, len(self.domains), -1).to(self.theta.dtype)
+        products = []
+        for index, risk in enumerate(self._risks()):
+            slope = grad(risk)
+
+            def along(v: Tensor, slope: Callable[[Tensor], Tensor] = slope) -> Tensor:
+                tangent: Tensor = jvp(slope, (self.theta,), (v,))[1]
+                return tangent
+
+            products.append(vmap(along)(several[:, index]))
+        stacked = torch.stack(products, dim=1).to(accumulation_dtype(self.z.device))
+        return stacked.view(*vectors.shape[:-2], len(self.domains), -1)
+
+    @cached_property
+    def hgp(self) -> Float[Tensor, "e p"]:
+        """Hessian-gradient product H_e g_e (eq. 18)."""
+        return self.hvp(self.gradient)
+
+
+def _flat_parameters(head: nn.Module) -> Float[Tensor, " p"]:
+    parameters = list(head.parameters())
+    if isinstance(head, nn.Linear) and len(parameters) == 2:
+        weight, bias = parameters
+        return torch.cat([weight, bias.unsqueeze(1)], dim=1).flatten()
+    return torch.cat([parameter.flatten() for parameter in parameters])
+
+
+def autograd_head(
+    head: nn.Module,
+    z: Float[Tensor, "n d"],
+    y: Tensor,
+    domain: Int[Tensor, " n"],
+    *,
+    loss: str | HeadLoss = "cross_entropy",
+    activation: str | Elementwise | Activation = "identity",
+) -> AutogradHead:
+    """Statistics of any head module.
+
+    Args:
+        head: Maps features `[n, d]` to logits, each sample on its own.
+        z: Features that enter the head.
+        y: Targets.
+        domain: The domain of each sample, any integers.
+        loss: "cross_entropy", "binary" or "squared".
+        activation: The activation of a head with squared error.
+
+    Returns:
+        The statistics, lazily computed.
+
+    Raises:
+        ValueError: If the head has no parameters.
+
+    Example:
+        >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        >>> z, y = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1])
+        >>> statistics = autograd_head(mlp, z, y, torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> statistics.hessian.shape
+        torch.Size([2, 26, 26])
+    """
+    head_loss = make_loss(loss, activation)
+    check_features(z)
+    check_domain(domain, len(z))
+    if next(head.parameters(), None) is None:
+        raise ValueError(f"Expected a head with parameters, got {type(head).__name__} with none.")
+    with torch.no_grad():
+        logits = check_logits(head(z), len(z))
+    check_targets(y, logits, head_loss)
+    domains = make_domains(domain)
+    theta = _flat_parameters(head)
+    return AutogradHead(head, domains.arrange(z), domains.arrange(y), domains, head_loss, theta)

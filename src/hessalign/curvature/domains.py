@@ -1,0 +1,77 @@
+"""Which samples belong to which domain.
+
+Indices: e domain, n sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float, Int
+from hessalign.curvature.products import accumulation_dtype
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """A grouping of samples, stored so that each domain is a contiguous run.
+
+    Attributes:
+        ids: The integer ids the caller used, ascending.
+        sizes: Samples in each domain, in the order of `ids`; every one is at least 1.
+        order: The permutation that makes domains contiguous, or None if they already are.
+    """
+
+    ids: Int[Tensor, " e"]
+    sizes: tuple[int, ...]
+    order: Int[Tensor, " n"] | None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def arrange(self, samples: Tensor) -> Tensor:
+        """Reorder samples (first axis) so that domains are contiguous.
+
+        Args:
+            samples: Any tensor whose first axis runs over the samples as the caller gave them.
+
+        Returns:
+            The same rows, grouped by domain; the tensor itself if it is grouped already.
+        """
+        return samples if self.order is None else samples.index_select(0, self.order)
+
+    def averaging(self) -> Float[Tensor, "e n"]:
+        """The matrix whose product with per-sample rows is their mean over each domain.
+
+        Returns:
+            Row e holds 1/n_e on the samples of domain e, else 0, in the accumulation precision.
+        """
+        device = self.ids.device
+        dtype = accumulation_dtype(device)
+        rows = [torch.full((1, n), 1 / n, dtype=dtype, device=device) for n in self.sizes]
+        matrix: Tensor = torch.block_diag(*rows)
+        return matrix
+
+
+def make_domains(domain: Int[Tensor, " n"]) -> Domains:
+    """Group samples by integer domain ids; any integers do.
+
+    Args:
+        domain: The id of each sample's domain.
+
+    Returns:
+        The grouping, domains ordered by id.
+
+    Example:
+        >>> domains = make_domains(torch.tensor([7, -1, 7]))
+        >>> domains.ids.tolist(), domains.sizes, domains.order.tolist()
+        ([-1, 7], (1, 2), [1, 0, 2])
+    """
+    ids, counts = torch.unique(domain, return_counts=True)
+    contiguous = bool((domain[1:] >= domain[:-1]).all())
+    order = None if contiguous else torch.argsort(domain, stable=True)
+    return Domains(ids, tuple(counts.tolist()), order)

@@ -1,0 +1,334 @@
+r"""What one sample contributes: the left and right factors of a moment.
+
+Every statistic this library aligns is a mean over a domain of left_n ⊗ right_n. A *left factor*
+is small (errors, curvature of the loss in the logits) and can be written out as rows. A *right
+factor* is built from the features (1, z, z², z zᵀ), and knows how to average itself against left
+rows without being written out. Both know the inner products between samples, which is all the
+dual evaluation needs. `size` counts the components of one sample's factor, `dual_size` the
+multiplications of one inner product.
+
+A head with a bias sees the features z̃ = [z, 1]. The constant is never stored: it adds 1 to an
+inner product, and splits z̃ z̃ᵀ into z zᵀ, twice z, and 1.
+
+Indices: n and m sample, k and c class (output of the head), d feature, e domain, l left component.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float
+from hessalign.curvature.products import (
+    accumulation_dtype,
+    gram,
+    mean_outer,
+    mean_second_moments,
+)
+
+Block = tuple[int, Float[Tensor, "e p"]]
+"""A piece of a moment's mean: how often it occurs in the whole, and its value per domain."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A left factor given by its rows, such as the error p − y.
+
+    Attributes:
+        values: One row per sample.
+    """
+
+    values: Float[Tensor, "n l"]
+
+    @property
+    def size(self) -> int:
+        """Components of one row."""
+        return self.values.shape[1]
+
+    dual_size = size
+
+    def rows(self) -> Float[Tensor, "n l"]:
+        """The rows as given."""
+        return self.values
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """Euclidean inner products."""
+        return self.values[block] @ self.values.T
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SoftmaxCurvature:
+    r"""Second derivative of softmax cross-entropy in the logits, S = diag(p) − p pᵀ (eq. 14).
+
+    Attributes:
+        probs: The probabilities p.
+
+    Example:
+        >>> p = torch.tensor([[0.5, 0.5], [0.2, 0.8]], dtype=torch.float64)
+        >>> curvature = SoftmaxCurvature(p)
+        >>> dense = curvature.matrix().flatten(1)
+        >>> torch.allclose(curvature.inner(slice(None)), dense @ dense.T)
+        True
+    """
+
+    probs: Float[Tensor, "n c"]
+
+    @property
+    def size(self) -> int:
+        """Components of one row: the upper triangle."""
+        classes = self.probs.shape[1]
+        return classes * (classes + 1) // 2
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product: p·q and p²·q."""
+        return 2 * self.probs.shape[1]
+
+    def matrix(self) -> Float[Tensor, "n c c"]:
+        """The matrices S themselves."""
+        return torch.diag_embed(self.probs) - self.probs.unsqueeze(2) * self.probs.unsqueeze(1)
+
+    def diagonal(self) -> Float[Tensor, "n c"]:
+        """The diagonal p(1 − p)."""
+        return self.probs * (1 - self.probs)
+
+    def apply(self, vectors: Float[Tensor, "n *m c"], samples: slice) -> Float[Tensor, "n *m c"]:
+        """S a = p ∘ a − p (p · a) for one or several vectors per sample.
+
+        Args:
+            vectors: The vectors a.
+            samples: Which samples they belong to.
+
+        Returns:
+            The products.
+        """
+        probs = self.probs[samples].to(vectors.dtype)
+        probs = probs.view(len(probs), *[1] * (vectors.ndim - 2), -1)
+        weighted = probs * vectors
+        return weighted - probs * weighted.sum(-1, keepdim=True)
+
+    def rows(self) -> Float[Tensor, "n l"]:
+        """The upper triangle, off-diagonal entries times √2 so that inner products are kept."""
+        above, right = torch.triu_indices(
+            self.probs.shape[1], self.probs.shape[1], 1, device=self.probs.device
+        )
+        off_diagonal = -math.sqrt(2) * self.probs[:, above] * self.probs[:, right]
+        return torch.cat([self.diagonal(), off_diagonal], dim=1)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m."""
+        probs, squares = self.probs, self.probs.square()
+        dot = probs[block] @ probs.T
+        return dot.square() + dot - squares[block] @ probs.T - probs[block] @ squares.T
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DiagonalCurvature:
+    r"""Second derivative of a loss that treats each output on its own, S = diag(s).
+
+    Binary cross-entropy has s = p(1 − p); squared error has s = σ'² + (ŷ − y)σ'' (eq. 36).
+
+    Attributes:
+        values: The diagonals s.
+    """
+
+    values: Float[Tensor, "n k"]
+
+    @property
+    def size(self) -> int:
+        """Components of one row: the diagonal."""
+        return self.values.shape[1]
+
+    dual_size = size
+
+    def matrix(self) -> Float[Tensor, "n k k"]:
+        """The matrices S themselves."""
+        return torch.diag_embed(self.values)
+
+    def diagonal(self) -> Float[Tensor, "n k"]:
+        """The diagonal s."""
+        return self.values
+
+    def apply(self, vectors: Float[Tensor, "n *m k"], samples: slice) -> Float[Tensor, "n *m k"]:
+        """S a = s ∘ a for one or several vectors per sample.
+
+        Args:
+            vectors: The vectors a.
+            samples: Which samples they belong to.
+
+        Returns:
+            The products.
+        """
+        values = self.values[samples].to(vectors.dtype)
+        return values.view(len(values), *[1] * (vectors.ndim - 2), -1) * vectors
+
+    def rows(self) -> Float[Tensor, "n k"]:
+        """The diagonals; the zeros around them do not change an inner product."""
+        return self.values
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """Euclidean inner products of the diagonals."""
+        return self.values[block] @ self.values.T
+
+
+LogitCurvature = SoftmaxCurvature | DiagonalCurvature
+LeftFactor = Rows | SoftmaxCurvature | DiagonalCurvature
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features of all samples, with the Gram matrix that several factors share.
+
+    Attributes:
+        z: The features, domains contiguous, float32 or float64.
+    """
+
+    z: Float[Tensor, "n d"]
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "n n"]:
+        """All inner products, computed once."""
+        return gram(self.z)
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product: none once the Gram matrix is there."""
+        return 0 if "gram" in self.__dict__ else self.z.shape[1]
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """Inner products of the samples in `block` with all samples.
+
+        Args:
+            block: The samples; all of them share one cached matrix.
+
+        Returns:
+            The rows of the Gram matrix, in float64.
+        """
+        if block == slice(None):
+            return self.gram
+        dtype = accumulation_dtype(self.z.device)
+        return self.z[block].to(dtype) @ self.z.to(dtype).T
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """The right factor 1: the moment is the mean of the left factor alone.
+
+    Attributes:
+        like: Any tensor with one row per sample, on the right device.
+    """
+
+    like: Tensor
+
+    size = 1
+    dual_size = 0
+
+    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
+        """The domain means of the left rows."""
+        ones = torch.ones((len(left), 1), dtype=left.dtype, device=left.device)
+        yield 1, mean_outer(left, ones, sizes).flatten(1)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """All ones."""
+        return torch.ones(
+            (len(self.like[block]), len(self.like)),
+            dtype=accumulation_dtype(self.like.device),
+            device=self.like.device,
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """The right factor z̃: features, and a constant for the bias.
+
+    Attributes:
+        features: The features.
+        bias: Whether z̃ = [z, 1] or just z.
+    """
+
+    features: Features
+    bias: bool
+
+    @property
+    def size(self) -> int:
+        """Components of z̃."""
+        return self.features.z.shape[1] + self.bias
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product: those of z·z'."""
+        return self.features.dual_size
+
+    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
+        """The part of the features, then the part of the bias."""
+        yield 1, mean_outer(left, self.features.z, sizes).flatten(1)
+        if self.bias:
+            yield from Constant(left).blocks(left, sizes)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """z̃·z̃' = z·z' + 1."""
+        return self.features.inner(block) + self.bias
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outer:
+    """The right factor z̃ z̃ᵀ: all products of two features.
+
+    Attributes:
+        features: The features.
+        bias: Whether z̃ = [z, 1] or just z.
+    """
+
+    features: Features
+    bias: bool
+
+    @property
+    def size(self) -> int:
+        """Components of z̃ z̃ᵀ."""
+        return int(self.features.z.shape[1] + self.bias) ** 2
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product: those of z·z'."""
+        return self.features.dual_size
+
+    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
+        """One second moment per left component, then twice z and once 1 for the bias."""
+        for component in left.split(1, dim=1):
+            yield 1, mean_second_moments(component, self.features.z, sizes).flatten(1)
+        if self.bias:
+            yield 2, mean_outer(left, self.features.z, sizes).flatten(1)
+            yield from Constant(left).blocks(left, sizes)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""
+        return (self.features.inner(block) + self.bias).square()
+
+
+def squared(features: Features, bias: bool) -> Linear:
+    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
+
+    Args:
+        features: The features.
+        bias: Whether z̃ = [z, 1] or just z.
+
+    Returns:
+        The squares, as a factor linear in z².
+    """
+    return Linear(Features(features.z.square()), bias)
+
+
+RightFactor = Constant | Linear | Outer

@@ -1,0 +1,128 @@
+r"""Hutchinson's estimate of a Hessian diagonal (eq. 19), vectorised over probes.
+
+Indices: e domain, p parameter of the head, m probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hessalign._shapes import Float
+from hessalign.curvature.autograd import AutogradHead
+from hessalign.curvature.linear import LinearHead
+
+HeadStatistics = LinearHead | AutogradHead
+"""Both backends provide risk, gradient, hessian, diagonal, hgp and hvp."""
+
+PROBE_ELEMENTS = 1 << 22
+"""Elements of the probes held in memory at once; more probes are drawn in several rounds."""
+
+
+def rademacher(shape: tuple[int, ...], seed: int, device: torch.device) -> Float[Tensor, ...]:
+    """Independent random signs.
+
+    Args:
+        shape: The shape of the result.
+        seed: Determines the signs.
+        device: Where to draw them.
+
+    Returns:
+        A tensor of +1 and −1, each with probability one half.
+
+    Example:
+        >>> rademacher((1000,), 0, torch.device("cpu")).square().mean()
+        tensor(1.)
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    coins = torch.empty(shape, device=device)
+    return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+
+
+def hutchinson_diagonal(
+    statistics: HeadStatistics,
+    probes: int,
+    *,
+    shared: bool = False,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "e p"]:
+    r"""Estimate of every domain's Hessian diagonal from random probes (eq. 19).
+
+    $$\hat D_e = \frac1m \sum_{i=1}^m r_i \odot (H_e r_i)$$
+
+    It is unbiased, and its squared error is off(H)/m in expectation, with off(H) the sum of the
+    squared off-diagonal entries of H. The exact diagonal costs less: `statistics.diagonal`.
+
+    Args:
+        statistics: Either backend.
+        probes: The number m of probes; the paper uses 100.
+        shared: Use the same probes for all domains instead of independent ones.
+        generator: Source of randomness; torch's global one if None.
+
+    Returns:
+        One estimate per domain, differentiable in features and logits.
+
+    Example:
+        >>> from hessalign.curvature import linear_head
+        >>> z, domain = torch.ones(4, 1), torch.tensor([0, 0, 1, 1])
+        >>> head = linear_head(z, torch.zeros(4), None, domain, loss="binary", bias=False)
+        >>> hutchinson_diagonal(head, 3)  # 1×1 Hessians: the estimate is exact
+        tensor([[0.2500],
+                [0.2500]], dtype=torch.float64)
+    """
+    axes = (1 if shared else len(statistics.domains), statistics.num_parameters)
+    return _estimate(statistics.hvp, axes, probes, statistics.domains.ids.device, generator)
+
+
+def pooled_diagonal(
+    statistics: HeadStatistics, probes: int, *, generator: torch.Generator | None = None
+) -> Float[Tensor, " p"]:
+    r"""Estimate of the Hessian diagonal of the mean loss, diag H̄, from probes of its own.
+
+    The released code compares each domain's estimate with this one.
+
+    Args:
+        statistics: Either backend.
+        probes: The number of probes.
+        generator: Source of randomness; torch's global one if None.
+
+    Returns:
+        The estimate.
+    """
+
+    def mean_hvp(vectors: Tensor) -> Tensor:
+        return statistics.hvp(vectors).mean(-2, keepdim=True)
+
+    axes, device = (1, statistics.num_parameters), statistics.domains.ids.device
+    return _estimate(mean_hvp, axes, probes, device, generator).squeeze(0)
+
+
+def _estimate(
+    hvp: Callable[[Tensor], Tensor],
+    axes: tuple[int, int],
+    probes: int,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Float[Tensor, "e p"]:
+    """Mean of r ∘ (H r) over probes of the given axes."""
+    if probes < 1:
+        raise ValueError(f"Expected at least 1 probe, got {probes}.")
+    source = torch.device("cpu") if generator is None else generator.device
+    seed = int(torch.randint(2**62, (), generator=generator, device=source))
+
+    def estimate(count: int, seed: int) -> Tensor:
+        signs = rademacher((count, *axes), seed, device)
+        return (signs * hvp(signs)).sum(0)
+
+    per_round = max(1, PROBE_ELEMENTS // (axes[0] * axes[1]))
+    if probes <= per_round:
+        return estimate(probes, seed) / probes
+    # Several rounds: redraw the probes in the backward pass rather than keep them all.
+    total = torch.zeros((), device=device)
+    for index, start in enumerate(range(0, probes, per_round)):
+        count = min(per_round, probes - start)
+        total = total + checkpoint(estimate, count, seed + index, use_reentrant=False)
+    return total / probes

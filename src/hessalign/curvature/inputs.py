@@ -1,0 +1,132 @@
+"""Checks of what a caller hands in, so that mistakes are named before any maths runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float
+from hessalign.curvature.losses import HeadLoss
+
+
+def check_features(z: Tensor) -> None:
+    """Features: a non-empty floating-point matrix of finite numbers.
+
+    Args:
+        z: What should be the features.
+
+    Raises:
+        TypeError: If it is not a floating-point tensor.
+        ValueError: If it has another shape than [n, d], no rows, or a value that is not finite.
+    """
+    if not isinstance(z, Tensor) or not z.is_floating_point():
+        found = z.dtype if isinstance(z, Tensor) else type(z).__name__
+        raise TypeError(f"Expected floating-point features z, got {found}. Use z.float().")
+    if z.ndim != 2:
+        raise ValueError(
+            f"Expected features z of shape [n, d], got {list(z.shape)}. Flatten what comes after "
+            "the first axis."
+        )
+    if len(z) == 0:
+        raise ValueError("Expected at least one sample, got none: every domain is empty.")
+    check_finite(z, "features z")
+
+
+def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
+    """Logits: one row of finite floating-point numbers per sample.
+
+    Args:
+        logits: What should be the logits, [n, k], or [n] for a single output.
+        samples: The number of samples n.
+
+    Returns:
+        The logits as a matrix.
+
+    Raises:
+        TypeError: If they are not floating point.
+        ValueError: If their shape is wrong or a value is not finite.
+    """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        found = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"Expected floating-point logits, got {found}.")
+    if logits.ndim not in {1, 2} or len(logits) != samples:
+        raise ValueError(
+            f"Expected logits of shape [{samples}, classes], one row per row of z, "
+            f"got {list(logits.shape)}."
+        )
+    check_finite(logits, "logits")
+    return logits.unsqueeze(1) if logits.ndim == 1 else logits
+
+
+def check_domain(domain: Tensor, samples: int) -> None:
+    """Domain ids: one integer per sample, any integers.
+
+    Args:
+        domain: What should be the ids.
+        samples: The number of samples n.
+
+    Raises:
+        TypeError: If they are not an integer tensor.
+        ValueError: If there is not exactly one per sample.
+    """
+    if not isinstance(domain, Tensor) or (
+        domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
+    ):
+        found = domain.dtype if isinstance(domain, Tensor) else type(domain).__name__
+        raise TypeError(
+            f"Expected domain as an integer tensor, one id per sample, got {found}. "
+            "Use torch.as_tensor(domain).long()."
+        )
+    if domain.shape != (samples,):
+        raise ValueError(
+            f"Expected one domain id per row of z, shape [{samples}], got {list(domain.shape)}."
+        )
+
+
+def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss) -> None:
+    """Targets: a tensor that suits the loss; None where only the curvature is wanted.
+
+    Args:
+        y: What should be the targets.
+        logits: The logits.
+        loss: The loss that will be applied.
+
+    Raises:
+        TypeError: If y is not a tensor.
+        ValueError: If its length is not that of the logits.
+    """
+    if y is None:
+        return
+    if not isinstance(y, Tensor):
+        raise TypeError(f"Expected y as a tensor, got {type(y).__name__}.")
+    if y.ndim == 0 or len(y) != len(logits):
+        raise ValueError(
+            f"Expected one target y per row of z, {len(logits)} in all, got shape {list(y.shape)}."
+        )
+    loss.check_targets(y, logits)
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """Raise if a tensor holds NaN or infinity, saying how many and where.
+
+    A finite sum proves that every element is finite, at the price of one pass and no copy; only
+    a sum that is not (which a mere overflow can cause) leads to the slower look at each element.
+
+    Args:
+        values: A matrix or vector, one row per sample.
+        what: Its name for the message.
+
+    Raises:
+        ValueError: If an element is NaN or infinite.
+    """
+    if bool(values.detach().sum().isfinite()):
+        return
+    bad = ~values.detach().isfinite()
+    if not bool(bad.any()):
+        return
+    rows = bad.flatten(1).any(1).nonzero() if bad.ndim > 1 else bad.nonzero()
+    raise ValueError(
+        f"Expected finite {what}, found {int(bad.sum())} NaN or infinite values in {len(rows)} "
+        f"of {len(values)} rows, the first in row {int(rows[0])}. The model may have diverged: "
+        "lower the learning rate or check the inputs."
+    )

@@ -1,0 +1,274 @@
+r"""Closed-form derivatives of the loss of a linear head, per domain.
+
+With augmented features z̃ = [z, 1], error r and curvature S of the loss in the logits:
+
+- gradient   g_e = mean r ⊗ z̃                  (eq. 12, 13)
+- Hessian    H_e = mean S ⊗ z̃ z̃ᵀ               (eq. 14, 15, 16)
+- diagonal   D_e = mean diag(S) ⊗ z̃²           (eq. 16 at p=u, q=v)
+- product    H_e v = mean (S V z̃) ⊗ z̃          (V is v as a k×d̃ matrix; eq. 18 at v = g_e)
+
+All are float64 whatever the inputs, because they exist to be subtracted from one another, and all
+are differentiable in features and logits by ordinary backpropagation.
+
+Indices: e domain, n sample, k output of the head, d feature, p = (k, d) parameter, m probe. The
+parameters of output k are its weights followed by its bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float, Int
+from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.domains import Domains, make_domains
+from hessalign.curvature.factors import Features, LogitCurvature
+from hessalign.curvature.inputs import check_domain, check_features, check_logits, check_targets
+from hessalign.curvature.losses import HeadLoss, make_loss
+from hessalign.curvature.products import (
+    accumulation_dtype,
+    chunk_rows,
+    mean_outer,
+    mean_second_moments,
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """Per-domain statistics of a linear head, each computed when first asked for.
+
+    Build it with `linear_head`, which checks and arranges its inputs.
+
+    Attributes:
+        features: The features, domains contiguous.
+        logits: The logits in the accumulation precision.
+        y: The targets; None where only curvature is asked for.
+        domains: The grouping of the samples.
+        loss: The loss of the head.
+        bias: Whether the head has a bias.
+        curvature: The second derivative S of each sample's loss in the logits.
+    """
+
+    features: Features
+    logits: Float[Tensor, "n k"]
+    y: Tensor | None
+    domains: Domains
+    loss: HeadLoss
+    bias: bool
+    curvature: LogitCurvature
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs k, and parameters of each: d weights and the bias."""
+        return self.logits.shape[1], self.features.z.shape[1] + self.bias
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the head, p = k·d̃."""
+        outputs, width = self.shape
+        return outputs * width
+
+    def _targets(self) -> Tensor:
+        if self.y is None:
+            raise ValueError("Expected targets y: risk and gradient depend on them.")
+        return self.y
+
+    @cached_property
+    def losses(self) -> Float[Tensor, " n"]:
+        """The loss of each sample, domains contiguous."""
+        return self.loss.values(self.logits, self._targets())
+
+    @cached_property
+    def error(self) -> Float[Tensor, "n k"]:
+        """The first derivative r of each sample's loss in the logits."""
+        return self.loss.error(self.logits, self._targets())
+
+    @cached_property
+    def risk(self) -> Float[Tensor, " e"]:
+        r"""Mean loss of each domain (eq. 1)."""
+        return torch.stack([part.mean() for part in self.losses.split(self.domains.sizes)])
+
+    def _mean_with_bias(self, left: Tensor, right: Tensor) -> Float[Tensor, "e p"]:
+        """Mean of left ⊗ [right, 1], flattened to parameters."""
+        means = mean_outer(left, right, self.domains.sizes)
+        if self.bias:
+            ones = torch.ones_like(left[:, :1])
+            means = torch.cat([means, mean_outer(left, ones, self.domains.sizes)], dim=2)
+        return means.flatten(1)
+
+    @cached_property
+    def gradient(self) -> Float[Tensor, "e p"]:
+        """Gradient of each domain's risk, g_e = mean r ⊗ z̃ (eq. 12, 13)."""
+        return self._mean_with_bias(self.error, self.features.z)
+
+    @cached_property
+    def diagonal(self) -> Float[Tensor, "e p"]:
+        """Hessian diagonal, D_e = mean diag(S) ⊗ z̃² (eq. 16 at p=u, q=v)."""
+        return self._mean_with_bias(self.curvature.diagonal(), self.features.z.square())
+
+    @cached_property
+    def hessian(self) -> Float[Tensor, "e p p"]:
+        r"""Dense Hessian, $H_e = \text{mean}\, S \otimes \tilde z \tilde z^\top$ (eq. 14 to 16).
+
+        It has (k·d̃)² entries per domain. Distances between Hessians do not need it: see
+        `hessalign.alignment`.
+        """
+        outputs, width = self.shape
+        z = self.features.z
+        if self.bias:
+            z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
+        weights = self.curvature.matrix().flatten(1)
+        moments = mean_second_moments(weights, z, self.domains.sizes)
+        blocks: Tensor = moments.unflatten(1, (outputs, outputs))
+        return blocks.transpose(2, 3).reshape(-1, outputs * width, outputs * width)
+
+    def hvp(self, vectors: Float[Tensor, "*m e_or_1 p"]) -> Float[Tensor, "*m e p"]:
+        r"""Hessian-vector products, $H_e v = \text{mean}\,(S V \tilde z) \otimes \tilde z$.
+
+        Args:
+            vectors: One vector for each domain, or one for all (length 1 on the domain axis);
+                further axes in front run over several vectors.
+
+        Returns:
+            The product of each domain's Hessian with its vectors.
+
+        Example:
+            >>> z, logits = torch.eye(2), torch.zeros(2, 2)
+            >>> head = linear_head(z, logits, None, torch.tensor([0, 0]), bias=False)
+            >>> v = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+            >>> torch.allclose(head.hvp(v), (head.hessian @ v.unsqueeze(2)).squeeze(2))
+            True
+        """
+        sizes = self.domains.sizes
+        several = vectors.reshape(-1, *vectors.shape[-2:])
+        several = several.expand(-1, len(sizes), -1).to(self.features.z.dtype)
+        products, start = [], 0
+        for index, z in enumerate(self.features.z.split(sizes)):
+            matrices = several[:, index].unflatten(1, self.shape)
+            products.append(self._domain_hvp(z, matrices, start) / sizes[index])
+            start += sizes[index]
+        return torch.stack(products, dim=1).view(*vectors.shape[:-2], len(sizes), -1)
+
+    def _domain_hvp(
+        self, z: Float[Tensor, "n d"], matrices: Float[Tensor, "m k d_bias"], start: int
+    ) -> Float[Tensor, "m p"]:
+        """Sum over one domain of (S V z̃) ⊗ z̃, in chunks of samples."""
+        probes, outputs, _ = matrices.shape
+        weights = matrices[..., : z.shape[1]].flatten(0, 1)
+        dtype = accumulation_dtype(z.device)
+        feature_part = z.new_zeros((probes * outputs, z.shape[1]), dtype=dtype)
+        bias_part = z.new_zeros((probes * outputs, 1), dtype=dtype)
+        for chunk in z.split(chunk_rows(max(probes * outputs, z.shape[1]))):
+            directions = (chunk @ weights.T).unflatten(1, (probes, outputs))
+            if self.bias:
+                directions = directions + matrices[..., -1]
+            samples = slice(start, start + len(chunk))
+            bent = self.curvature.apply(directions, samples).flatten(1)
+            feature_part = feature_part + (bent.T @ chunk).to(dtype)
+            if self.bias:
+                bias_part = bias_part + bent.sum(0).to(dtype).unsqueeze(1)
+            start += len(chunk)
+        parts = [feature_part, bias_part] if self.bias else [feature_part]
+        return torch.cat(parts, dim=1).view(probes, -1)
+
+    @cached_property
+    def gradient_logits(self) -> Float[Tensor, "n k"]:
+        """What a head with its domain's gradient as parameters makes of each sample, G_e z̃.
+
+        The gradient is itself a mean over samples, so where features are many and samples few the
+        Gram matrix of the features gives it without forming the gradient.
+        """
+        if self.features.z.shape[1] <= max(self.domains.sizes):
+            return self._logits(self.gradient)
+        averaging = self.domains.averaging()
+        same_domain = (averaging > 0).to(averaging.dtype).T @ averaging
+        return (same_domain * (self.features.inner(slice(None)) + self.bias)) @ self.error
+
+    def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
+        """Logits of a head whose parameters are one vector per domain."""
+        z = self.features.z
+        matrices = vectors.view(-1, *self.shape).to(z.dtype)
+        parts = []
+        for part, matrix in zip(z.split(self.domains.sizes), matrices, strict=True):
+            logits = part @ matrix[:, : z.shape[1]].T
+            parts.append(logits + matrix[:, -1] if self.bias else logits)
+        return torch.cat(parts).to(self.logits.dtype)
+
+    @cached_property
+    def hgp(self) -> Float[Tensor, "e p"]:
+        r"""Hessian-gradient product $H_e g_e$ (eq. 18)."""
+        return self.hvp(self.gradient)
+
+    def domain(self, index: int) -> LinearHead:
+        """The same head seen from one domain alone.
+
+        Args:
+            index: Position of the domain in `domains.ids`.
+
+        Returns:
+            Statistics with a single domain.
+        """
+        sizes = self.domains.sizes
+        start = sum(sizes[:index])
+        rows = slice(start, start + sizes[index])
+        domains = Domains(self.domains.ids[index : index + 1], (sizes[index],), None)
+        y = None if self.y is None else self.y[rows]
+        return _make_head(
+            self.features.z[rows], self.logits[rows], y, domains, self.loss, self.bias
+        )
+
+
+def _make_head(
+    z: Tensor, logits: Tensor, y: Tensor | None, domains: Domains, loss: HeadLoss, bias: bool
+) -> LinearHead:
+    return LinearHead(Features(z), logits, y, domains, loss, bias, loss.curvature(logits, y))
+
+
+def linear_head(
+    z: Float[Tensor, "n d"],
+    logits: Tensor,
+    y: Tensor | None,
+    domain: Int[Tensor, " n"],
+    *,
+    loss: str | HeadLoss = "cross_entropy",
+    activation: str | Elementwise | Activation = "identity",
+    bias: bool = True,
+) -> LinearHead:
+    """Closed-form statistics of the head that produced these logits from these features.
+
+    Args:
+        z: Features that enter the head.
+        logits: What the head made of them, `[n, classes]`, or `[n]` for a single output.
+        y: Targets; None where only curvature is wanted.
+        domain: The domain of each sample, any integers.
+        loss: "cross_entropy", "binary" or "squared".
+        activation: The activation of a head with squared error.
+        bias: Whether the head has a bias.
+
+    Returns:
+        The statistics, lazily computed.
+
+    Example:
+        >>> z = torch.tensor([[1.0], [3.0]])
+        >>> head = linear_head(z, torch.zeros(2), torch.tensor([1, 1]), torch.tensor([0, 1]),
+        ...                    loss="binary")
+        >>> head.gradient
+        tensor([[-0.5000, -0.5000],
+                [-1.5000, -0.5000]], dtype=torch.float64)
+    """
+    head_loss = make_loss(loss, activation)
+    check_features(z)
+    logits = check_logits(logits, len(z))
+    check_domain(domain, len(z))
+    check_targets(y, logits, head_loss)
+    domains = make_domains(domain)
+    dtype = accumulation_dtype(z.device)
+    features = z if z.dtype == torch.float64 else z.float()
+    targets = None if y is None else domains.arrange(y)
+    wide_logits = domains.arrange(logits).to(dtype)
+    return _make_head(domains.arrange(features), wide_logits, targets, domains, head_loss, bias)

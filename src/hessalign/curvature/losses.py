@@ -1,0 +1,296 @@
+r"""Losses of a head: value, error and curvature as functions of the logits.
+
+The error is the first derivative in the logits, r = ∂ℓ/∂a; the curvature is the second,
+S = ∂²ℓ/∂a². With them every derivative in the parameters of a linear head is a mean of products
+with the features (Propositions 1 and 2 of Hemati et al., 2023).
+
+Indices: n sample, k or c output of the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Float
+from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation
+from hessalign.curvature.factors import DiagonalCurvature, SoftmaxCurvature
+
+
+def _check_shape(y: Tensor, logits: Tensor) -> None:
+    if y.shape != logits.shape and not (logits.shape[1] == 1 and y.shape == logits.shape[:1]):
+        raise ValueError(
+            f"Expected y with one value per logit, shape {list(logits.shape)}, got {list(y.shape)}."
+        )
+
+
+@final
+@dataclass(frozen=True)
+class CrossEntropy:
+    r"""Softmax cross-entropy, ℓ = −log p_y with p = softmax(a) (eq. 22, 23)."""
+
+    name = "cross_entropy"
+
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+        """Class indices in 0 … C−1.
+
+        Args:
+            y: What should be one class index per sample.
+            logits: The logits, for the number of classes.
+
+        Raises:
+            TypeError: If the labels are not integers.
+            ValueError: If their shape or range is wrong, or there is only one logit.
+        """
+        classes = logits.shape[1]
+        if classes < 2:
+            raise ValueError(
+                "Expected logits for at least 2 classes, got 1 column, on which softmax is "
+                'constant. For a single logit use loss="binary".'
+            )
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(
+                f"Expected integer class labels y, got dtype {y.dtype}. Use y.long() if the "
+                'values are class indices, or loss="squared" for regression.'
+            )
+        if y.shape != logits.shape[:1]:
+            raise ValueError(
+                f"Expected one label per row of logits, shape [{len(logits)}], got {list(y.shape)}."
+            )
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"Expected labels from 0 to {classes - 1} (logits have {classes} columns), "
+                f"found labels from {low} to {high}."
+            )
+
+    def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+        """−log p_y.
+
+        Args:
+            logits: The logits a.
+            y: Class indices.
+
+        Returns:
+            The loss of each sample.
+        """
+        return functional.cross_entropy(logits, y.long(), reduction="none")
+
+    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+        """The error p − y with y one-hot (eq. 12).
+
+        Args:
+            logits: The logits a.
+            y: Class indices.
+
+        Returns:
+            The first derivative in the logits.
+        """
+        return logits.softmax(1) - functional.one_hot(y.long(), logits.shape[1]).to(logits.dtype)
+
+    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> SoftmaxCurvature:
+        """S = diag(p) − p pᵀ (eq. 14); the targets do not enter.
+
+        Args:
+            logits: The logits a.
+            y: Not used.
+
+        Returns:
+            The second derivative in the logits.
+        """
+        return SoftmaxCurvature(logits.softmax(1))
+
+
+@final
+@dataclass(frozen=True)
+class Binary:
+    r"""Binary cross-entropy of one logit, ℓ = log(1 + eᵃ) − y a, p = sigmoid(a)."""
+
+    name = "binary"
+
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+        """One logit, and targets between 0 and 1 of any dtype.
+
+        Args:
+            y: What should be one target per sample.
+            logits: The logits.
+
+        Raises:
+            ValueError: If there are several logits, or shape or range of the targets is wrong.
+        """
+        if logits.shape[1] != 1:
+            raise ValueError(
+                f"Expected a single logit per sample, got {logits.shape[1]} columns. For several "
+                'classes use loss="cross_entropy".'
+            )
+        _check_shape(y, logits)
+        low, high = float(y.min()), float(y.max())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"Expected labels from 0 to 1, found labels from {low:g} to {high:g}.")
+
+    def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+        """log(1 + eᵃ) − y a.
+
+        Args:
+            logits: The logit a.
+            y: Targets between 0 and 1.
+
+        Returns:
+            The loss of each sample.
+        """
+        a = logits.squeeze(1)
+        return functional.binary_cross_entropy_with_logits(
+            a, y.reshape(a.shape).to(a.dtype), reduction="none"
+        )
+
+    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+        """The error p − y.
+
+        Args:
+            logits: The logit a.
+            y: Targets between 0 and 1.
+
+        Returns:
+            The first derivative in the logit.
+        """
+        return logits.sigmoid() - y.reshape(logits.shape).to(logits.dtype)
+
+    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> DiagonalCurvature:
+        """S = p(1 − p); the targets do not enter.
+
+        Args:
+            logits: The logit a.
+            y: Not used.
+
+        Returns:
+            The second derivative in the logit.
+        """
+        return DiagonalCurvature(logits.sigmoid() * (-logits).sigmoid())
+
+
+@final
+@dataclass(frozen=True)
+class Squared:
+    r"""Squared error with an elementwise activation, ℓ = ½ Σ_k (σ(a_k) − y_k)² (eq. 41).
+
+    Attributes:
+        activation: The function σ with its derivatives.
+    """
+
+    activation: Activation = ACTIVATIONS["identity"]
+
+    name = "squared"
+
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+        """Finite targets, one per output.
+
+        Args:
+            y: The targets.
+            logits: The outputs before the activation.
+
+        Raises:
+            TypeError: If the targets are not floating point.
+            ValueError: If their shape is wrong or one is not finite.
+        """
+        if not y.is_floating_point():
+            raise TypeError(
+                f"Expected floating-point targets y for squared error, got dtype {y.dtype}. "
+                'Use y.float(), or loss="cross_entropy" for class labels.'
+            )
+        _check_shape(y, logits)
+        if not bool(y.isfinite().all()):
+            raise ValueError("Expected finite targets y, found NaN or infinity.")
+
+    def _residual(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.activation.value(logits) - y.reshape(logits.shape).to(logits.dtype)
+
+    def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+        """½ Σ_k (ŷ_k − y_k)².
+
+        Args:
+            logits: The outputs a before the activation.
+            y: The targets.
+
+        Returns:
+            The loss of each sample.
+        """
+        return self._residual(logits, y).square().sum(1) / 2
+
+    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+        """(ŷ − y) σ'(a) (eq. 34).
+
+        Args:
+            logits: The outputs a before the activation.
+            y: The targets.
+
+        Returns:
+            The first derivative in a.
+        """
+        return self._residual(logits, y) * self.activation.first(logits)
+
+    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> DiagonalCurvature:
+        """σ'(a)² + (ŷ − y) σ''(a) (eq. 36).
+
+        Args:
+            logits: The outputs a before the activation.
+            y: The targets; only the identity can do without.
+
+        Returns:
+            The second derivative in a.
+
+        Raises:
+            ValueError: If the activation is not the identity and no targets are given.
+        """
+        first = self.activation.first(logits)
+        if self.activation is ACTIVATIONS["identity"]:
+            return DiagonalCurvature(first.square())
+        if y is None:
+            raise ValueError(
+                f"Expected targets y: the curvature of squared error with activation "
+                f"{self.activation.name!r} depends on them."
+            )
+        second = self.activation.second(logits)
+        return DiagonalCurvature(first.square() + self._residual(logits, y) * second)
+
+
+HeadLoss = CrossEntropy | Binary | Squared
+LOSSES = (CrossEntropy.name, Binary.name, Squared.name)
+
+
+def make_loss(
+    loss: str | HeadLoss, activation: str | Elementwise | Activation = "identity"
+) -> HeadLoss:
+    """A head loss from its name.
+
+    Args:
+        loss: "cross_entropy", "binary", "squared", or a loss object, which is returned as it is.
+        activation: For "squared" only: a name, or any twice differentiable elementwise function.
+
+    Returns:
+        The loss.
+
+    Raises:
+        UnknownNameError: If the name is unknown.
+        ValueError: If an activation is given to a loss that has its own.
+
+    Example:
+        >>> make_loss("squared", activation="tanh").name
+        'squared'
+    """
+    if not isinstance(loss, str):
+        return loss
+    if loss == Squared.name:
+        return Squared(make_activation(activation))
+    if loss not in LOSSES:
+        raise UnknownNameError("loss", loss, LOSSES)
+    if activation != "identity":
+        raise ValueError(
+            f"Expected no activation with loss={loss!r}, which has its own; activation= goes "
+            'with loss="squared".'
+        )
+    return CrossEntropy() if loss == CrossEntropy.name else Binary()
