@@ -77,7 +77,7 @@ def mean_outer(
     for left_e, right_e, size in zip(left.split(sizes), right.split(sizes), sizes, strict=True):
         total = torch.zeros((), dtype=dtype, device=right.device)
         for a, b in zip((left_e / size).split(rows), right_e.split(rows), strict=True):
-            total = total + a.T @ b
+            total = total + (a.T @ b).to(dtype)
         means.append(total)
     return torch.stack(means)
 

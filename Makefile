@@ -1,0 +1,45 @@
+# Every target does its own set-up in .venv from requirements.lock; `make help` explains them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# One thread per process: threads of several processes fight for the cores.
+SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, about 4 minutes
+	$(BIN)/hessalign demo
+
+test: lint ## Lint, types, layers, doctests and tests
+	$(SINGLE) $(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff (lint and format), mypy --strict, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) ## Measure speed against the released procedure; writes results/bench
+	$(SINGLE) $(BIN)/python -m benchmarks
+
+docs: .venv/.installed-docs ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## Remove the environment and everything that was built
+	rm -rf .venv site build dist outputs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock torch
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
+	touch $@
+
+.venv/.installed-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[docs]'
+	touch $@

@@ -1,0 +1,3 @@
+"""The command line, one file per verb."""
+
+from hessalign.cli.main import main as main

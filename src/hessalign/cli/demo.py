@@ -1,0 +1,88 @@
+"""`hessalign demo`: plain training falls for a spurious colour, Hessian alignment resists."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from hessalign.report.figures import plot_dynamics
+from hessalign.report.progress import Progress
+from hessalign.report.published import TABLE_2
+from hessalign.report.tables import accuracy_table
+from hessalign.training import ColoredMnistConfig, train_colored_mnist
+
+METHODS: Final = ("erm", "hgp", "hutchinson", "full")
+TRAIN_IMAGES: Final = 12_000
+
+INTRODUCTION: Final = """\
+Colored MNIST: is the digit below 5? One label in four is wrong, so the shape of the digit is right
+75 % of the time. The colour is right 80 and 90 % of the time in the two training domains, but only
+10 % of the time in the unseen one. A model that trusts the colour fails there.
+Training on {images:,} images, {steps} steps each; the penalty starts to bite at step {jump}.
+"""
+
+VERDICT: Final = """\
+ERM trusts the colour: {erm:.0f} % on the unseen domain. Aligning the Hessians and gradients of the
+classifier head between the training domains gives {best:.0f} % ({name}), {gap:+.0f} points.
+The paper's numbers are for 50,000 images and 10 restarts; `hessalign train` runs that protocol.
+"""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser("demo", help="Colored MNIST with four methods, in a few minutes")
+    parser.add_argument("--output", type=Path, default=Path("outputs/demo"), metavar="DIR")
+    parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, metavar="N")
+    parser.add_argument("--steps", type=int, default=ColoredMnistConfig.steps, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train the four methods, then show a table and a figure.
+
+    Args:
+        options: The parsed command line.
+    """
+    configs = [
+        ColoredMnistConfig(
+            algorithm=name,
+            seed=options.seed,
+            train_images=options.train_images,
+            steps=options.steps,
+            hessian_distance=True,
+        )
+        for name in METHODS
+    ]
+    start = time.monotonic()
+    first = configs[0]
+    sys.stdout.write(
+        INTRODUCTION.format(images=first.train_images, steps=first.steps, jump=first.jump) + "\n"
+    )
+    runs = [
+        train_colored_mnist(config, Progress(config.algorithm, config.steps, sys.stderr))
+        for config in configs
+    ]
+    table = accuracy_table(runs, TABLE_2)
+    figure = options.output / "colored_mnist.png"
+    plot_dynamics(runs, figure, f"Colored MNIST, {first.train_images:,} images, seed {first.seed}")
+    (options.output / "colored_mnist.md").write_text(table + "\n")
+    erm, *aligned = runs
+    best = max(aligned, key=lambda run: run.records[-1].test_accuracy)
+    erm_accuracy = 100 * erm.records[-1].test_accuracy
+    best_accuracy = 100 * best.records[-1].test_accuracy
+    verdict = VERDICT.format(
+        erm=erm_accuracy,
+        best=best_accuracy,
+        name=best.config.algorithm,
+        gap=best_accuracy - erm_accuracy,
+    )
+    sys.stdout.write(f"\n{table}\n\n{verdict}")
+    sys.stdout.write(f"Figure: {figure} ({time.monotonic() - start:.0f} s in all)\n")

@@ -1,0 +1,6 @@
+"""Networks: a featurizer and a classifier head. Nothing here knows of data or of training."""
+
+from hessalign.models.coloured import ColouredImages as ColouredImages
+from hessalign.models.coloured import make_coloured_images as make_coloured_images
+from hessalign.models.mlp import make_coloured_mlp as make_coloured_mlp
+from hessalign.models.network import Network as Network

@@ -1,0 +1,111 @@
+"""Images with a single lit channel, and a linear layer that multiplies only what is lit.
+
+A coloured digit has zeros in every channel but one, and many pixels that are dark in every image.
+Leaving out products with zero changes no result and saves more than half of the first layer.
+
+Indices: n sample, c channel, q pixel, k output of the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hessalign._shapes import Float, Int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ColouredImages:
+    """A batch of images, each with one lit channel; samples of one channel come in runs.
+
+    Attributes:
+        lit: Values of the lit channel at the pixels in `pixels`.
+        pixels: Positions of the pixels that are lit in some image.
+        runs: Channel and number of samples of each run, in order.
+        shape: Channels and pixels of the whole image.
+    """
+
+    lit: Float[Tensor, "n q"]
+    pixels: Int[Tensor, " q"]
+    runs: tuple[tuple[int, int], ...]
+    shape: tuple[int, int]
+
+    def dense(self) -> Float[Tensor, "n c_q"]:
+        """The images with all their zeros.
+
+        Returns:
+            One flattened image per row.
+        """
+        channels, size = self.shape
+        dense = self.lit.new_zeros(len(self.lit), channels, size)
+        start = 0
+        for channel, length in self.runs:
+            dense[start : start + length, channel, self.pixels] = self.lit[start : start + length]
+            start += length
+        return dense.flatten(1)
+
+
+def make_coloured_images(
+    grey: Float[Tensor, "n all"], channel: Int[Tensor, " n"], channels: int
+) -> ColouredImages:
+    """Compress images with one lit channel.
+
+    Args:
+        grey: The lit channel of each image, flattened.
+        channel: Which channel that is; best sorted into few long runs.
+        channels: How many there are.
+
+    Returns:
+        The same images, without what is always dark.
+
+    Example:
+        >>> images = make_coloured_images(torch.tensor([[0.0, 1.0]]), torch.tensor([1]), 2)
+        >>> images.lit, images.dense()
+        (tensor([[1.]]), tensor([[0., 0., 0., 1.]]))
+    """
+    pixels = (grey != 0).any(0).nonzero().squeeze(1)
+    runs = tuple((int(key), len(list(group))) for key, group in groupby(channel.tolist()))
+    return ColouredImages(grey[:, pixels], pixels, runs, (channels, grey.shape[1]))
+
+
+@final
+class ColouredLinear(nn.Module):
+    """A linear layer on flattened images; `ColouredImages` are multiplied only where lit.
+
+    Args:
+        channels: Channels of an image.
+        size: Pixels of a channel.
+        outputs: Outputs of the layer.
+    """
+
+    def __init__(self, channels: int, size: int, outputs: int) -> None:
+        super().__init__()
+        self.shape = (channels, size)
+        self.weight = nn.Parameter(torch.empty(outputs, channels * size))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n k"]:
+        """Weights times image plus bias.
+
+        Args:
+            x: Dense images of any shape, or compressed ones.
+
+        Returns:
+            One row per image; the same function for both kinds of input.
+        """
+        if isinstance(x, Tensor):
+            return functional.linear(x.flatten(1), self.weight, self.bias)
+        weights = self.weight.view(-1, *self.shape)[:, :, x.pixels]
+        parts = x.lit.split([length for _, length in x.runs])
+        return torch.cat(
+            [
+                functional.linear(part, weights[:, channel], self.bias)
+                for part, (channel, _) in zip(parts, x.runs, strict=True)
+            ]
+        )

@@ -1,0 +1,37 @@
+"""The network of Colored MNIST, initialised as the IRM setup does."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hessalign.models.coloured import ColouredLinear
+from hessalign.models.network import Network
+
+
+def make_coloured_mlp(channels: int, size: int, width: int, generator: torch.Generator) -> Network:
+    """Two hidden ReLU layers and one logit; the hidden layers are the featurizer.
+
+    Weights are drawn uniformly after Glorot and Bengio (2010), biases start at 0.
+
+    Args:
+        channels: Channels of an image.
+        size: Pixels of a channel.
+        width: Width of both hidden layers.
+        generator: Source of the initial weights.
+
+    Returns:
+        The network, for dense images or `ColouredImages`.
+
+    Example:
+        >>> network = make_coloured_mlp(2, 14 * 14, 390, torch.Generator().manual_seed(0))
+        >>> sum(parameter.numel() for parameter in network.parameters())
+        306151
+    """
+    first, second = ColouredLinear(channels, size, width), nn.Linear(width, width)
+    head = nn.Linear(width, 1)
+    for weight, bias in ((m.weight, m.bias) for m in (first, second, head)):
+        nn.init.xavier_uniform_(weight, generator=generator)
+        nn.init.zeros_(bias)
+    hidden = nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
+    return Network(hidden, head)

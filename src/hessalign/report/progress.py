@@ -1,0 +1,76 @@
+"""A live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, TextIO, final
+
+from hessalign.training import Record
+
+SECONDS_BETWEEN_LINES: Final = 10.0
+
+
+def describe(record: Record, steps: int) -> str:
+    """A record as one line for people.
+
+    Args:
+        record: The record.
+        steps: Steps of the whole run.
+
+    Returns:
+        Step, accuracies, loss terms, Hessian distance, speed and time left.
+
+    Example:
+        >>> record = Record(9, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, None, 3.0)
+        >>> print(describe(record, 20))
+        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.0 steps/s  4 s left
+    """
+    done = record.step + 1
+    parts = [
+        f"step {done:>{len(str(steps)) + 1}}/{steps}",
+        f"train {100 * record.train_accuracy:.1f} %",
+        f"OOD {100 * record.test_accuracy:.1f} %",
+        f"risk {record.risk:.3f}",
+        *(f"{name} {value:.1e}" for name, value in record.parts.items()),
+    ]
+    if record.hessian_distance is not None:
+        parts.append(f"‖H₁−H₂‖ {record.hessian_distance:.2e}")
+    if record.step > 0:
+        rate = record.step / record.seconds
+        parts += [f"{rate:.1f} steps/s", f"{(steps - done) / rate:.0f} s left"]
+    return "  ".join(parts)
+
+
+@final
+class Progress:
+    """Shows the records of one run as they come.
+
+    Args:
+        title: What is running.
+        steps: Steps of the whole run.
+        stream: Where to write; a terminal gets one line that is rewritten in place.
+    """
+
+    def __init__(self, title: str, steps: int, stream: TextIO) -> None:
+        self.title = title
+        self.steps = steps
+        self.stream = stream
+        self.live = stream.isatty()
+        self.width = 0
+        self.last = time.monotonic()
+
+    def __call__(self, record: Record) -> None:
+        """Show a record.
+
+        Args:
+            record: The newest record.
+        """
+        final_record = record.step + 1 >= self.steps
+        line = f"{self.title:<12} {describe(record, self.steps)}"
+        if self.live:
+            self.stream.write("\r" + line.ljust(self.width) + ("\n" if final_record else ""))
+            self.width = len(line)
+        elif final_record or time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+            self.stream.write(line + "\n")
+            self.last = time.monotonic()
+        self.stream.flush()

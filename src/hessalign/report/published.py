@@ -1,0 +1,45 @@
+"""Numbers the paper reports (Hemati et al., 2023), by table and by our names of the algorithms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+
+@final
+class Accuracy(NamedTuple):
+    """A published pair of accuracies in percent, each with its standard deviation.
+
+    Attributes:
+        train: Mean training accuracy.
+        train_std: Its standard deviation over restarts.
+        test: Mean accuracy on the unseen domain.
+        test_std: Its standard deviation over restarts.
+    """
+
+    train: float
+    train_std: float
+    test: float
+    test_std: float
+
+
+TABLE_2 = {
+    "erm": Accuracy(86.4, 0.2, 14.0, 0.7),
+    "irm": Accuracy(71.0, 0.5, 65.6, 1.8),
+    "vrex": Accuracy(71.7, 1.5, 67.2, 1.5),
+    "fishr": Accuracy(71.0, 0.9, 69.5, 1.0),
+    "hgp": Accuracy(71.0, 1.5, 69.4, 1.3),
+    "hutchinson": Accuracy(61.7, 1.9, 74.0, 1.2),
+    "gradient": Accuracy(70.6, 1.8, 69.3, 1.2),
+}
+"""Colored MNIST, 10 restarts; the gradient-only row (α = 0) is from Table 9."""
+
+TABLE_3 = {
+    "erm": Accuracy(86.4, 0.1, 16.7, 0.1),
+    "irm": Accuracy(84.9, 0.1, 14.3, 1.4),
+    "vrex": Accuracy(83.3, 0.2, 35.1, 1.2),
+    "fishr": Accuracy(75.7, 2.7, 35.5, 5.3),
+    "hgp": Accuracy(83.0, 0.2, 30.0, 0.9),
+    "hutchinson": Accuracy(79.4, 0.3, 47.7, 1.4),
+    "gradient": Accuracy(83.2, 0.4, 29.7, 1.7),
+}
+"""Imbalanced Colored MNIST, 10 restarts; the gradient-only row (α = 0) is from Table 10."""

@@ -1,0 +1,93 @@
+"""Tables in Markdown, which is readable as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from hessalign.algorithms import ALGORITHMS
+from hessalign.report.published import Accuracy
+from hessalign.training import Run
+
+
+def markdown_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1
+) -> str:
+    """A Markdown table with aligned columns, text to the left and numbers to the right.
+
+    Args:
+        header: Column titles.
+        rows: Cells, one sequence per row.
+        text_columns: How many of the first columns hold text.
+
+    Returns:
+        The table, without a final line end.
+
+    Example:
+        >>> print(markdown_table(["name", "value"], [["a", "1.0"]]))
+        | name | value |
+        |:-----|------:|
+        | a    |   1.0 |
+    """
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    text = [i < text_columns for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width) if is_text else cell.rjust(width)
+            for cell, width, is_text in zip(cells, widths, text, strict=True)
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rules = [
+        ":" + "-" * (width + 1) if is_text else "-" * (width + 1) + ":"
+        for width, is_text in zip(widths, text, strict=True)
+    ]
+    return "\n".join([line(header), "|" + "|".join(rules) + "|", *map(line, rows)])
+
+
+def mean_and_std(values: Sequence[float]) -> str:
+    """Accuracies as people write them: percent, and the spread if there is more than one.
+
+    Args:
+        values: Fractions.
+
+    Returns:
+        For example "71.0 ± 0.5".
+
+    Example:
+        >>> mean_and_std([0.70, 0.72]), mean_and_std([0.7])
+        ('71.0 ± 1.0', '70.0')
+    """
+    text = f"{100 * fmean(values):.1f}"
+    return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
+
+
+def accuracy_table(runs: Sequence[Run], published: dict[str, Accuracy]) -> str:
+    """Final accuracies of runs by algorithm, the paper's beside ours.
+
+    Args:
+        runs: The runs; those of one algorithm are restarts.
+        published: The paper's numbers by algorithm.
+
+    Returns:
+        A Markdown table.
+    """
+    by_algorithm: dict[str, list[Run]] = {}
+    for run in runs:
+        by_algorithm.setdefault(run.config.algorithm, []).append(run)
+    rows = []
+    for name, group in by_algorithm.items():
+        paper = published.get(name)
+        rows.append(
+            [
+                ALGORITHMS[name].title,
+                mean_and_std([run.records[-1].train_accuracy for run in group]),
+                mean_and_std([run.records[-1].test_accuracy for run in group]),
+                f"{paper.train} ± {paper.train_std}" if paper else "–",
+                f"{paper.test} ± {paper.test_std}" if paper else "–",
+                f"{fmean(run.records[-1].seconds for run in group):.0f} s",
+            ]
+        )
+    header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
+    return markdown_table(header, rows)
