@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import final
 
 from torch import Tensor
 
@@ -27,9 +28,5 @@ class ObjectiveTerms:
     parts: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Objective(Protocol):
-    """An algorithm that is fully described by the loss it minimises."""
-
-    def __call__(self, statistics: HeadStatistics) -> ObjectiveTerms:
-        """The terms of the loss on one batch."""
-        ...
+Objective = Callable[[HeadStatistics], ObjectiveTerms]
+"""An algorithm that is fully described by the loss it minimises."""

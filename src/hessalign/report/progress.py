@@ -23,7 +23,7 @@ def describe(record: Record, steps: int) -> str:
     Example:
         >>> record = Record(9, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, None, 3.0)
         >>> print(describe(record, 20))
-        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.0 steps/s  4 s left
+        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.0 steps/s  3 s left
     """
     done = record.step + 1
     parts = [

@@ -22,6 +22,7 @@ from hessalign.training.records import Record
 from hessalign.training.schedule import PenaltySchedule
 
 LOSS: Final = "binary"
+REMEDY: Final = "Lower the learning rate or the penalty weight."
 
 
 @final
@@ -92,7 +93,7 @@ def train(
         One record per evaluation.
 
     Raises:
-        DivergedError: If the loss is not finite.
+        DivergedError: If the logits or the loss are not finite.
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     records: list[Record] = []
@@ -100,6 +101,8 @@ def train(
     for step in range(config.steps):
         z = network.features(source.x)
         logits = network.head(z)
+        if not bool(logits.sum().isfinite()):
+            raise DivergedError(f"The logits are not finite at step {step}. {REMEDY}")
         statistics = linear_head(z, logits, source.y, source.domain, loss=LOSS)
 
         terms = objective(statistics)
@@ -145,10 +148,10 @@ def describe_divergence(step: int, terms: ObjectiveTerms) -> str:
         A message for the user.
     """
     values = {"risk": terms.risk, **terms.parts}
-    bad = [f"{name} = {float(value)}" for name, value in values.items() if not value.isfinite()]
+    bad = [f"{name} = {value.item()}" for name, value in values.items() if not value.isfinite()]
     return (
         f"The loss is not finite at step {step}: {', '.join(bad) or 'the parameters diverged'}. "
-        "Lower the learning rate or the penalty weight."
+        + REMEDY
     )
 
 

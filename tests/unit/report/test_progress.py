@@ -1,0 +1,38 @@
+import io
+
+from hessalign.report.progress import Progress
+from hessalign.training import Record
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def record(step):
+    return Record(step, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, 0.3, 4.0)
+
+
+def test_a_terminal_gets_one_line_that_is_rewritten():
+    stream = Terminal()
+    progress = Progress("hgp", 3, stream)
+    for step in range(3):
+        progress(record(step))
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert text.count("\r") == 3
+    assert "step  3/3  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01" in text
+    assert "‖H₁−H₂‖ 3.00e-01  0.5 steps/s  0 s left" in text
+
+
+def test_a_log_gets_plain_lines_now_and_then(monkeypatch):
+    clock = iter([0.0, 1.0, 11.0, 11.0, 12.0, 12.0])
+    monkeypatch.setattr("hessalign.report.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    progress = Progress("hgp", 4, stream)
+    for step in (0, 1, 2, 3):
+        progress(record(step))
+    lines = stream.getvalue().splitlines()
+    assert "\r" not in stream.getvalue()
+    assert [line.split()[2] for line in lines] == ["2/4", "4/4"]
