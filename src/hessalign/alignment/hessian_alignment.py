@@ -130,15 +130,22 @@ class HessianAlignment:
         Returns:
             The terms. One domain alone has nothing to align: they are 0, with a warning.
         """
-        statistics: HeadStatistics
-        if head is None:
-            statistics = linear_head(
-                z, logits, y, domain, loss=self.loss, activation=self.activation, bias=self.bias
-            )
-        else:
-            statistics = autograd_head(
-                head, z, y, domain, loss=self.loss, activation=self.activation
-            )
+        # Mixed precision would round the very differences that are to be measured.
+        device = logits.device.type if isinstance(logits, Tensor) else "cpu"
+        with torch.autocast(device, enabled=False):
+            if head is None:
+                return self._terms(self._linear(z, logits, y, domain), logits)
+            return self._terms(self._autograd(head, z, y, domain), logits)
+
+    def _linear(self, z: Tensor, logits: Tensor, y: Tensor, domain: Tensor) -> HeadStatistics:
+        return linear_head(
+            z, logits, y, domain, loss=self.loss, activation=self.activation, bias=self.bias
+        )
+
+    def _autograd(self, head: nn.Module, z: Tensor, y: Tensor, domain: Tensor) -> HeadStatistics:
+        return autograd_head(head, z, y, domain, loss=self.loss, activation=self.activation)
+
+    def _terms(self, statistics: HeadStatistics, logits: Tensor) -> AlignmentTerms:
         if len(statistics.domains) == 1:
             self._warn_single_domain()
             zero = logits.sum() * 0
@@ -163,6 +170,6 @@ class HessianAlignment:
             warnings.warn(
                 "All samples come from one domain: there is nothing to align and the penalty is 0. "
                 "Put at least two domains into each batch.",
-                stacklevel=3,
+                stacklevel=4,
             )
             self._warned = True
