@@ -5,7 +5,7 @@ The inner product of two moments can be computed in two ways.
 - *primal*: form the means, then multiply. Cost n·|left|·|right|.
 - *dual*: never form them. $\langle M_e, M_f\rangle$ is the mean over pairs of samples, one from
   each domain, of ⟨left_n, left_m⟩·⟨right_n, right_m⟩. Cost n²·(|left| + |right|), with |left| and
-  |right| replaced by what an inner product costs: for a Hessian that is 2C + d instead of
+  |right| replaced by what an inner product costs: for a Hessian that is 3C + d instead of
   C²·d².
 
 Indices: e and f domain, n and m sample.
@@ -31,8 +31,8 @@ Evaluation = Literal["auto", "primal", "dual"]
 PAIR_ELEMENTS = 1 << 23
 """Pairs of samples whose inner products are held at once: 64 MiB in float64."""
 
-DUAL_COST = 2.0
-"""Price of a float64 multiplication of the dual form in float32 ones of the primal form."""
+MEAN_COST = 32
+"""Price of keeping and multiplying one component of one domain's mean, in multiplications."""
 
 
 def check_evaluation(evaluation: str) -> None:
@@ -66,8 +66,9 @@ class Moment:
     def cheaper(self) -> Literal["primal", "dual"]:
         """The evaluation that needs fewer multiplications."""
         samples = sum(self.domains.sizes)
-        primal = float(samples) * self.left.size * self.right.size
-        dual = DUAL_COST * samples**2 * (self.left.dual_size + self.right.dual_size)
+        components = self.left.size * self.right.size
+        primal = (samples + MEAN_COST * len(self.domains)) * components
+        dual = samples**2 * (self.left.dual_size + self.right.dual_size)
         return "primal" if primal <= dual else "dual"
 
     def inner(self, evaluation: Evaluation = "auto") -> Float[Tensor, "e e"]:

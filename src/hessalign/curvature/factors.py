@@ -28,6 +28,7 @@ from hessalign._shapes import Float
 from hessalign.curvature.products import (
     accumulation_dtype,
     gram,
+    inner,
     mean_outer,
     mean_second_moments,
 )
@@ -60,7 +61,7 @@ class Rows:
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """Euclidean inner products."""
-        return self.values[block] @ self.values.T
+        return inner(self.values, block)
 
 
 @final
@@ -89,16 +90,29 @@ class SoftmaxCurvature:
 
     @property
     def dual_size(self) -> int:
-        """Multiplications per inner product: p·q and p²·q."""
-        return 2 * self.probs.shape[1]
+        """Multiplications per inner product: three sums over classes."""
+        return 3 * self.probs.shape[1]
 
     def matrix(self) -> Float[Tensor, "n c c"]:
         """The matrices S themselves."""
-        return torch.diag_embed(self.probs) - self.probs.unsqueeze(2) * self.probs.unsqueeze(1)
+        products = self.probs.unsqueeze(2) * self.probs.unsqueeze(1)
+        on_diagonal = torch.eye(products.shape[1], dtype=torch.bool, device=products.device)
+        return torch.where(on_diagonal, torch.diag_embed(self.diagonal()), -products)
+
+    @cached_property
+    def _leader(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Most probable class, its probability, and the probabilities without it.
+
+        Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of numbers
+        near 1. Sums of the other classes say the same without cancellation.
+        """
+        top = self.probs.argmax(1, keepdim=True)
+        return top, self.probs.gather(1, top), self.probs.scatter(1, top, 0)
 
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
-        return self.probs * (1 - self.probs)
+        top, lead, rest = self._leader
+        return (rest * (1 - rest)).scatter(1, top, lead * rest.sum(1, keepdim=True))
 
     def apply(self, vectors: Float[Tensor, "n *m c"], samples: slice) -> Float[Tensor, "n *m c"]:
         """S a = p ∘ a − p (p · a) for one or several vectors per sample.
@@ -124,10 +138,26 @@ class SoftmaxCurvature:
         return torch.cat([self.diagonal(), off_diagonal], dim=1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
-        r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m."""
-        probs, squares = self.probs, self.probs.square()
-        dot = probs[block] @ probs.T
-        return dot.square() + dot - squares[block] @ probs.T - probs[block] @ squares.T
+        r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
+
+        Grouped as Σ_c p_c(1−p_c) q_c(1−q_c) + Σ_{c≠k} p_c q_c p_k q_k, with the most probable class
+        of either sample apart from the rest, so that no large terms cancel.
+
+        Args:
+            block: The samples n.
+
+        Returns:
+            The inner products with all samples m.
+        """
+        top, lead, rest = self._leader
+        # What p·q owes to the leading class of n (of m: its mirror image), and to a common one.
+        ours = lead[block] * rest[:, top[block, 0]].T
+        theirs = rest[block][:, top[:, 0]] * lead.T
+        common = torch.where(top[block] == top.T, lead[block] * lead.T, 0)
+        others = inner(rest, block)
+        pairs = others.square() - inner(rest.square(), block)
+        pairs = pairs + 2 * (others * (ours + theirs + common) + ours * theirs)
+        return inner(self.diagonal(), block) + pairs
 
 
 @final
@@ -177,7 +207,7 @@ class DiagonalCurvature:
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """Euclidean inner products of the diagonals."""
-        return self.values[block] @ self.values.T
+        return inner(self.values, block)
 
 
 LogitCurvature = SoftmaxCurvature | DiagonalCurvature
@@ -214,10 +244,7 @@ class Features:
         Returns:
             The rows of the Gram matrix, in float64.
         """
-        if block == slice(None):
-            return self.gram
-        dtype = accumulation_dtype(self.z.device)
-        return self.z[block].to(dtype) @ self.z.to(dtype).T
+        return self.gram if block == slice(None) else inner(self.z, block)
 
 
 @final

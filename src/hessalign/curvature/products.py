@@ -1,10 +1,10 @@
 r"""The two products everything else is made of: means of outer products, and Gram matrices.
 
 Domains are compared by subtracting such products, and near alignment the difference is far
-smaller than the terms. With float32 features the products of single samples may carry float32
-rounding, but sums may not: chunks of samples are multiplied in the features' own precision and
-accumulated in float64, and Gram matrices are float64 throughout. A dispersion of 1e-8 of the
-squared norm is then still right to 1e-3.
+smaller than the terms. Gram matrices are therefore float64 throughout, and so are means over few
+samples. Means over many samples multiply chunks in the features' own precision, where the rounding
+errors of single samples average out, and accumulate them in float64. With float32 features a
+dispersion of 1e-8 of the squared norm is then still right to 1e-3.
 
 Indices: e domain, n and m sample, l left component, d right component (feature).
 """
@@ -22,6 +22,10 @@ from hessalign._shapes import Float
 
 CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
+
+
+FEW_SAMPLES = 1024
+"""Domains up to this size are averaged in float64 outright."""
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
@@ -68,6 +72,7 @@ def mean_outer(
         tensor([2., 5.], dtype=torch.float64)
     """
     dtype = accumulation_dtype(right.device)
+    right = _widened(right, sizes)
     left = left.to(right.dtype)
     rows = chunk_rows(right.shape[1])
     if max(sizes) <= rows and len(set(sizes)) == 1:
@@ -80,6 +85,11 @@ def mean_outer(
             total = total + (a.T @ b).to(dtype)
         means.append(total)
     return torch.stack(means)
+
+
+def _widened(right: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The features in the precision in which they are multiplied."""
+    return right.to(accumulation_dtype(right.device)) if max(sizes) <= FEW_SAMPLES else right
 
 
 class _SecondMoments(Function):
@@ -142,6 +152,7 @@ def mean_second_moments(
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
+    z = _widened(z, sizes)
     parts = zip(weights.to(z.dtype).split(sizes), z.split(sizes), sizes, strict=True)
     return torch.stack([_second_moments(s, x) / size for s, x, size in parts])
 
@@ -187,3 +198,19 @@ def gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
                 [2., 4.]], dtype=torch.float64)
     """
     return _gram(z)
+
+
+def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:
+    """Inner products of some rows with all rows, in float64.
+
+    Args:
+        rows: Rows.
+        block: Which of them; all, or a part of them where all pairs are too many.
+
+    Returns:
+        Rows of the Gram matrix.
+    """
+    if block == slice(None):
+        return gram(rows)
+    dtype = accumulation_dtype(rows.device)
+    return rows[block].to(dtype) @ rows.to(dtype).T

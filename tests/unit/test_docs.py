@@ -1,0 +1,257 @@
+"""The documentation: its code runs, its links lead somewhere, its reference is complete."""
+
+import re
+import textwrap
+import traceback
+import unicodedata
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+README = [page for page in [ROOT / "README.md"] if page.is_file()]
+RUN = [*README, *DOCS]
+LINKED = [*sorted(ROOT.glob("*.md")), *DOCS]
+REFERENCE = ROOT / "docs" / "reference.md"
+PACKAGES = ["hessalign", "hessalign.curvature", "hessalign.alignment", "hessalign.data"]
+
+SKIP = "<!-- no-test -->"
+FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*\{?\.?([\w+-]*)")
+
+
+# --- what a page contains -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: the lines strictly between its fences, numbered from 0."""
+
+    language: str
+    start: int
+    end: int
+    skipped: bool
+
+
+def blocks(text):
+    lines, found, opening = text.splitlines(), [], None
+    for number, line in enumerate(lines):
+        match = FENCE.match(line)
+        if opening is None and match:
+            opening = number, match[1], match[2].lower()
+        elif opening is not None and line.strip() == opening[1]:
+            first, _, language = opening
+            skipped = first > 0 and lines[first - 1].strip() == SKIP
+            found.append(Block(language, first + 1, number, skipped))
+            opening = None
+    if opening is not None:
+        raise ValueError(f"The block that opens in line {opening[0] + 1} is never closed.")
+    return found
+
+
+def run_python(page, text):
+    """Run the Python blocks of a page in order, in one namespace; return how many there were."""
+    namespace, lines, count = {"__name__": "__main__"}, text.splitlines(), 0
+    for block in blocks(text):
+        if block.language not in {"python", "py", "python3"} or block.skipped:
+            continue
+        code = textwrap.dedent("\n".join(lines[block.start : block.end]))
+        # Empty lines in front make the line numbers of a traceback those of the page.
+        exec(compile("\n" * block.start + code, str(page), "exec"), namespace)
+        count += 1
+    return count
+
+
+def prose(text):
+    """The page without code and formulas, its lines where they were."""
+    lines = text.splitlines()
+    for block in blocks(text):
+        lines[block.start - 1 : block.end + 1] = [""] * (block.end - block.start + 2)
+    plain = "\n".join(lines)
+    for pattern in (r"`[^`\n]+`", r"\$\$.*?\$\$", r"\$[^$\n]+\$"):
+        plain = re.sub(pattern, lambda match: re.sub(r".", " ", match[0]), plain, flags=re.DOTALL)
+    return plain
+
+
+def links(text):
+    """Targets of links and images: inline, by reference, and in HTML."""
+    patterns = (
+        r"\]\(\s*<?([^)\s>]+)",
+        r"(?m)^\[[^\]]+\]:\s+<?([^\s>]+)",
+        r"(?:href|src)=\"([^\"]+)\"",
+    )
+    return [target for pattern in patterns for target in re.findall(pattern, prose(text))]
+
+
+def github_slug(heading):
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def mkdocs_slug(heading):
+    plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+def anchors(text):
+    """Anchors that lead to the same place on GitHub and on the site, and those set by hand."""
+    fenced = {number for block in blocks(text) for number in range(block.start, block.end)}
+    lines = [line for number, line in enumerate(text.splitlines()) if number not in fenced]
+    headings = [match[1] for line in lines if (match := re.match(r"#{1,6}\s+(.+?)\s*#*$", line))]
+    found = {github_slug(h) for h in headings} & {mkdocs_slug(h) for h in headings}
+    found.update(re.findall(r"(?:id|name)=\"([^\"]+)\"", "\n".join(lines)))
+    return found | set(directives(text))
+
+
+def directives(text):
+    return re.findall(r"(?m)^::: ([\w.]+)$", text)
+
+
+def broken_links(page, text):
+    """What is wrong with the relative links of a page, one sentence each."""
+    problems = []
+    for target in links(text):
+        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / unquote(path)).resolve() if path else page
+        if path.startswith("/") or (path and not file.exists()):
+            problems.append(f"{page.name} links to {target}: there is no such file.")
+        elif anchor and file.suffix == ".md":
+            known = anchors(text if file == page else file.read_text(encoding="utf-8"))
+            if anchor not in known:
+                problems.append(f"{page.name} links to {target}: there is no such heading.")
+    return problems
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+# --- the pages of this project ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng(devices=[]):
+        run_python(page, page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_links_resolve(page):
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_display_formulas_are_closed(page):
+    text = page.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for block in blocks(text):
+        lines[block.start : block.end] = [""] * (block.end - block.start)
+    for number, paragraph in enumerate("\n".join(lines).split("\n\n")):
+        assert paragraph.count("$$") % 2 == 0, f"paragraph {number} of {page.name}: {paragraph}"
+
+
+def test_pages_are_found_and_checked():
+    assert {"index.md", "maths.md", "errata.md", "reference.md"} <= {page.name for page in DOCS}
+    for name, least in (("maths.md", 15), ("errata.md", 5), ("index.md", 2)):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        checked = [block for block in blocks(text) if block.language == "python"]
+        assert len([block for block in checked if not block.skipped]) >= least
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_reference_lists_every_public_name(package):
+    listed = {name.rpartition(".")[2] for name in directives(REFERENCE.read_text(encoding="utf-8"))}
+    public = {
+        name
+        for name, value in vars(import_module(package)).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public <= listed, f"docs/reference.md lacks {sorted(public - listed)} of {package}"
+
+
+# --- the checks themselves ----------------------------------------------------------------------
+
+
+def page_of(*parts):
+    return "\n".join(parts) + "\n"
+
+
+def test_wrong_code_fails_and_says_where():
+    text = page_of(
+        "# Page", "```python", "x = 1", "```", "", "```python", "", "assert x == 2", "```"
+    )
+    with pytest.raises(AssertionError) as failure:
+        run_python("page.md", text)
+    last = traceback.extract_tb(failure.value.__traceback__)[-1]
+    assert (last.filename, last.lineno) == ("page.md", 8)
+
+
+@pytest.mark.parametrize("fault", ["undefined_name", "import no_such_module", "1 +"])
+def test_other_faults_fail_too(fault):
+    with pytest.raises((NameError, ImportError, SyntaxError)):
+        run_python("page.md", page_of("```python", fault, "```"))
+
+
+def test_blocks_share_a_namespace_and_run_in_order():
+    text = page_of("```python", "x = 1", "```", "- item", "  ```py", "  x += 1", "  ```")
+    assert run_python("page.md", text) == 2
+
+
+@pytest.mark.parametrize(
+    "before", ["<!-- no-test -->\n```python", "```", "```bash", "```pycon"], ids=repr
+)
+def test_blocks_that_are_not_to_run(before):
+    assert run_python("page.md", page_of(before, "raise RuntimeError", "```")) == 0
+
+
+def test_a_mark_further_up_does_not_skip():
+    with pytest.raises(RuntimeError):
+        run_python("page.md", page_of(SKIP, "", "```python", "raise RuntimeError", "```"))
+
+
+def test_a_block_that_is_never_closed():
+    with pytest.raises(ValueError, match="opens in line 2 is never closed"):
+        blocks(page_of("text", "```python", "x = 1"))
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "[a](missing.md)",
+        "![a](missing.png)",
+        "[![a](other.md)](missing.md)",
+        "[a](other.md#missing)",
+        "[a](#missing)",
+        "[a](/other.md)",
+        "[a]: missing.md",
+        '<img src="missing.png">',
+    ],
+)
+def test_broken_links_are_found(link, tmp_path):
+    (tmp_path / "other.md").write_text("# Title\n")
+    assert len(broken_links(tmp_path / "page.md", page_of("# Page", link))) == 1
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "[a](other.md)",
+        "[a](other.md#a-title-of-code)",
+        "[a](other.md#by-hand)",
+        "[a](#page)",
+        "[a](https://example.org/missing.md)",
+        "`[a](missing.md)`",
+        "$[a](missing.md)$",
+        page_of("```", "[a](missing.md)", "```"),
+    ],
+)
+def test_good_links_pass(link, tmp_path):
+    (tmp_path / "other.md").write_text('# A title of `code`\n<a id="by-hand"></a>\n')
+    assert broken_links(tmp_path / "page.md", page_of("# Page", link)) == []
