@@ -69,6 +69,13 @@ def test_images_belong_to_their_digits():
     assert (nearest == mnist.digits[:5000]).double().mean() > 0.7
 
 
+def test_ones_stand_upright():
+    """Rows come before columns: the ink of a 1 fills more rows than columns."""
+    mnist = load_mnist14()
+    one = mnist.images[mnist.digits == 1].double().mean(0)
+    assert (one.sum(1) > 100).sum() > (one.sum(0) > 100).sum()
+
+
 def test_second_load_costs_nothing():
     assert load_mnist14() is load_mnist14()
 
@@ -171,15 +178,26 @@ def test_script_names_a_missing_file(tmp_path, capsys):
     assert f"{IMAGES.name}, found no such file. Download" in capsys.readouterr().err
 
 
-def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("owner", "step"), [(build_mnist14.os, "fsync"), (build_mnist14.Path, "replace")]
+)
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch, owner, step):
     target = tmp_path / "data.xz"
     build_mnist14.write_atomically(target, b"old")
 
-    def full_disk(_descriptor):
+    def full_disk(*_arguments):
         raise OSError("disk full")
 
-    monkeypatch.setattr(build_mnist14.os, "fsync", full_disk)
+    monkeypatch.setattr(owner, step, full_disk)
     with pytest.raises(OSError, match="disk full"):
         build_mnist14.write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_write_replaces_the_old_file(tmp_path):
+    target = tmp_path / "data.xz"
+    for content in (b"old", b"new"):
+        build_mnist14.write_atomically(target, content)
+        assert target.read_bytes() == content
     assert list(tmp_path.iterdir()) == [target]
