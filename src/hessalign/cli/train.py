@@ -43,6 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--jump", type=int, default=DEFAULTS.jump, metavar="STEP", help="when the penalty jumps")
     add("--penalty-weight", type=float, default=DEFAULTS.penalty_weight, metavar="W")
     add("--learning-rate", type=float, default=DEFAULTS.learning_rate, metavar="LR")
+    add("--width", type=int, default=DEFAULTS.width, metavar="UNITS", help="of hidden layers")
     add("--l2", type=float, default=DEFAULTS.l2, metavar="W")
     add("--train-images", type=int, default=DEFAULTS.train_images, metavar="N")
     add("--test-images", type=int, default=DEFAULTS.test_images, metavar="N")
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     shared = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(ColoredMnistConfig)
-        if field.name not in {"options", "seed", "width"}
+        if field.name not in {"options", "seed"}
     }
     published = TABLE_2 if options.imbalance is None else TABLE_3
     runs = []
