@@ -132,6 +132,17 @@ class AutogradHead:
         stacked = torch.stack(products, dim=1).to(accumulation_dtype(self.z.device))
         return stacked.view(*vectors.shape[:-2], len(self.domains), -1)
 
+    def probed_diagonal(self, signs: Float[Tensor, "m e_or_1 p"]) -> Float[Tensor, "e p"]:
+        """Sum over probes of r ∘ (H_e r), the estimate of eq. 19 times the number of probes.
+
+        Args:
+            signs: Probes r for each domain, or the same for all (length 1 on the domain axis).
+
+        Returns:
+            One sum per domain.
+        """
+        return (signs * self.hvp(signs)).sum(0)
+
     @cached_property
     def hgp(self) -> Float[Tensor, "e p"]:
         """Hessian-gradient product H_e g_e (eq. 18)."""

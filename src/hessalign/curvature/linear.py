@@ -36,6 +36,9 @@ from hessalign.curvature.products import (
     mean_second_moments,
 )
 
+MANY_SAMPLES_PER_PROBE = 8
+"""From here on it is cheaper to form the products H r than to average over probes per sample."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -175,6 +178,42 @@ class LinearHead:
             start += len(chunk)
         parts = [feature_part, bias_part] if self.bias else [feature_part]
         return torch.cat(parts, dim=1).view(probes, -1)
+
+    def probed_diagonal(self, signs: Float[Tensor, "m e_or_1 p"]) -> Float[Tensor, "e p"]:
+        r"""Sum over probes of r ∘ (H_e r), the estimate of eq. 19 times the number of probes.
+
+        Args:
+            signs: Probes r for each domain, or the same for all (length 1 on the domain axis).
+
+        Returns:
+            One sum per domain.
+        """
+        sizes = self.domains.sizes
+        if max(sizes) > MANY_SAMPLES_PER_PROBE * len(signs):
+            return (signs * self.hvp(signs)).sum(0)
+        # Contract over the probes before the samples, so that the products H r, one for each
+        # probe, are never held.
+        probes = signs.expand(-1, len(sizes), -1).to(self.features.z.dtype)
+        dtype = accumulation_dtype(probes.device)
+        sums, start = [], 0
+        for index, z in enumerate(self.features.z.split(sizes)):
+            if self.bias:
+                z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
+            matrices = probes[:, index].unflatten(1, self.shape)
+            directions = (z @ matrices.flatten(0, 1).T).unflatten(1, matrices.shape[:2])
+            bent = self.curvature.apply(directions, slice(start, start + len(z)))
+            classes = chunk_rows(z.numel(), at_least=1)
+            pulled = [
+                (torch.bmm(b, r) * z).sum(1)
+                for b, r in zip(
+                    bent.permute(2, 0, 1).split(classes),
+                    matrices.transpose(0, 1).split(classes),
+                    strict=True,
+                )
+            ]
+            sums.append(torch.cat(pulled).to(dtype).flatten() / len(z))
+            start += len(z)
+        return torch.stack(sums)
 
     @cached_property
     def gradient_logits(self) -> Float[Tensor, "n k"]:

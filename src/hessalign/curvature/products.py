@@ -40,16 +40,17 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def chunk_rows(width: int) -> int:
-    """How many samples to multiply at once.
+def chunk_rows(width: int, at_least: int = 32) -> int:
+    """How many rows (samples, mostly) to multiply at once.
 
     Args:
-        width: Elements the product holds per sample.
+        width: Elements the product holds per row.
+        at_least: The fewest rows worth a product of their own.
 
     Returns:
-        A number of rows between 32 and 1024.
+        A number of rows up to 1024.
     """
-    return max(32, min(1024, CHUNK_ELEMENTS // max(1, width)))
+    return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
 
 
 def mean_outer(
