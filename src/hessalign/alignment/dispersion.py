@@ -52,7 +52,7 @@ def squared_distances(inner: Float[Tensor, "e e"]) -> Float[Tensor, "e e"]:
                 [4., 0.]])
     """
     norms = inner.diagonal()
-    return (norms.unsqueeze(1) + norms.unsqueeze(0) - inner - inner.T).clamp(min=0)
+    return (norms.unsqueeze(1) + norms.unsqueeze(0) - (inner + inner.T)).clamp(min=0)
 
 
 def distances(inner: Float[Tensor, "e e"]) -> Float[Tensor, "e e"]:

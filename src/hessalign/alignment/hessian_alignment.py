@@ -148,7 +148,7 @@ class HessianAlignment:
     def _terms(self, statistics: HeadStatistics, logits: Tensor) -> AlignmentTerms:
         if len(statistics.domains) == 1:
             self._warn_single_domain()
-            zero = logits.sum() * 0
+            zero = (0 * logits).sum()
             return AlignmentTerms(zero, zero, zero)
         hessian = torch.zeros((), dtype=logits.dtype, device=logits.device)
         if self.hessian is not None:

@@ -99,23 +99,28 @@ class SoftmaxCurvature:
         on_diagonal = torch.eye(products.shape[1], dtype=torch.bool, device=products.device)
         return torch.where(on_diagonal, torch.diag_embed(self.diagonal()), -products)
 
-    @cached_property
     def _leader(self) -> tuple[Tensor, Tensor, Tensor]:
         """Most probable class, its probability, and the probabilities without it.
 
         Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of numbers
         near 1. Sums of the other classes say the same without cancellation.
+
+        Returns:
+            The class [n, 1], its probability [n, 1], and the others [n, c] with 0 in its place.
         """
         top = self.probs.argmax(1, keepdim=True)
         return top, self.probs.gather(1, top), self.probs.scatter(1, top, 0)
 
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
-        top, lead, rest = self._leader
+        top, lead, rest = self._leader()
         return (rest * (1 - rest)).scatter(1, top, lead * rest.sum(1, keepdim=True))
 
     def apply(self, vectors: Float[Tensor, "n *m c"], samples: slice) -> Float[Tensor, "n *m c"]:
         """S a = p ∘ a − p (p · a) for one or several vectors per sample.
+
+        With u = a_t − a, t the most probable class, it is p ∘ (p · u − u): the differences are
+        small where the result is.
 
         Args:
             vectors: The vectors a.
@@ -124,10 +129,12 @@ class SoftmaxCurvature:
         Returns:
             The products.
         """
-        probs = self.probs[samples].to(vectors.dtype)
-        probs = probs.view(len(probs), *[1] * (vectors.ndim - 2), -1)
-        weighted = probs * vectors
-        return weighted - probs * weighted.sum(-1, keepdim=True)
+        top, _, rest = (part[samples] for part in self._leader())
+        axes = (len(top), *[1] * (vectors.ndim - 2), -1)
+        index = top.view(axes).expand(*vectors.shape[:-1], 1)
+        below = vectors.gather(-1, index) - vectors
+        mean = (rest.to(vectors.dtype).view(axes) * below).sum(-1, keepdim=True)
+        return self.probs[samples].to(vectors.dtype).view(axes) * (mean - below)
 
     def rows(self) -> Float[Tensor, "n l"]:
         """The upper triangle, off-diagonal entries times √2 so that inner products are kept."""
@@ -149,7 +156,7 @@ class SoftmaxCurvature:
         Returns:
             The inner products with all samples m.
         """
-        top, lead, rest = self._leader
+        top, lead, rest = self._leader()
         # What p·q owes to the leading class of n (of m: its mirror image), and to a common one.
         ours = lead[block] * rest[:, top[block, 0]].T
         theirs = rest[block][:, top[:, 0]] * lead.T

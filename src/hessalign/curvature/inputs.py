@@ -84,7 +84,7 @@ def check_domain(domain: Tensor, samples: int) -> None:
 
 
 def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss) -> None:
-    """Targets: a tensor that suits the loss; None where only the curvature is wanted.
+    """Targets (None where only the curvature is wanted) and logits that suit the loss.
 
     Args:
         y: What should be the targets.
@@ -95,6 +95,7 @@ def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss
         TypeError: If y is not a tensor.
         ValueError: If its length is not that of the logits.
     """
+    loss.check_logits(logits)
     if y is None:
         return
     if not isinstance(y, Tensor):

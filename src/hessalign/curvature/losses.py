@@ -36,6 +36,21 @@ class CrossEntropy:
 
     name = "cross_entropy"
 
+    def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
+        """At least two classes.
+
+        Args:
+            logits: The logits.
+
+        Raises:
+            ValueError: If there is only one.
+        """
+        if logits.shape[1] < 2:
+            raise ValueError(
+                "Expected logits for at least 2 classes, got 1 column, on which softmax is "
+                'constant. For a single logit use loss="binary".'
+            )
+
     def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
         """Class indices in 0 … C−1.
 
@@ -45,14 +60,9 @@ class CrossEntropy:
 
         Raises:
             TypeError: If the labels are not integers.
-            ValueError: If their shape or range is wrong, or there is only one logit.
+            ValueError: If their shape or range is wrong.
         """
         classes = logits.shape[1]
-        if classes < 2:
-            raise ValueError(
-                "Expected logits for at least 2 classes, got 1 column, on which softmax is "
-                'constant. For a single logit use loss="binary".'
-            )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise TypeError(
                 f"Expected integer class labels y, got dtype {y.dtype}. Use y.long() if the "
@@ -113,21 +123,31 @@ class Binary:
 
     name = "binary"
 
-    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
-        """One logit, and targets between 0 and 1 of any dtype.
+    def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
+        """A single logit.
 
         Args:
-            y: What should be one target per sample.
             logits: The logits.
 
         Raises:
-            ValueError: If there are several logits, or shape or range of the targets is wrong.
+            ValueError: If there are several.
         """
         if logits.shape[1] != 1:
             raise ValueError(
                 f"Expected a single logit per sample, got {logits.shape[1]} columns. For several "
                 'classes use loss="cross_entropy".'
             )
+
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+        """Targets between 0 and 1 of any dtype.
+
+        Args:
+            y: What should be one target per sample.
+            logits: The logits.
+
+        Raises:
+            ValueError: If shape or range of the targets is wrong.
+        """
         _check_shape(y, logits)
         low, high = float(y.min()), float(y.max())
         if not (low >= 0 and high <= 1):
@@ -185,6 +205,13 @@ class Squared:
     activation: Activation = ACTIVATIONS["identity"]
 
     name = "squared"
+
+    def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
+        """Any number of outputs will do.
+
+        Args:
+            logits: The outputs before the activation.
+        """
 
     def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
         """Finite targets, one per output.

@@ -1,10 +1,11 @@
 r"""The two products everything else is made of: means of outer products, and Gram matrices.
 
 Domains are compared by subtracting such products, and near alignment the difference is far
-smaller than the terms. Gram matrices are therefore float64 throughout, and so are means over few
-samples. Means over many samples multiply chunks in the features' own precision, where the rounding
-errors of single samples average out, and accumulate them in float64. With float32 features a
-dispersion of 1e-8 of the squared norm is then still right to 1e-3.
+smaller than the terms. Gram matrices and means are therefore float64 throughout, with one
+exception: second moments over many samples, the one product whose cost matters next to a network's
+own, are multiplied chunk by chunk in the features' precision, where the rounding errors of single
+samples average out, and accumulated in float64. With float32 features a dispersion of 1e-8 of the
+squared norm is then still right to 1e-3.
 
 Indices: e domain, n and m sample, l left component, d right component (feature).
 """
@@ -25,7 +26,7 @@ CHUNK_ELEMENTS = 1 << 19
 
 
 FEW_SAMPLES = 1024
-"""Domains up to this size are averaged in float64 outright."""
+"""Second moments of domains up to this size are float64 outright."""
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
@@ -73,24 +74,18 @@ def mean_outer(
         tensor([2., 5.], dtype=torch.float64)
     """
     dtype = accumulation_dtype(right.device)
-    right = _widened(right, sizes)
-    left = left.to(right.dtype)
+    left = left.to(dtype)
     rows = chunk_rows(right.shape[1])
     if max(sizes) <= rows and len(set(sizes)) == 1:
         shares = left.view(len(sizes), sizes[0], -1) / sizes[0]
-        return torch.bmm(shares.mT, right.view(len(sizes), sizes[0], -1)).to(dtype)
+        return torch.bmm(shares.mT, right.to(dtype).view(len(sizes), sizes[0], -1))
     means = []
     for left_e, right_e, size in zip(left.split(sizes), right.split(sizes), sizes, strict=True):
-        total = torch.zeros((), dtype=dtype, device=right.device)
+        total = left.new_zeros(())
         for a, b in zip((left_e / size).split(rows), right_e.split(rows), strict=True):
-            total = total + (a.T @ b).to(dtype)
+            total = total + a.T @ b.to(dtype)
         means.append(total)
     return torch.stack(means)
-
-
-def _widened(right: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """The features in the precision in which they are multiplied."""
-    return right.to(accumulation_dtype(right.device)) if max(sizes) <= FEW_SAMPLES else right
 
 
 class _SecondMoments(Function):
@@ -153,7 +148,8 @@ def mean_second_moments(
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
-    z = _widened(z, sizes)
+    if max(sizes) <= FEW_SAMPLES:
+        z = z.to(accumulation_dtype(z.device))
     parts = zip(weights.to(z.dtype).split(sizes), z.split(sizes), sizes, strict=True)
     return torch.stack([_second_moments(s, x) / size for s, x, size in parts])
 
