@@ -36,6 +36,9 @@ from hessalign.curvature.products import (
 Block = tuple[int, Float[Tensor, "e p"]]
 """A piece of a moment's mean: how often it occurs in the whole, and its value per domain."""
 
+WRITTEN_OUT = 64
+"""Up to this many components a factor is written out, even for inner products."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -90,8 +93,8 @@ class SoftmaxCurvature:
 
     @property
     def dual_size(self) -> int:
-        """Multiplications per inner product: three sums over classes."""
-        return 3 * self.probs.shape[1]
+        """Multiplications per inner product: a written-out row, or three sums over classes."""
+        return self.size if self.size <= WRITTEN_OUT else 3 * self.probs.shape[1]
 
     def matrix(self) -> Float[Tensor, "n c c"]:
         """The matrices S themselves."""
@@ -147,8 +150,9 @@ class SoftmaxCurvature:
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
 
-        Grouped as Σ_c p_c(1−p_c) q_c(1−q_c) + Σ_{c≠k} p_c q_c p_k q_k, with the most probable class
-        of either sample apart from the rest, so that no large terms cancel.
+        For few classes the rows are written out. For many it is grouped as
+        Σ_c p_c(1−p_c) q_c(1−q_c) + Σ_{c≠k} p_c q_c p_k q_k, with the most probable class of either
+        sample apart from the rest, so that no large terms cancel.
 
         Args:
             block: The samples n.
@@ -156,15 +160,16 @@ class SoftmaxCurvature:
         Returns:
             The inner products with all samples m.
         """
+        if self.size <= WRITTEN_OUT:
+            return inner(self.rows(), block)
         top, lead, rest = self._leader()
         # What p·q owes to the leading class of n (of m: its mirror image), and to a common one.
         ours = lead[block] * rest[:, top[block, 0]].T
         theirs = rest[block][:, top[:, 0]] * lead.T
         common = torch.where(top[block] == top.T, lead[block] * lead.T, 0)
         others = inner(rest, block)
-        pairs = others.square() - inner(rest.square(), block)
-        pairs = pairs + 2 * (others * (ours + theirs + common) + ours * theirs)
-        return inner(self.diagonal(), block) + pairs
+        pairs = others * (others + 2 * (ours + theirs + common)) + 2 * ours * theirs
+        return inner(self.diagonal(), block) + (pairs - inner(rest.square(), block))
 
 
 @final
