@@ -16,7 +16,7 @@ demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, about
 	$(BIN)/hessalign demo
 
 test: lint ## Lint, types, layers, doctests and tests
-	$(SINGLE) $(BIN)/python -m pytest
+	$(SINGLE) $(BIN)/python -m pytest -n auto
 
 lint: $(STAMP) ## ruff (lint and format), mypy --strict, import layers
 	$(BIN)/ruff check .

@@ -1,0 +1,97 @@
+"""Settings of the whole suite: one thread, fixed seeds, hypothesis without time limits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("local", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "local")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """All random signs drawn during a test, in order."""
+    from hessalign.curvature import hutchinson
+
+    signs = []
+    draw = hutchinson.rademacher
+
+    def record(shape, seed, device):
+        signs.append(draw(shape, seed, device))
+        return signs[-1]
+
+    monkeypatch.setattr(hutchinson, "rademacher", record)
+    return signs
+
+
+OUTCOMES = """
+import json, warnings
+import numpy as np
+import torch
+import hessalign as ha
+{setup}
+outcomes = {{}}
+for name, call in {calls!r}.items():
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            outcomes[name] = repr(eval(call))
+    except Exception as error:
+        outcomes[name] = f"{{type(error).__name__}}: {{error}}"
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="session")
+def outcomes_without_type_checks():
+    """Evaluate expressions as a user would, without the tests' type checks.
+
+    During tests jaxtyping and beartype refuse wrong types before the library can say what it
+    expected. Returns a function of some lines of set-up and of expressions by name; its result
+    holds the representation of each value, or the error it raised.
+    """
+
+    def run(setup, calls):
+        script = OUTCOMES.format(setup=dedent(setup), calls=calls)
+        return json.loads(run_python(script))
+
+    return run
+
+
+def run_python(script):
+    """What a script prints in an interpreter of its own that finds the same package."""
+    import hessalign
+
+    source = Path(hessalign.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Run a script in an interpreter of its own; returns what it printed."""
+    return run_python

@@ -1,0 +1,130 @@
+"""float32 features near alignment, where domains differ by little more than rounding errors.
+
+The reference is the float64 derivative of the same float32 numbers, by `torch.func`. A domain is
+compared with a slightly disturbed copy of itself, the disturbance chosen so that the dispersion is
+a given fraction of the squared norm, from one half down to 1e-8.
+"""
+
+import functools
+
+import pytest
+import torch
+from tests import oracles
+from tests.cases import Batch
+
+from hessalign.alignment import dispersion, inner_products
+from hessalign.curvature import linear_head
+
+TOLERANCE = 1e-3
+HEADS = {"cross_entropy": (5, 12), "binary": (1, 32)}
+QUANTITIES = ("hessian", "hessian_diagonal", "gradient")
+
+
+def make_batch(loss, samples, disturbance, seed=0):
+    """Two domains with features as after a ReLU: common samples plus noise, or unrelated ones."""
+    outputs, features = HEADS[loss]
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(samples // 2, features, generator=generator).relu()
+    noise = torch.randn(samples // 2, features, generator=generator)
+    weight = torch.randn(outputs, features, generator=generator) / features**0.5
+    other = 2 * noise.relu() if disturbance is None else z + disturbance * noise
+    z = torch.cat([z, other])
+    y = torch.randint(max(outputs, 2), (samples // 2,), generator=generator).repeat(2)
+    domain = torch.arange(2).repeat_interleave(samples // 2)
+    return Batch(z, z @ weight.T, y, domain)
+
+
+def exact(batch, loss, quantity):
+    """Dispersion and its slopes in float64, with its ratio to the mean squared norm."""
+    inputs = [x.double().requires_grad_() for x in (batch.z, batch.logits)]
+    values = oracles.quantity(quantity, batch._replace(z=inputs[0], logits=inputs[1]), loss=loss)
+    value = oracles.dispersion(values)
+    norm = values.detach().flatten(1).square().sum(1).mean()
+    return value.item(), torch.autograd.grad(value, inputs), (value.detach() / norm).item()
+
+
+@functools.cache
+def near(loss, samples, quantity, ratio):
+    """A batch whose dispersion is about `ratio` of the squared norm, and the exact answer."""
+    if ratio == "far":
+        batch = make_batch(loss, samples, None)
+        return batch, exact(batch, loss, quantity)
+    disturbance = 1e-2
+    for _ in range(12):
+        batch = make_batch(loss, samples, disturbance)
+        answer = exact(batch, loss, quantity)
+        if 0.5 < answer[2] / ratio < 2:
+            return batch, answer
+        # The ratio grows as the square of the disturbance, or as its fourth power.
+        disturbance *= (ratio / answer[2]) ** (1 / 3)
+    raise AssertionError(f"no disturbance gives the ratio {ratio}, the last gave {answer[2]}")
+
+
+def measured(batch, loss, quantity, evaluation):
+    inputs = [x.clone().requires_grad_() for x in batch.inputs]
+    head = linear_head(*inputs, batch.y, batch.domain, loss=loss)
+    value = dispersion(inner_products(head, quantity, evaluation))
+    return value.item(), torch.autograd.grad(value, inputs)
+
+
+def check(loss, samples, quantity, evaluation, ratio):
+    batch, (value, slopes, _) = near(loss, samples, quantity, ratio)
+    found, found_slopes = measured(batch, loss, quantity, evaluation)
+    assert found == pytest.approx(value, rel=TOLERANCE)
+    for ours, theirs in zip(found_slopes, slopes, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
+
+
+@pytest.mark.parametrize("ratio", ["far", 1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize("evaluation", ["primal", "dual"])
+@pytest.mark.parametrize("samples", [32, 600])
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("loss", HEADS)
+def test_dispersion_and_slopes(loss, quantity, samples, evaluation, ratio):
+    check(loss, samples, quantity, evaluation, ratio)
+
+
+@pytest.mark.parametrize(
+    ("samples", "evaluation", "ratio"),
+    [
+        (2200, "primal", 1e-8),
+        (4000, "primal", "far"),
+        (4000, "primal", 1e-4),
+        (4000, "primal", 1e-8),
+        (4000, "dual", 1e-8),
+    ],
+)
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("loss", HEADS)
+def test_many_samples(loss, quantity, samples, evaluation, ratio):
+    check(loss, samples, quantity, evaluation, ratio)
+
+
+def test_float32_alone_would_not_do():
+    """The plain float32 computation of the same thing is wrong by far more than the tolerance."""
+    batch, (value, _, _) = near("binary", 600, "hessian", 1e-8)
+    plain = oracles.dense_hessian(batch, loss="binary").flatten(1)
+    inner = plain @ plain.T
+    assert abs(dispersion(inner).item() / value - 1) > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("margin", [0, 10, 20])
+@pytest.mark.parametrize("field", ["hvp", "hgp", "gradient", "diagonal", "hessian"])
+def test_fields_of_confident_predictions(field, margin):
+    """Where p is nearly one-hot, S = diag(p) − p pᵀ is tiny, a difference of numbers near 1."""
+    batch = make_batch("cross_entropy", 32, None)
+    confident = batch.logits + margin * torch.nn.functional.one_hot(batch.y, 5)
+    low, high = (
+        linear_head(batch.z.to(dtype), confident.to(dtype), batch.y, batch.domain)
+        for dtype in (torch.float32, torch.float64)
+    )
+    vectors = torch.randn(3, 1, high.num_parameters, dtype=torch.float64)
+    if field == "hvp":
+        found, expected = low.hvp(vectors), torch.einsum("epq,moq->mep", high.hessian, vectors)
+    elif field == "hgp":
+        expected = torch.einsum("epq,eq->ep", high.hessian, high.gradient)
+        found = low.hgp
+    else:
+        found, expected = getattr(low, field), getattr(high, field)
+    assert (found - expected).norm() <= TOLERANCE * expected.norm()

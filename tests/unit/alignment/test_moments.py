@@ -1,0 +1,159 @@
+"""Moments: the choice of an evaluation, and evaluation block by block."""
+
+import pytest
+import torch
+from tests.cases import CASES, Case
+from tests.comparison import assert_agrees, assert_same_slopes
+
+from hessalign._names import UnknownNameError
+from hessalign.alignment import QUANTITIES, Moment, inner_products, moments
+from hessalign.alignment.quantities import moment
+from hessalign.curvature import linear_head, products
+from hessalign.curvature.domains import Domains
+from hessalign.curvature.factors import Features, Linear, Outer, Rows
+
+LOSSES = {"cross_entropy": 3, "binary": 1, "squared": 2}
+
+
+def head_of_size(*, features, outputs, sizes):
+    """A head with the shapes of a large one, of which hardly anything is stored."""
+    samples = sum(sizes)
+    z = torch.ones(1, 1).expand(samples, features)
+    logits = torch.zeros(1, 1).expand(samples, outputs)
+    domain = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    y = torch.zeros(1, dtype=torch.long).expand(samples)
+    return linear_head(z, logits, y, domain, loss="binary" if outputs == 1 else "cross_entropy")
+
+
+IMAGES = {"sizes": (32, 32, 32)}
+COLORED_MNIST = {"features": 390, "outputs": 1, "sizes": (25_000, 25_000)}
+
+
+@pytest.mark.parametrize(
+    ("size", "quantity", "expected"),
+    [
+        ({"features": 512, "outputs": 7, **IMAGES}, "hessian", "dual"),
+        ({"features": 2048, "outputs": 7, **IMAGES}, "hessian", "dual"),
+        ({"features": 2048, "outputs": 345, **IMAGES}, "hessian", "dual"),
+        ({"features": 2048, "outputs": 345, **IMAGES}, "logit_covariance", "dual"),
+        (COLORED_MNIST, "hessian", "primal"),
+        (COLORED_MNIST, "hessian_diagonal", "primal"),
+        (COLORED_MNIST, "gradient", "primal"),
+        ({"features": 2048, "outputs": 7, **IMAGES}, "gradient", "primal"),
+        ({"features": 2048, "outputs": 7, **IMAGES}, "logit", "primal"),
+        ({"features": 2, "outputs": 2, "sizes": (1000, 1000)}, "hessian", "primal"),
+        ({"features": 2048, "outputs": 345, "sizes": (1, 1)}, "gradient", "dual"),
+    ],
+)
+def test_the_cheaper_evaluation(size, quantity, expected):
+    assert moment(head_of_size(**size), quantity).cheaper() == expected
+
+
+def test_a_gram_matrix_that_is_there_already_makes_dual_cheaper():
+    head = head_of_size(features=2048, outputs=7, sizes=(32, 32, 32))
+    gradient = moment(head, "gradient")
+    assert gradient.cheaper() == "primal"
+    moment(head, "hessian").inner("dual")
+    assert gradient.cheaper() == "dual"
+
+
+@pytest.mark.parametrize("choice", ["primal", "dual"])
+def test_auto_takes_the_cheaper_one(monkeypatch, choice):
+    head = linear_head(*CASES[0].build())
+    called = []
+    for name in ("primal", "dual"):
+        monkeypatch.setattr(
+            Moment, f"_{name}", lambda self, name=name: called.append(name) or torch.eye(3).double()
+        )
+    monkeypatch.setattr(Moment, "cheaper", lambda self: choice)
+    inner_products(head, "hessian", "auto")
+    inner_products(head, "hessian")
+    assert called == [choice, choice]
+
+
+@pytest.mark.parametrize("evaluation", ["primal", "dual"])
+def test_the_choice_can_be_overridden(monkeypatch, evaluation):
+    head = linear_head(*CASES[0].build())
+    called = []
+    for name in ("primal", "dual"):
+        monkeypatch.setattr(
+            Moment, f"_{name}", lambda self, name=name: called.append(name) or torch.eye(3).double()
+        )
+    inner_products(head, "hessian", evaluation)
+    assert called == [evaluation]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_blocks_of_pairs_change_nothing(monkeypatch, loss, quantity, rows):
+    case = Case("blocks", loss, LOSSES[loss])
+    batch = case.build()
+    samples = len(batch.z)
+    expected = inner_products(linear_head(*batch, **case.options), quantity, "dual")
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", rows * samples)
+    calls = []
+    checkpoint = moments.checkpoint
+
+    def spy(function, block, **options):
+        calls.append(block)
+        return checkpoint(function, block, **options)
+
+    monkeypatch.setattr(moments, "checkpoint", spy)
+    actual = inner_products(linear_head(*batch, **case.options), quantity, "dual")
+    assert len(calls) == samples // rows
+    assert_agrees(actual, expected, 1e-13)
+    assert_same_slopes(actual, expected, batch.inputs, 1e-12)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_chunks_of_samples_change_nothing(monkeypatch, loss, quantity):
+    domain = (0,) * 70 + (1,) * 40 + (2,) * 33
+    case = Case("chunks", loss, LOSSES[loss], domain=domain)
+    batch = case.build()
+    expected = inner_products(linear_head(*batch, **case.options), quantity, "primal")
+    monkeypatch.setattr(products, "CHUNK_ELEMENTS", 1)
+    actual = inner_products(linear_head(*batch, **case.options), quantity, "primal")
+    assert_agrees(actual, expected, 1e-13)
+    assert_same_slopes(actual, expected, batch.inputs, 1e-12)
+
+
+def test_the_dual_form_never_holds_more_pairs_than_allowed(monkeypatch):
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", 100)
+    head = linear_head(
+        *Case("pairs", "binary", domain=(0,) * 20 + (1,) * 20).build(), loss="binary"
+    )
+    seen = []
+    inner = Outer.inner
+
+    def spy(self, block):
+        result = inner(self, block)
+        seen.append(result.numel())
+        return result
+
+    monkeypatch.setattr(Outer, "inner", spy)
+    inner_products(head, "hessian", "dual")
+    assert max(seen) <= 100
+    assert sum(seen) == 1600
+
+
+def test_a_moment_of_ones_own():
+    """The abstraction is open: any left and right factor make a moment."""
+    left = torch.randn(5, 2, dtype=torch.float64)
+    z = torch.randn(5, 3, dtype=torch.float64)
+    domains = Domains(torch.tensor([0, 1]), (2, 3), None)
+    own = Moment(Rows(left), Linear(Features(z), bias=False), domains)
+    each = torch.einsum("nl,nd->nld", left, z).flatten(1)
+    means = torch.stack([each[:2].mean(0), each[2:].mean(0)])
+    for evaluation in ("primal", "dual"):
+        assert_agrees(own.inner(evaluation), means @ means.T, 1e-14)
+
+
+def test_unknown_evaluation():
+    text = (
+        r"Unknown evaluation 'duel'. Expected one of: 'auto', 'primal', 'dual'. "
+        r"Did you mean 'dual'\?"
+    )
+    with pytest.raises(UnknownNameError, match=text):
+        moments.check_evaluation("duel")

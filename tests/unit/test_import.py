@@ -1,0 +1,105 @@
+"""`import hessalign` needs torch and numpy, nothing else."""
+
+import hessalign
+
+BLOCK = """
+import sys
+import importlib.metadata
+from importlib.machinery import PathFinder
+
+def needed(root):
+    found, queue = set(), [root]
+    while queue:
+        name = queue.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            requirements = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        for requirement in requirements:
+            if "extra ==" not in requirement:
+                end = next(
+                    (i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")),
+                    len(requirement),
+                )
+                queue.append(requirement[:end])
+    return found
+
+allowed = needed("torch") | needed("numpy")
+blocked = set()
+for module, names in importlib.metadata.packages_distributions().items():
+    if not allowed & {name.lower().replace("_", "-") for name in names}:
+        blocked.add(module)
+blocked -= {"hessalign"}
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.split(".")[0] in blocked else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+assert {"scipy", "jaxtyping", "beartype", "matplotlib", "pytest"} <= blocked, blocked
+"""
+
+USE = """
+import torch
+import hessalign as ha
+
+z = torch.randn(8, 5, requires_grad=True)
+logits = torch.nn.Linear(5, 3)(z)
+y, domain = torch.randint(3, (8,)), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+for kind in ("full", "diagonal", "sampled", "expected", "product", None):
+    for fidelity in ("paper", "released"):
+        terms = ha.HessianAlignment(alpha=1e-2, beta=1e-3, hessian=kind, fidelity=fidelity)(
+            z, logits, y, domain
+        )
+        (torch.nn.functional.cross_entropy(logits, y) + terms.penalty).backward(retain_graph=True)
+ha.hessian_distance(z, logits, domain)
+ha.attribute_distances(z, logits, y, domain)
+ha.autograd_head(torch.nn.Linear(5, 3), z, y, domain).hessian
+ha.hutchinson_diagonal(ha.linear_head(z, logits, y, domain), 3)
+"""
+
+SPECTRAL = """
+try:
+    ha.hessian_distance(z, logits, domain, norm="spectral")
+except ImportError as error:
+    print(error)
+"""
+
+IMPORTED = """
+import sys
+import torch, numpy
+before = set(sys.modules)
+import hessalign
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(sorted(new & {"scipy", "matplotlib", "pandas", "timm", "ray", "curvlinops", "backpack"}))
+"""
+
+PUBLIC = (
+    "AlignmentTerms",
+    "HessianAlignment",
+    "attribute_distances",
+    "autograd_head",
+    "hessian_distance",
+    "hutchinson_diagonal",
+    "linear_head",
+    "__version__",
+)
+
+
+def test_works_with_torch_and_numpy_alone_and_the_spectral_norm_says_what_it_misses(python):
+    printed = python(BLOCK + USE + 'print("works")' + SPECTRAL)
+    works, missing = printed.split("\n", 1)
+    assert works == "works"
+    assert "scipy" in missing
+
+
+def test_heavy_packages_are_not_imported(python):
+    assert python(IMPORTED) == "[]\n"
+
+
+def test_the_public_names():
+    assert [name for name in PUBLIC if not hasattr(hessalign, name)] == []
