@@ -1,12 +1,12 @@
 """Compare domains by their moments, and penalise the differences.
 
-`quantities` says what can be compared, `moments` how the comparison is evaluated, `dispersion` what
+`quantities` says what can be compared, `moments` how the comparison is evaluated, `comparison` what
 distances follow, `penalties` which variants of Hessian dispersion there are.
 """
 
-from hessalign.alignment.dispersion import dispersion as dispersion
-from hessalign.alignment.dispersion import distances as distances
-from hessalign.alignment.dispersion import squared_distances as squared_distances
+from hessalign.alignment.comparison import dispersion as dispersion
+from hessalign.alignment.comparison import distances as distances
+from hessalign.alignment.comparison import squared_distances as squared_distances
 from hessalign.alignment.distance import attribute_distances as attribute_distances
 from hessalign.alignment.distance import hessian_distance as hessian_distance
 from hessalign.alignment.hessian_alignment import AlignmentTerms as AlignmentTerms

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
-from hessalign.alignment.dispersion import distances
+from hessalign.alignment.comparison import distances
 from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import TABLE_1, inner_products
 from hessalign.curvature import HeadStatistics, linear_head

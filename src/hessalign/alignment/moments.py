@@ -90,7 +90,7 @@ class Moment:
         return torch.stack([times * gram(mean) for times, mean in blocks]).sum(0)
 
     def _dual(self) -> Float[Tensor, "e e"]:
-        averaging = self.domains.averaging()
+        averaging = self.domains.averaging
         samples = averaging.shape[1]
 
         def pairs(block: slice) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.alignment.dispersion import dispersion
+from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import inner_products
 from hessalign.curvature import HeadStatistics, hutchinson_diagonal

@@ -6,6 +6,7 @@ Indices: e domain, n sample.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -44,11 +45,11 @@ class Domains:
         """
         return samples if self.order is None else samples.index_select(0, self.order)
 
+    @cached_property
     def averaging(self) -> Float[Tensor, "e n"]:
         """The matrix whose product with per-sample rows is their mean over each domain.
 
-        Returns:
-            Row e holds 1/n_e on the samples of domain e, else 0, in the accumulation precision.
+        Row e holds 1/n_e on the samples of domain e, else 0, in the accumulation precision.
         """
         device = self.ids.device
         dtype = accumulation_dtype(device)

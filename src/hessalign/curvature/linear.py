@@ -224,7 +224,7 @@ class LinearHead:
         """
         if self.features.z.shape[1] <= max(self.domains.sizes):
             return self._logits(self.gradient)
-        averaging = self.domains.averaging()
+        averaging = self.domains.averaging
         same_domain = (averaging > 0).to(averaging.dtype).T @ averaging
         return (same_domain * (self.features.inner(slice(None)) + self.bias)) @ self.error
 

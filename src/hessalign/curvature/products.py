@@ -164,7 +164,11 @@ class _Gram(Function):
     ) -> Float[Tensor, "n n"]:
         ctx.save_for_backward(z)
         wide = z.to(accumulation_dtype(z.device))
-        return wide @ wide.T
+        half = len(z) // 2
+        # The lower left quarter mirrors the upper right one.
+        upper = wide[:half] @ wide.T
+        lower = torch.cat([upper[:, half:].T, wide[half:] @ wide[half:].T], dim=1)
+        return torch.cat([upper, lower])
 
     @staticmethod
     def backward(
