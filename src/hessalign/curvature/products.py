@@ -54,6 +54,39 @@ def chunk_rows(width: int, at_least: int = 32) -> int:
     return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
 
 
+class _SumOuter(Function):
+    """Sums of left_n ⊗ right_n in float64; backward in the features' own precision.
+
+    What flows back is already the small difference between domains, so nothing cancels there.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context has no public type
+        left: Float[Tensor, "e n l"],
+        right: Float[Tensor, "e n d"],
+    ) -> Float[Tensor, "e l d"]:
+        ctx.save_for_backward(left, right)
+        rows = chunk_rows(len(right) * right.shape[2])
+        chunks = zip(left.split(rows, 1), right.split(rows, 1), strict=True)
+        total = left.new_zeros((len(left), left.shape[2], right.shape[2]))
+        for a, b in chunks:
+            total.baddbmm_(a.mT, b.to(left.dtype))
+        return total
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        left, right = ctx.saved_tensors
+        slope = grad_outputs[0].to(right.dtype)
+        return torch.bmm(right, slope.mT).to(left.dtype), torch.bmm(left.to(right.dtype), slope)
+
+
+_sum_outer: Callable[[Tensor, Tensor], Tensor] = _SumOuter.apply
+
+
 def mean_outer(
     left: Float[Tensor, "n l"], right: Float[Tensor, "n d"], sizes: tuple[int, ...]
 ) -> Float[Tensor, "e l d"]:
@@ -73,19 +106,12 @@ def mean_outer(
         >>> mean_outer(torch.ones(3, 1), torch.tensor([[1.0], [3.0], [5.0]]), (2, 1)).flatten()
         tensor([2., 5.], dtype=torch.float64)
     """
-    dtype = accumulation_dtype(right.device)
-    left = left.to(dtype)
-    rows = chunk_rows(right.shape[1])
-    if max(sizes) <= rows and len(set(sizes)) == 1:
-        shares = left.view(len(sizes), sizes[0], -1) / sizes[0]
-        return torch.bmm(shares.mT, right.to(dtype).view(len(sizes), sizes[0], -1))
-    means = []
-    for left_e, right_e, size in zip(left.split(sizes), right.split(sizes), sizes, strict=True):
-        total = left.new_zeros(())
-        for a, b in zip((left_e / size).split(rows), right_e.split(rows), strict=True):
-            total = total + a.T @ b.to(dtype)
-        means.append(total)
-    return torch.stack(means)
+    shares = left.to(accumulation_dtype(right.device))
+    if len(set(sizes)) == 1:
+        batch = (len(sizes), sizes[0], -1)
+        return _sum_outer(shares.reshape(batch) / sizes[0], right.reshape(batch))
+    parts = zip(shares.split(sizes), right.split(sizes), sizes, strict=True)
+    return torch.cat([_sum_outer((a / size)[None], b[None]) for a, b, size in parts])
 
 
 class _SecondMoments(Function):
@@ -93,7 +119,7 @@ class _SecondMoments(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401 - torch's context has no public type
+        ctx: Any,  # noqa: ANN401
         weights: Float[Tensor, "n l"],
         z: Float[Tensor, "n d"],
     ) -> Float[Tensor, "l d d"]:
@@ -101,9 +127,11 @@ class _SecondMoments(Function):
         (components, width), dtype = (weights.shape[1], z.shape[1]), accumulation_dtype(z.device)
         total = z.new_zeros((components * width, width), dtype=dtype)
         rows = chunk_rows(components * width)
+        multiplied = dtype if len(z) <= FEW_SAMPLES else z.dtype
         for s, x in zip(weights.split(rows), z.split(rows), strict=True):
-            weighted = (s.unsqueeze(2) * x.unsqueeze(1)).flatten(1)
-            total += weighted.T @ x
+            wide = x.to(multiplied)
+            weighted = (s.to(multiplied).unsqueeze(2) * wide.unsqueeze(1)).flatten(1)
+            total += weighted.T @ wide
         return total.view(components, width, width)
 
     @staticmethod
@@ -117,11 +145,11 @@ class _SecondMoments(Function):
         d_weights, d_z = [], []
         rows = chunk_rows(weights.shape[1] * z.shape[1])
         flat = symmetric.permute(1, 0, 2).flatten(1)
-        for s, x in zip(weights.split(rows), z.split(rows), strict=True):
+        for s, x in zip(weights.to(z.dtype).split(rows), z.split(rows), strict=True):
             product = (x @ flat).unflatten(1, symmetric.shape[:2])
             d_weights.append(torch.bmm(product, x.unsqueeze(2)).squeeze(2) / 2)
             d_z.append(torch.bmm(s.unsqueeze(1), product).squeeze(1))
-        return torch.cat(d_weights), torch.cat(d_z)
+        return torch.cat(d_weights).to(weights.dtype), torch.cat(d_z)
 
 
 _second_moments: Callable[[Tensor, Tensor], Tensor] = _SecondMoments.apply
@@ -148,9 +176,7 @@ def mean_second_moments(
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
-    if max(sizes) <= FEW_SAMPLES:
-        z = z.to(accumulation_dtype(z.device))
-    parts = zip(weights.to(z.dtype).split(sizes), z.split(sizes), sizes, strict=True)
+    parts = zip(weights.split(sizes), z.split(sizes), sizes, strict=True)
     return torch.stack([_second_moments(s, x) / size for s, x, size in parts])
 
 
