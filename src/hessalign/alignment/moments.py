@@ -28,8 +28,11 @@ from hessalign.curvature.products import gram
 
 Evaluation = Literal["auto", "primal", "dual"]
 
-PAIR_ELEMENTS = 1 << 23
-"""Pairs of samples whose inner products are held at once: 64 MiB in float64."""
+PAIR_ELEMENTS = 1 << 19
+"""Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
+
+PAIR_COST = 256
+"""Price of what is done elementwise to the inner products of one pair, in multiplications."""
 
 MEAN_COST = 32
 """Price of keeping and multiplying one component of one domain's mean, in multiplications."""
@@ -68,7 +71,7 @@ class Moment:
         samples = sum(self.domains.sizes)
         components = self.left.size * self.right.size
         primal = (samples + MEAN_COST * len(self.domains)) * components
-        dual = samples**2 * (self.left.dual_size + self.right.dual_size)
+        dual = samples**2 * (self.left.dual_size + self.right.dual_size + PAIR_COST)
         return "primal" if primal <= dual else "dual"
 
     def inner(self, evaluation: Evaluation = "auto") -> Float[Tensor, "e e"]:

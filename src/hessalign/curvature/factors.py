@@ -32,6 +32,7 @@ from hessalign.curvature.products import (
     mean_outer,
     mean_second_moments,
 )
+from hessalign.curvature.softmax_gram import softmax_gram
 
 Block = tuple[int, Float[Tensor, "e p"]]
 """A piece of a moment's mean: how often it occurs in the whole, and its value per domain."""
@@ -162,6 +163,8 @@ class SoftmaxCurvature:
         """
         if self.size <= WRITTEN_OUT:
             return inner(self.rows(), block)
+        if block == slice(None):
+            return softmax_gram(self.probs)
         top, lead, rest = self._leader()
         # What p·q owes to the leading class of n (of m: its mirror image), and to a common one.
         ours = lead[block] * rest[:, top[block, 0]].T

@@ -25,6 +25,9 @@ CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
 
 
+FEW_ROWS = 32
+"""Blocks of a Gram matrix below this size are not worth a product of their own."""
+
 FEW_SAMPLES = 1024
 """Second moments of domains up to this size are float64 outright."""
 
@@ -188,9 +191,12 @@ class _Gram(Function):
         ctx: Any,  # noqa: ANN401
         z: Float[Tensor, "n d"],
     ) -> Float[Tensor, "n n"]:
-        ctx.save_for_backward(z)
         wide = z.to(accumulation_dtype(z.device))
+        ctx.save_for_backward(wide)
+        ctx.dtype = z.dtype
         half = len(z) // 2
+        if half < FEW_ROWS or z.shape[1] < FEW_ROWS:
+            return wide @ wide.T
         # The lower left quarter mirrors the upper right one.
         upper = wide[:half] @ wide.T
         lower = torch.cat([upper[:, half:].T, wide[half:] @ wide[half:].T], dim=1)
@@ -201,10 +207,10 @@ class _Gram(Function):
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> Tensor:
-        (z,) = ctx.saved_tensors
+        (wide,) = ctx.saved_tensors
         (grad,) = grad_outputs
-        slope: Tensor = (grad + grad.T) @ z.to(grad.dtype)
-        return slope.to(z.dtype)
+        slope: Tensor = (grad + grad.T) @ wide
+        return slope.to(ctx.dtype)
 
 
 _gram: Callable[[Tensor], Tensor] = _Gram.apply
