@@ -85,6 +85,7 @@ CASES = [
     Case("softmax-7-wide", "cross_entropy", 7, features=9, domain=(1, 1, 2, 2, 3, 3)),
     Case("softmax-5-one-sample", "cross_entropy", 5, features=3, domain=(3, 1, 2)),
     Case("softmax-4-one-domain", "cross_entropy", 4, domain=(5,) * 6),
+    Case("softmax-12", "cross_entropy", 12, features=2, domain=UNSORTED),
     Case("binary", "binary", flat=True),
     Case("binary-column", "binary", domain=UNSORTED),
     Case("binary-no-bias", "binary", bias=False, flat=True, features=9, domain=(0, 0, 1, 1)),
@@ -97,7 +98,8 @@ CASES = [
     Case("squared-sin-2-no-bias", "squared", 2, torch.sin, bias=False),
 ]
 
-ONE_PER_LOSS = [CASES[1], CASES[7], CASES[13]]
+BY_NAME = {case.name: case for case in CASES}
+ONE_PER_LOSS = [BY_NAME[name] for name in ("softmax-3", "binary-column", "squared-softplus-2")]
 """A short list for what has been multiplied by other parameters already."""
 
 

@@ -39,6 +39,18 @@ def drawn(monkeypatch):
     return signs
 
 
+@pytest.fixture(params=["small", "large"])
+def route(request, monkeypatch):
+    """The code's routes for small shapes, and for large ones on small shapes too."""
+    from hessalign.curvature import factors, products
+
+    if request.param == "large":
+        monkeypatch.setattr(factors, "WRITTEN_OUT", 0)
+        monkeypatch.setattr(products, "FEW_ROWS", 1)
+        monkeypatch.setattr(products, "FEW_SAMPLES", 0)
+    return request.param
+
+
 OUTCOMES = """
 import json, warnings
 import numpy as np

@@ -42,6 +42,51 @@ def describe(record: Record, steps: int) -> str:
 
 
 @final
+class SharedProgress:
+    """Shows several runs that go on at the same time.
+
+    Args:
+        titles: What is running, in the order to show.
+        steps: Steps of each run.
+        stream: Where to write; a terminal gets one line for all that is rewritten in place.
+    """
+
+    def __init__(self, titles: list[str], steps: int, stream: TextIO) -> None:
+        self.newest: dict[str, Record | None] = dict.fromkeys(titles)
+        self.steps = steps
+        self.stream = stream
+        self.live = stream.isatty()
+        self.start = time.monotonic()
+        self.last = dict.fromkeys(titles, self.start)
+
+    def __call__(self, title: str, record: Record) -> None:
+        """Show a record.
+
+        Args:
+            title: Which run it belongs to.
+            record: Its newest record.
+        """
+        self.newest[title] = record
+        finished = record.step + 1 >= self.steps
+        now = time.monotonic()
+        if self.live:
+            states = [self._state(name) for name in self.newest]
+            self.stream.write("\r" + "   ".join(states) + f"   {now - self.start:.0f} s ")
+            if all(r is not None and r.step + 1 >= self.steps for r in self.newest.values()):
+                self.stream.write("\n")
+        elif finished or now - self.last[title] >= SECONDS_BETWEEN_LINES:
+            self.stream.write(f"{title:<12} {describe(record, self.steps)}\n")
+            self.last[title] = now
+        self.stream.flush()
+
+    def _state(self, title: str) -> str:
+        record = self.newest[title]
+        if record is None:
+            return f"{title} waiting"
+        return f"{title} {record.step + 1:>3}/{self.steps} OOD {100 * record.test_accuracy:4.1f} %"
+
+
+@final
 class Progress:
     """Shows the records of one run as they come.
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from tests import cases, oracles
-from tests.cases import CASES, UNSORTED, Batch, Case
+from tests.cases import BY_NAME, CASES, UNSORTED, Batch, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 from torch import nn
 
@@ -125,7 +125,7 @@ def test_slopes_are_finite_between_identical_domains(evaluation):
 
 
 def test_targets_are_needed_only_where_the_curvature_depends_on_them():
-    z, logits, _, domain = CASES[10].build()
+    z, logits, _, domain = BY_NAME["squared-identity-2"].build()
     hessian_distance(z, logits, domain, loss="squared")
     for activation in ("tanh", torch.sin):
         with pytest.raises(ValueError, match="Expected targets y: the curvature of squared error"):

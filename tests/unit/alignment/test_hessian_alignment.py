@@ -331,7 +331,7 @@ def test_any_integers_are_domain_ids(ids):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product", "expected", "sampled", None])
 def test_inputs_of_low_precision(kind, dtype):
-    """The terms are those of the rounded inputs; only the result is rounded again."""
+    """The terms are those of the rounded inputs; only the result may be rounded again."""
     case = CASES[1]
     low = case.build(dtype=dtype)
     high = low._replace(z=low.z.detach().double(), logits=low.logits.detach().double())
@@ -342,7 +342,7 @@ def test_inputs_of_low_precision(kind, dtype):
     precision = torch.finfo(dtype).eps
     for name in ("penalty", "hessian", "gradient"):
         actual, expected = getattr(low_terms, name), getattr(high_terms, name)
-        assert actual.dtype == dtype
+        assert torch.finfo(actual.dtype).eps <= precision
         assert actual.item() == pytest.approx(expected.item(), rel=4 * precision)
     low_terms.penalty.backward()
     assert low.z.grad.dtype == low.logits.grad.dtype == dtype

@@ -86,7 +86,7 @@ def test_the_choice_can_be_overridden(monkeypatch, evaluation):
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_blocks_of_pairs_change_nothing(monkeypatch, loss, quantity, rows):
+def test_blocks_of_pairs_change_nothing(monkeypatch, route, loss, quantity, rows):
     case = Case("blocks", loss, LOSSES[loss])
     batch = case.build()
     samples = len(batch.z)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests import cases, oracles
-from tests.cases import CASES, UNSORTED
+from tests.cases import CASES, UNSORTED, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 from torch import nn
 
@@ -15,7 +15,7 @@ from hessalign.curvature import autograd_head, linear_head
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
-def test_both_evaluations(case, quantity):
+def test_both_evaluations(route, case, quantity):
     batch = case.build()
     expected = oracles.inner_products(oracles.quantity(quantity, batch, **case.options))
     for evaluation in ("primal", "dual", "auto"):
@@ -24,6 +24,20 @@ def test_both_evaluations(case, quantity):
         assert actual.dtype == torch.float64
         assert_agrees(actual, expected)
         assert_same_slopes(actual, expected, batch.inputs)
+
+
+@pytest.mark.parametrize("evaluation", ["primal", "dual"])
+@pytest.mark.parametrize("classes", [2, 12])
+def test_ties_between_classes(route, classes, evaluation):
+    """All classes equally probable, as in a head that starts from zero."""
+    case = Case("ties", "cross_entropy", classes, features=2, domain=UNSORTED)
+    batch = case.build()
+    batch = batch._replace(logits=torch.zeros_like(batch.logits).requires_grad_())
+    for quantity in ("logit", "hessian", "hessian_diagonal"):
+        actual = inner_products(linear_head(*batch), quantity, evaluation)
+        dense = oracles.quantity(quantity, batch, loss="cross_entropy")
+        assert_agrees(actual, oracles.inner_products(dense))
+        assert_same_slopes(actual, oracles.inner_products(dense), batch.inputs)
 
 
 def test_the_list_of_quantities():

@@ -54,7 +54,7 @@ RIGHT = ["constant", "linear", "squared", "outer"]
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 @pytest.mark.parametrize("name", LEFT)
-def test_left_inner_products(name, block):
+def test_left_inner_products(route, name, block):
     factor, dense = make_left(name)
     assert_agrees(factor.inner(block), dense[block] @ dense.T, 1e-14)
 
@@ -95,7 +95,7 @@ def softmax_curvature_of(logits):
 
 
 @pytest.mark.parametrize("margin", [0, 15, 40])
-def test_confident_predictions_lose_no_digits(margin):
+def test_confident_predictions_lose_no_digits(route, margin):
     """p = 1 − 1e-17 is 1 in float64, but S = p(1 − p), … and inner products of S are not 0."""
     logits = torch.randn(N, K, dtype=torch.float64)
     logits[torch.arange(N), torch.randint(K, (N,))] += margin

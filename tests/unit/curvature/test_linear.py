@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests import cases, oracles
-from tests.cases import CASES, ONE_PER_LOSS, Case
+from tests.cases import BY_NAME, CASES, ONE_PER_LOSS, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 
 from hessalign.curvature import linear as linear_module
@@ -213,7 +213,7 @@ def test_labels_of_any_integer_dtype(labels):
 
 @pytest.mark.parametrize("labels", [torch.bool, torch.uint8, torch.float32, torch.float64])
 def test_binary_labels_of_any_dtype(labels):
-    z, logits, y, domain = CASES[6].build()
+    z, logits, y, domain = BY_NAME["binary"].build()
     assert_agrees(
         linear_head(z, logits, y.to(labels), domain, loss="binary").gradient,
         linear_head(z, logits, y, domain, loss="binary").gradient,
@@ -221,7 +221,7 @@ def test_binary_labels_of_any_dtype(labels):
 
 
 def test_soft_binary_labels():
-    z, logits, y, domain = CASES[6].build()
+    z, logits, y, domain = BY_NAME["binary"].build()
     soft = 0.8 * y.double() + 0.1
     batch = cases.Batch(z, logits, soft, domain)
     head = linear_head(*batch, loss="binary")

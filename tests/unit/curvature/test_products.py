@@ -13,6 +13,7 @@ from hessalign.curvature.products import (
     mean_outer,
     mean_second_moments,
 )
+from hessalign.curvature.softmax_gram import softmax_gram
 
 EQUAL, UNEQUAL = (3, 3), (2, 1, 3)
 
@@ -41,15 +42,24 @@ def test_mean_second_moments(sizes):
     assert_same_slopes(actual, expected, (weights, z), 1e-13)
 
 
-def test_gram():
-    z = draw(5, 3)
+@pytest.mark.parametrize("shape", [(5, 3), (1, 2), (4, 1), (71, 40)], ids=str)
+def test_gram(route, shape):
+    z = draw(*shape)
     assert_agrees(gram(z), z @ z.T, 1e-15)
     assert_same_slopes(gram(z), z @ z.T, (z,), 1e-13)
 
 
-def test_hand_written_slopes_can_themselves_be_differentiated():
+def test_hand_written_slopes(route):
+    """And those of the slopes, where they can be differentiated again."""
     z, weights = draw(4, 2), draw(4, 3)
     assert gradcheck(gram, (z,))
+    assert gradcheck(softmax_gram, (draw(5, 4).softmax(1).detach().requires_grad_(),))
+
+    def outer(left, right):
+        return mean_outer(left, right, (3, 1))
+
+    assert gradcheck(outer, (weights, z))
+    assert gradgradcheck(outer, (weights, z))
     assert gradgradcheck(gram, (z,))
 
     def moments(weights, z):

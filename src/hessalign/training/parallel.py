@@ -1,0 +1,70 @@
+"""Several runs at once, each in a process of its own with a single thread.
+
+One thread per process because the threads of several runs fight for the cores: two processes of one
+thread each finish sooner than one process of two, and far sooner where the machine is busy.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from queue import Empty, Queue
+
+import torch
+
+from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
+from hessalign.training.records import Record
+
+Report = Callable[[ColoredMnistConfig, Record], None]
+
+
+def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report) -> list[Run]:
+    """Train several configurations, `jobs` of them at a time.
+
+    Args:
+        configs: What to run; those that take longest are best named first.
+        jobs: Processes.
+        report: Called in this process with every record as it is made.
+
+    Returns:
+        The runs, in the order of the configurations.
+
+    Raises:
+        ValueError: If `jobs` is not positive.
+    """
+    if jobs < 1:
+        raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
+    context = multiprocessing.get_context("spawn")
+    with (
+        context.Manager() as manager,
+        ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as pool,
+    ):
+        queue: Queue[tuple[ColoredMnistConfig, Record]] = manager.Queue()
+        futures = [pool.submit(_train, config, queue) for config in configs]
+        while not all(future.done() for future in futures):
+            _forward(queue, report, wait=0.2)
+            _raise_early(futures)
+        _forward(queue, report, wait=0.0)
+        return [future.result() for future in futures]
+
+
+def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Record]]) -> Run:
+    return train_colored_mnist(config, lambda record: queue.put((config, record)))
+
+
+def _forward(queue: Queue[tuple[ColoredMnistConfig, Record]], report: Report, wait: float) -> None:
+    try:
+        while True:
+            report(*queue.get(timeout=wait) if wait else queue.get_nowait())
+    except Empty:
+        return
+
+
+def _raise_early(futures: list[Future[Run]]) -> None:
+    """Do not wait for the other runs once one has failed."""
+    for future in futures:
+        if future.done() and future.exception() is not None:
+            for other in futures:
+                other.cancel()
+            future.result()
