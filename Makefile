@@ -12,7 +12,7 @@ SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, about 4 minutes
+demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, a few minutes
 	$(BIN)/hessalign demo
 
 test: lint ## Lint, types, layers, doctests and tests

@@ -16,7 +16,7 @@ from hessalign.report.tables import accuracy_table
 from hessalign.training import ColoredMnistConfig, train_many
 
 METHODS: Final = ("erm", "hgp", "full", "hutchinson")
-TRAIN_IMAGES: Final = 25_000
+TRAIN_IMAGES: Final = 20_000
 WIDTH: Final = 128
 
 INTRODUCTION: Final = """\

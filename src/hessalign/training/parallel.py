@@ -50,7 +50,14 @@ def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report)
 
 
 def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Record]]) -> Run:
-    return train_colored_mnist(config, lambda record: queue.put((config, record)))
+    parent = multiprocessing.parent_process()
+
+    def report(record: Record) -> None:
+        if parent is not None and not parent.is_alive():
+            raise SystemExit  # nobody is left to take the result
+        queue.put((config, record))
+
+    return train_colored_mnist(config, report)
 
 
 def _forward(queue: Queue[tuple[ColoredMnistConfig, Record]], report: Report, wait: float) -> None:

@@ -1,6 +1,6 @@
 import io
 
-from hessalign.report.progress import Progress
+from hessalign.report.progress import Progress, SharedProgress
 from hessalign.training import Record
 
 
@@ -36,3 +36,25 @@ def test_a_log_gets_plain_lines_now_and_then(monkeypatch):
     lines = stream.getvalue().splitlines()
     assert "\r" not in stream.getvalue()
     assert [line.split()[2] for line in lines] == ["2/4", "4/4"]
+
+
+def test_several_runs_share_one_line_on_a_terminal():
+    stream = Terminal()
+    progress = SharedProgress(["erm", "full"], 2, stream)
+    progress("full", record(0))
+    progress("full", record(1))
+    assert "\n" not in stream.getvalue()
+    progress("erm", record(1))
+    *_, last = stream.getvalue().split("\r")
+    assert last.startswith("erm   2/2 OOD 20.0 %   full   2/2 OOD 20.0 %   ")
+    assert last.endswith("\n")
+    assert "erm waiting" in stream.getvalue()
+
+
+def test_several_runs_in_a_log_have_lines_of_their_own():
+    stream = io.StringIO()
+    progress = SharedProgress(["erm", "full"], 2, stream)
+    progress("full", record(0))
+    progress("full", record(1))
+    progress("erm", record(1))
+    assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["full", "erm"]
