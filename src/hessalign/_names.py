@@ -29,3 +29,7 @@ class UnknownNameError(ValueError):
         if nearest:
             message += f" Did you mean {spelled[nearest[0]]!r}?"
         super().__init__(message)
+        self._arguments = (what, name, names)
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, list[object]]]:
+        return UnknownNameError, self._arguments

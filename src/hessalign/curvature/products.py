@@ -28,7 +28,7 @@ CHUNK_ELEMENTS = 1 << 19
 FEW_ROWS = 32
 """Blocks of a Gram matrix below this size are not worth a product of their own."""
 
-FEW_SAMPLES = 1024
+FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
 
 
@@ -129,7 +129,8 @@ class _SecondMoments(Function):
         ctx.save_for_backward(weights, z)
         (components, width), dtype = (weights.shape[1], z.shape[1]), accumulation_dtype(z.device)
         total = z.new_zeros((components * width, width), dtype=dtype)
-        rows = chunk_rows(components * width)
+        # Short chunks: the fewer float32 products are added before they reach float64, the better.
+        rows = min(256, chunk_rows(components * width))
         multiplied = dtype if len(z) <= FEW_SAMPLES else z.dtype
         for s, x in zip(weights.split(rows), z.split(rows), strict=True):
             wide = x.to(multiplied)
