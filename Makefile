@@ -28,7 +28,7 @@ bench: $(STAMP) ## Measure speed against the released procedure; writes results/
 	$(SINGLE) $(BIN)/python -m benchmarks
 
 docs: .venv/.installed-docs ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove the environment and everything that was built
 	rm -rf .venv site build dist outputs .mypy_cache .ruff_cache .pytest_cache .hypothesis
