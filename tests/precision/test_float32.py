@@ -13,7 +13,7 @@ from tests import oracles
 from tests.cases import Batch
 
 from hessalign.alignment import dispersion, inner_products
-from hessalign.curvature import linear_head
+from hessalign.curvature import linear_head, products
 
 TOLERANCE = 1e-3
 HEADS = {
@@ -107,6 +107,14 @@ def test_dispersion_and_slopes(head, quantity, samples, evaluation, ratio):
 @pytest.mark.parametrize("head", HEADS)
 def test_many_samples(head, quantity, samples, evaluation, ratio):
     check(head, samples, quantity, evaluation, ratio)
+
+
+@pytest.mark.parametrize("ratio", [1e-4, 1e-8])
+@pytest.mark.parametrize("head", HEADS)
+def test_second_moments_of_so_many_samples_that_they_are_multiplied_in_float32(head, ratio):
+    samples = 18_000
+    assert samples // 2 > products.FEW_SAMPLES
+    check(head, samples, "hessian", "primal", ratio)
 
 
 def test_float32_alone_would_not_do():
