@@ -7,4 +7,5 @@ from hessalign.algorithms.objective import Objective as Objective
 from hessalign.algorithms.objective import ObjectiveTerms as ObjectiveTerms
 from hessalign.algorithms.registry import ALGORITHMS as ALGORITHMS
 from hessalign.algorithms.registry import AlgorithmInfo as AlgorithmInfo
+from hessalign.algorithms.registry import find_algorithm as find_algorithm
 from hessalign.algorithms.registry import make_objective as make_objective

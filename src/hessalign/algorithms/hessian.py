@@ -46,7 +46,7 @@ class AlignmentConfig:
     hessian: HessianKind | None = "full"
     probes: int = 150
     shared_probes: bool = False
-    fidelity: Fidelity = "released"
+    fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):

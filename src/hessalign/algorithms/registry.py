@@ -11,10 +11,13 @@ import torch
 
 from hessalign._names import UnknownNameError
 from hessalign.algorithms.erm import Erm, ErmConfig
+from hessalign.algorithms.fishr import Fishr, FishrConfig
 from hessalign.algorithms.hessian import Alignment, AlignmentConfig
+from hessalign.algorithms.irm import Irm, IrmConfig
 from hessalign.algorithms.objective import Objective
+from hessalign.algorithms.vrex import Vrex, VrexConfig
 
-Config = ErmConfig | AlignmentConfig
+Config = ErmConfig | AlignmentConfig | IrmConfig | VrexConfig | FishrConfig
 
 
 @final
@@ -30,6 +33,7 @@ class AlgorithmInfo:
         aligns: What it aligns, in the words of Table 1.
         equation: Where the paper defines it.
         reference: Who proposed it.
+        fidelities: Values of its option `fidelity`, if it has one; "paper" is the default.
     """
 
     name: str
@@ -39,17 +43,50 @@ class AlgorithmInfo:
     aligns: str
     equation: str
     reference: str
+    fidelities: tuple[str, ...] = ()
 
 
-def _erm(config: ErmConfig, _: torch.Generator) -> Objective:
-    return Erm(config)
+def _deterministic(make: Callable[[Any], Objective]) -> Callable[[Any, torch.Generator], Objective]:
+    return lambda config, _: make(config)
 
 
 _HEMATI = "Hemati et al., 2023"
 _HESSIAN = "error, error×feature, logit, logit×feature, logit×covariance"
 
 _ROWS = (
-    AlgorithmInfo("erm", "ERM", ErmConfig(), _erm, "nothing", "eq. 1", "Vapnik, 1999"),
+    AlgorithmInfo(
+        "erm", "ERM", ErmConfig(), _deterministic(Erm), "nothing", "eq. 1", "Vapnik, 1999"
+    ),
+    AlgorithmInfo(
+        "irm",
+        "IRM",
+        IrmConfig(),
+        _deterministic(Irm),
+        "optimal scale of the logits",
+        "eq. (IRMv1)",
+        "Arjovsky et al., 2019",
+        ("paper", "domainbed"),
+    ),
+    AlgorithmInfo(
+        "vrex",
+        "V-REx",
+        VrexConfig(),
+        _deterministic(Vrex),
+        "loss",
+        "V-REx",
+        "Krueger et al., 2021",
+        ("paper", "released"),
+    ),
+    AlgorithmInfo(
+        "fishr",
+        "Fishr",
+        FishrConfig(),
+        _deterministic(Fishr),
+        "error, error×feature, squared",
+        "Fishr",
+        "Ramé et al., 2022",
+        ("paper", "released"),
+    ),
     AlgorithmInfo(
         "gradient",
         "Gradient only",
@@ -58,6 +95,7 @@ _ROWS = (
         "error, error×feature",
         "eq. 17 with α = 0",
         _HEMATI,
+        ("paper", "released"),
     ),
     AlgorithmInfo(
         "hgp",
@@ -67,6 +105,7 @@ _ROWS = (
         "error, error×feature; the Hessian along the gradient",
         "eq. 17",
         _HEMATI,
+        ("paper", "released"),
     ),
     AlgorithmInfo(
         "hutchinson",
@@ -76,6 +115,7 @@ _ROWS = (
         "error, error×feature; the Hessian's diagonal, estimated",
         "eq. 20",
         _HEMATI,
+        ("paper", "released"),
     ),
     AlgorithmInfo(
         "expected",
@@ -85,6 +125,7 @@ _ROWS = (
         "as hutchinson, without sampling",
         "expectation of eq. 20",
         "this package",
+        ("paper", "released"),
     ),
     AlgorithmInfo(
         "diagonal",
@@ -94,6 +135,7 @@ _ROWS = (
         "error, error×feature; the Hessian's diagonal",
         "eq. 20 with the exact diagonal",
         "this package",
+        ("paper", "released"),
     ),
     AlgorithmInfo(
         "full",
@@ -103,6 +145,7 @@ _ROWS = (
         _HESSIAN,
         "section 3.1",
         "this package",
+        ("paper", "released"),
     ),
 )
 

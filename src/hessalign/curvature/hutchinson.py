@@ -115,9 +115,10 @@ def _sum_over_probes(
     per_round = max(1, PROBE_ELEMENTS // (axes[0] * axes[1]))
     if probes <= per_round:
         return one_round(probes, seed)
-    # Several rounds: redraw the probes in the backward pass rather than keep them all.
-    total = torch.zeros((), device=device)
-    for index, start in enumerate(range(0, probes, per_round)):
+    # Several rounds: redraw the probes in the backward pass rather than keep them all. The first
+    # round is kept, and with it whatever the statistics compute once and for all.
+    total = one_round(per_round, seed)
+    for index, start in enumerate(range(per_round, probes, per_round), 1):
         count = min(per_round, probes - start)
         total = total + checkpoint(one_round, count, seed + index, use_reentrant=False)
     return total

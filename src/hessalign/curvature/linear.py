@@ -32,9 +32,13 @@ from hessalign.curvature.losses import HeadLoss, make_loss
 from hessalign.curvature.products import (
     accumulation_dtype,
     chunk_rows,
+    domain_products,
     mean_outer,
     mean_second_moments,
 )
+
+PARAMETERS_PER_PROBE = 3
+"""With fewer parameters than this times the probes, forming the Hessian is cheaper than probing."""
 
 MANY_SAMPLES_PER_PROBE = 8
 """From here on it is cheaper to form the products H r than to average over probes per sample."""
@@ -110,6 +114,12 @@ class LinearHead:
         return self._mean_with_bias(self.error, self.features.z)
 
     @cached_property
+    def gradient_variance(self) -> Float[Tensor, "e p"]:
+        """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
+        squares = self._mean_with_bias(self.error.square(), self.features.z.square())
+        return squares - self.gradient.square()
+
+    @cached_property
     def diagonal(self) -> Float[Tensor, "e p"]:
         """Hessian diagonal, D_e = mean diag(S) ⊗ z̃² (eq. 16 at p=u, q=v)."""
         return self._mean_with_bias(self.curvature.diagonal(), self.features.z.square())
@@ -122,11 +132,14 @@ class LinearHead:
         `hessalign.alignment`.
         """
         outputs, width = self.shape
-        z = self.features.z
+        z, sizes = self.features.z, self.domains.sizes
+        rows = self.curvature.matrix().flatten(1)
+        moments = mean_second_moments(rows, z, sizes)
         if self.bias:
-            z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
-        weights = self.curvature.matrix().flatten(1)
-        moments = mean_second_moments(weights, z, self.domains.sizes)
+            column = mean_outer(rows, z, sizes).unsqueeze(3)
+            corner = mean_outer(rows, torch.ones_like(rows[:, :1]), sizes).unsqueeze(3)
+            moments = torch.cat([moments, column], dim=3)
+            moments = torch.cat([moments, torch.cat([column, corner], dim=2).mT], dim=2)
         blocks: Tensor = moments.unflatten(1, (outputs, outputs))
         return blocks.transpose(2, 3).reshape(-1, outputs * width, outputs * width)
 
@@ -148,8 +161,12 @@ class LinearHead:
             True
         """
         sizes = self.domains.sizes
-        several = vectors.reshape(-1, *vectors.shape[-2:])
-        several = several.expand(-1, len(sizes), -1).to(self.features.z.dtype)
+        several = vectors.reshape(-1, *vectors.shape[-2:]).expand(-1, len(sizes), -1)
+        if len(several) == 1:
+            bent = self.curvature.apply(self._logits(several[0]), slice(None))
+            product = self._mean_with_bias(bent, self.features.z)
+            return product.view(*vectors.shape[:-2], len(sizes), -1)
+        several = several.to(self.features.z.dtype)
         products, start = [], 0
         for index, z in enumerate(self.features.z.split(sizes)):
             matrices = several[:, index].unflatten(1, self.shape)
@@ -189,6 +206,9 @@ class LinearHead:
             One sum per domain.
         """
         sizes = self.domains.sizes
+        if self.num_parameters <= min(PARAMETERS_PER_PROBE * len(signs), sum(sizes)):
+            each = signs.to(self.hessian.dtype).expand(-1, len(sizes), -1)
+            return (each * torch.einsum("epq,meq->mep", self.hessian, each)).sum(0)
         if max(sizes) > MANY_SAMPLES_PER_PROBE * len(signs):
             return (signs * self.hvp(signs)).sum(0)
         # Contract over the probes before the samples, so that the products H r, one for each
@@ -230,13 +250,14 @@ class LinearHead:
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""
-        z = self.features.z
-        matrices = vectors.view(-1, *self.shape).to(z.dtype)
-        parts = []
-        for part, matrix in zip(z.split(self.domains.sizes), matrices, strict=True):
-            logits = part @ matrix[:, : z.shape[1]].T
-            parts.append(logits + matrix[:, -1] if self.bias else logits)
-        return torch.cat(parts).to(self.logits.dtype)
+        matrices = vectors.reshape(-1, *self.shape)
+        width = self.features.z.shape[1]
+        logits = domain_products(self.features.z, matrices[..., :width], self.domains.sizes)
+        logits = logits.to(self.logits.dtype)
+        if not self.bias:
+            return logits
+        sizes = torch.tensor(self.domains.sizes, device=logits.device)
+        return logits + matrices[..., -1].to(logits.dtype).repeat_interleave(sizes, dim=0)
 
     @cached_property
     def hgp(self) -> Float[Tensor, "e p"]:

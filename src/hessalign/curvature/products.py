@@ -117,6 +117,59 @@ def mean_outer(
     return torch.cat([_sum_outer((a / size)[None], b[None]) for a, b, size in parts])
 
 
+class _DomainProducts(Function):
+    """Each domain's rows times a matrix of its own, without a graph of splits and their joins."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        z: Float[Tensor, "n d"],
+        matrices: Float[Tensor, "e k d"],
+        sizes: tuple[int, ...],
+    ) -> Float[Tensor, "n k"]:
+        ctx.save_for_backward(z, matrices)
+        ctx.sizes = sizes
+        parts = zip(z.split(sizes), matrices, strict=True)
+        return torch.cat([part @ matrix.T for part, matrix in parts])
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor, Tensor, None]:
+        z, matrices = ctx.saved_tensors
+        slopes = grad_outputs[0].split(ctx.sizes)
+        d_matrices = [
+            slope.T @ part for slope, part in zip(slopes, z.split(ctx.sizes), strict=True)
+        ]
+        d_z = [slope @ matrix for slope, matrix in zip(slopes, matrices, strict=True)]
+        return torch.cat(d_z), torch.stack(d_matrices), None
+
+
+_domain_products: Callable[[Tensor, Tensor, tuple[int, ...]], Tensor] = _DomainProducts.apply
+
+
+def domain_products(
+    z: Float[Tensor, "n d"], matrices: Float[Tensor, "e k d"], sizes: tuple[int, ...]
+) -> Float[Tensor, "n k"]:
+    """The rows of each domain times a matrix of its own, $M_e z_n$ for n in e.
+
+    Args:
+        z: Rows, domains contiguous.
+        matrices: One matrix per domain.
+        sizes: Samples per domain.
+
+    Returns:
+        The products, in the precision of the rows.
+
+    Example:
+        >>> matrices = torch.tensor([[[1.0]], [[2.0]]])
+        >>> domain_products(torch.ones(3, 1), matrices, (2, 1)).flatten()
+        tensor([1., 1., 2.])
+    """
+    return _domain_products(z, matrices.to(z.dtype), sizes)
+
+
 class _SecondMoments(Function):
     """Sums of s_n z_n z_nᵀ; the symmetry in z makes backward one product instead of two."""
 
@@ -146,14 +199,17 @@ class _SecondMoments(Function):
         weights, z = ctx.saved_tensors
         (grad,) = grad_outputs
         symmetric = (grad + grad.mT).to(z.dtype)
-        d_weights, d_z = [], []
+        d_weights, d_z = torch.empty_like(weights), torch.empty_like(z)
         rows = chunk_rows(weights.shape[1] * z.shape[1])
         flat = symmetric.permute(1, 0, 2).flatten(1)
-        for s, x in zip(weights.to(z.dtype).split(rows), z.split(rows), strict=True):
+        narrow = weights.to(z.dtype)
+        for start in range(0, len(z), rows):
+            block = slice(start, start + rows)
+            x, s = z[block], narrow[block].unsqueeze(2)
             product = (x @ flat).unflatten(1, symmetric.shape[:2])
-            d_weights.append(torch.bmm(product, x.unsqueeze(2)).squeeze(2) / 2)
-            d_z.append(torch.bmm(s.unsqueeze(1), product).squeeze(1))
-        return torch.cat(d_weights).to(weights.dtype), torch.cat(d_z)
+            d_weights[block] = torch.linalg.vecdot(product, x.unsqueeze(1)) / 2
+            d_z[block] = (product * s).sum(1)
+        return d_weights, d_z
 
 
 _second_moments: Callable[[Tensor, Tensor], Tensor] = _SecondMoments.apply

@@ -1,4 +1,4 @@
-"""Images with a single lit channel, and a linear layer that multiplies only what is lit.
+"""Images with a single lit channel, and layers that multiply only what is lit.
 
 A coloured digit has zeros in every channel but one, and many pixels that are dark in every image.
 Leaving out products with zero changes no result and saves more than half of the first layer.
@@ -14,9 +14,9 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from hessalign._shapes import Float, Int
+from hessalign.models.relu_layers import relu_layers
 
 
 @final
@@ -75,23 +75,23 @@ def make_coloured_images(
 
 
 @final
-class ColouredLinear(nn.Module):
-    """A linear layer on flattened images; `ColouredImages` are multiplied only where lit.
+class ColouredLayers(nn.Module):
+    """Two ReLU layers on flattened images; `ColouredImages` are multiplied only where lit.
 
     Args:
         channels: Channels of an image.
         size: Pixels of a channel.
-        outputs: Outputs of the layer.
+        width: Units of each layer.
     """
 
-    def __init__(self, channels: int, size: int, outputs: int) -> None:
+    def __init__(self, channels: int, size: int, width: int) -> None:
         super().__init__()
         self.shape = (channels, size)
-        self.weight = nn.Parameter(torch.empty(outputs, channels * size))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.first = nn.Linear(channels * size, width)
+        self.second = nn.Linear(width, width)
 
-    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n k"]:
-        """Weights times image plus bias.
+    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
+        """The features of some images.
 
         Args:
             x: Dense images of any shape, or compressed ones.
@@ -100,12 +100,8 @@ class ColouredLinear(nn.Module):
             One row per image; the same function for both kinds of input.
         """
         if isinstance(x, Tensor):
-            return functional.linear(x.flatten(1), self.weight, self.bias)
-        weights = self.weight.view(-1, *self.shape)[:, :, x.pixels]
-        parts = x.lit.split([length for _, length in x.runs])
-        return torch.cat(
-            [
-                functional.linear(part, weights[:, channel], self.bias)
-                for part, (channel, _) in zip(parts, x.runs, strict=True)
-            ]
+            return self.second(self.first(x.flatten(1)).relu()).relu()
+        weights = self.first.weight.view(-1, *self.shape)[:, :, x.pixels].transpose(0, 1)
+        return relu_layers(
+            x.lit, x.runs, weights, self.first.bias, self.second.weight, self.second.bias
         )

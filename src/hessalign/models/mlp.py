@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hessalign.models.coloured import ColouredLinear
+from hessalign.models.coloured import ColouredLayers
 from hessalign.models.network import Network
 
 
@@ -28,10 +28,9 @@ def make_coloured_mlp(channels: int, size: int, width: int, generator: torch.Gen
         >>> sum(parameter.numel() for parameter in network.parameters())
         306151
     """
-    first, second = ColouredLinear(channels, size, width), nn.Linear(width, width)
+    featurizer = ColouredLayers(channels, size, width)
     head = nn.Linear(width, 1)
-    for weight, bias in ((m.weight, m.bias) for m in (first, second, head)):
-        nn.init.xavier_uniform_(weight, generator=generator)
-        nn.init.zeros_(bias)
-    hidden = nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
-    return Network(hidden, head)
+    for layer in (featurizer.first, featurizer.second, head):
+        nn.init.xavier_uniform_(layer.weight, generator=generator)
+        nn.init.zeros_(layer.bias)
+    return Network(featurizer, head)

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import torch
 
-from hessalign.algorithms import make_objective
+from hessalign.algorithms import find_algorithm, make_objective
 from hessalign.data import ColoredDomain, make_colored_mnist
 from hessalign.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.models import Network, make_coloured_images, make_coloured_mlp
@@ -106,7 +106,8 @@ def train_colored_mnist(
         >>> [record.step for record in run.records]
         [0, 2]
     """
-    objective = make_objective(config.algorithm, config.options, _generator(config.seed, 1))
+    options = {**released_fidelity(config.algorithm), **config.options}
+    objective = make_objective(config.algorithm, options, _generator(config.seed, 1))
     data = make_colored_mnist(
         config.seed,
         imbalance=config.imbalance,
@@ -125,6 +126,19 @@ def train_colored_mnist(
     target = make_batch((data.test,))
     records = train(network, make_batch(data.train), target, objective, loop, report)
     return Run(config, records, network)
+
+
+def released_fidelity(algorithm: str) -> dict[str, object]:
+    """The option by which an algorithm follows the released Colored MNIST scripts.
+
+    Args:
+        algorithm: Its name.
+
+    Returns:
+        The option, where the scripts differ from the algorithm's paper.
+    """
+    released = "released" in find_algorithm(algorithm).fidelities
+    return {"fidelity": "released"} if released else {}
 
 
 def make_batch(domains: tuple[ColoredDomain, ...]) -> Batch:

@@ -60,11 +60,13 @@ def test_hvp_broadcasts(case, shared, axes):
     assert_same_slopes(actual, expected, (*batch.inputs, vectors))
 
 
-@pytest.mark.parametrize("route", ["products", "probes first", "class by class"])
+@pytest.mark.parametrize("route", ["dense", "products", "probes first", "class by class"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
 def test_probed_diagonal_on_every_route(monkeypatch, case, shared, route):
-    """Few probes for the samples: through products H r; else probes are contracted first."""
+    """Few parameters: through the Hessian. Few probes: products H r. Else probes come first."""
+    if route != "dense":
+        monkeypatch.setattr(linear_module, "PARAMETERS_PER_PROBE", 0)
     monkeypatch.setattr(
         linear_module, "MANY_SAMPLES_PER_PROBE", 0 if route == "products" else 10**6
     )
@@ -136,7 +138,7 @@ def test_chunks_really_occur(monkeypatch):
         return apply(self, vectors, samples)
 
     monkeypatch.setattr(type(head.curvature), "apply", spy)
-    head.hvp(torch.ones(1, head.num_parameters, dtype=torch.float64))
+    head.hvp(torch.ones(2, 1, head.num_parameters, dtype=torch.float64))
     assert lengths == [32, 32, 6]
 
 

@@ -7,6 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
 from hessalign.curvature.products import (
+    domain_products,
     accumulation_dtype,
     chunk_rows,
     gram,
@@ -67,6 +68,12 @@ def test_hand_written_slopes(route):
 
     assert gradcheck(moments, (weights, z))
     assert gradgradcheck(moments, (weights, z))
+
+    def by_domain(z, matrices):
+        return domain_products(z, matrices, (3, 1))
+
+    assert gradcheck(by_domain, (z, draw(2, 3, 2)))
+    assert gradgradcheck(by_domain, (z, draw(2, 3, 2)))
 
 
 @pytest.mark.parametrize("sizes", [(100,), (70, 30), (50, 50)], ids=str)
