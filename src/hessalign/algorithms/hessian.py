@@ -15,13 +15,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
-import torch
-
-from hessalign._names import UnknownNameError
-from hessalign.algorithms.objective import ObjectiveTerms
+from hessalign._names import check_name
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.penalties import HESSIAN_KINDS, MEAN, POOLED, HessianKind, Target
-from hessalign.curvature import HeadStatistics
 
 Fidelity = Literal["paper", "released"]
 
@@ -54,42 +53,47 @@ class AlignmentConfig:
                 raise ValueError(
                     f"Expected {name} as a finite number of 0 or more, got {weight!r}."
                 )
-        if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
-            raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
+        check_name("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if not (isinstance(self.probes, int) and self.probes >= 1):
             raise ValueError(
                 f"Expected probes as a whole number of 1 or more, got {self.probes!r}."
             )
         if not isinstance(self.shared_probes, bool):
             raise ValueError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
-        if self.fidelity not in get_args(Fidelity):
-            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """No annealing: α and β are the weights."""
+        return PenaltySchedule()
 
 
 @final
-class Alignment:
+class Alignment(AbstractObjective):
     """The penalty as a training objective.
 
     Args:
         config: Weights and variant.
-        generator: Source of the probes, for "sampled".
+        setting: What to train on, and the source of probes.
     """
 
-    def __init__(self, config: AlignmentConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: AlignmentConfig, setting: Setting) -> None:
+        super().__init__()
         self.config = config
-        self.generator = generator
+        self.network = setting.make_network()
+        self.generator = setting.generator
         self.target: Target = MEAN if config.fidelity == "paper" else POOLED
 
-    def __call__(self, statistics: HeadStatistics) -> ObjectiveTerms:
+    def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.
 
         Args:
-            statistics: Statistics of the head on one batch.
+            step: The current step.
 
         Returns:
             The terms; parts "hessian" and "gradient" are dispersions before α and β.
         """
-        config = self.config
+        config, statistics = self.config, step.statistics
         scale = len(statistics.domains) if config.fidelity == "released" else 1
         parts = {}
         if config.hessian is not None and config.alpha > 0:

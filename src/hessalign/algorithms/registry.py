@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
-
-import torch
 
 from hessalign._names import UnknownNameError
 from hessalign.algorithms.erm import Erm, ErmConfig
 from hessalign.algorithms.fishr import Fishr, FishrConfig
 from hessalign.algorithms.hessian import Alignment, AlignmentConfig
 from hessalign.algorithms.irm import Irm, IrmConfig
-from hessalign.algorithms.objective import Objective
+from hessalign.algorithms.kinds import AbstractAlgorithm, Setting
 from hessalign.algorithms.vrex import Vrex, VrexConfig
-
-Config = ErmConfig | AlignmentConfig | IrmConfig | VrexConfig | FishrConfig
 
 
 @final
@@ -28,64 +24,53 @@ class AlgorithmInfo:
     Attributes:
         name: How it is called on the command line and in results.
         title: How it is shown in tables and figures.
-        config: Its default configuration.
-        make: Builds the objective from a configuration and a source of randomness.
+        config: Its default configuration, a frozen dataclass.
+        make: Builds it from a configuration and a setting.
         aligns: What it aligns, in the words of Table 1.
-        equation: Where the paper defines it.
-        reference: Who proposed it.
-        fidelities: Values of its option `fidelity`, if it has one; "paper" is the default.
+        reference: Who proposed it, and which equation of it this is.
+        released: Options by which it follows the released Colored MNIST scripts.
     """
 
     name: str
     title: str
-    config: Config
-    make: Callable[[Any, torch.Generator], Objective]
+    config: Any
+    make: Callable[[Any, Setting], AbstractAlgorithm]
     aligns: str
-    equation: str
     reference: str
-    fidelities: tuple[str, ...] = ()
-
-
-def _deterministic(make: Callable[[Any], Objective]) -> Callable[[Any, torch.Generator], Objective]:
-    return lambda config, _: make(config)
+    released: Mapping[str, object] = field(default_factory=dict)
 
 
 _HEMATI = "Hemati et al., 2023"
-_HESSIAN = "error, error×feature, logit, logit×feature, logit×covariance"
+_OURS = "this package"
+_RELEASED = {"fidelity": "released"}
 
 _ROWS = (
-    AlgorithmInfo(
-        "erm", "ERM", ErmConfig(), _deterministic(Erm), "nothing", "eq. 1", "Vapnik, 1999"
-    ),
+    AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
     AlgorithmInfo(
         "irm",
         "IRM",
         IrmConfig(),
-        _deterministic(Irm),
-        "optimal scale of the logits",
-        "eq. (IRMv1)",
+        Irm,
+        "the optimal scale of the logits",
         "Arjovsky et al., 2019",
-        ("paper", "domainbed"),
     ),
     AlgorithmInfo(
         "vrex",
         "V-REx",
         VrexConfig(),
-        _deterministic(Vrex),
+        Vrex,
         "loss",
-        "V-REx",
         "Krueger et al., 2021",
-        ("paper", "released"),
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "fishr",
         "Fishr",
         FishrConfig(),
-        _deterministic(Fishr),
-        "error, error×feature, squared",
-        "Fishr",
+        Fishr,
+        "error×feature, squared",
         "Ramé et al., 2022",
-        ("paper", "released"),
+        released={**_RELEASED, "ema": 0.0},
     ),
     AlgorithmInfo(
         "gradient",
@@ -93,9 +78,8 @@ _ROWS = (
         AlignmentConfig(hessian=None),
         Alignment,
         "error, error×feature",
-        "eq. 17 with α = 0",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 17 with α = 0",
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "hgp",
@@ -103,9 +87,8 @@ _ROWS = (
         AlignmentConfig(hessian="product"),
         Alignment,
         "error, error×feature; the Hessian along the gradient",
-        "eq. 17",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 17",
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "hutchinson",
@@ -113,9 +96,8 @@ _ROWS = (
         AlignmentConfig(hessian="sampled"),
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
-        "eq. 20",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 20",
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "expected",
@@ -123,9 +105,8 @@ _ROWS = (
         AlignmentConfig(hessian="expected"),
         Alignment,
         "as hutchinson, without sampling",
-        "expectation of eq. 20",
-        "this package",
-        ("paper", "released"),
+        f"{_OURS}, expectation of eq. 20",
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "diagonal",
@@ -133,19 +114,17 @@ _ROWS = (
         AlignmentConfig(hessian="diagonal"),
         Alignment,
         "error, error×feature; the Hessian's diagonal",
-        "eq. 20 with the exact diagonal",
-        "this package",
-        ("paper", "released"),
+        f"{_OURS}, eq. 20 with the exact diagonal",
+        released=_RELEASED,
     ),
     AlgorithmInfo(
         "full",
         "Full Hessian",
         AlignmentConfig(hessian="full"),
         Alignment,
-        _HESSIAN,
-        "section 3.1",
-        "this package",
-        ("paper", "released"),
+        "error, error×feature, logit, logit×feature, logit×covariance",
+        f"{_OURS}, section 3.1",
+        released=_RELEASED,
     ),
 )
 
@@ -171,25 +150,21 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     return ALGORITHMS[name]
 
 
-def make_objective(
-    name: str, options: Mapping[str, object], generator: torch.Generator
-) -> Objective:
-    """Build an algorithm by name.
+def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401
+    """The configuration of an algorithm.
 
     Args:
         name: A name in `ALGORITHMS`.
-        options: Fields of its configuration that differ from the default.
-        generator: Source of whatever randomness it needs.
+        options: Fields that differ from the default.
 
     Returns:
-        The objective.
+        An instance of the algorithm's own configuration class.
 
     Raises:
         UnknownNameError: If the algorithm has no such option.
 
     Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> make_objective("hutchinson", {"probes": 100}, generator).config.probes
+        >>> make_config("hutchinson", {"probes": 100}).probes
         100
     """
     info = find_algorithm(name)
@@ -197,4 +172,18 @@ def make_objective(
     for option in options:
         if option not in known:
             raise UnknownNameError(f"option of algorithm {name!r}", option, known)
-    return info.make(dataclasses.replace(info.config, **options), generator)  # type: ignore[arg-type]
+    return dataclasses.replace(info.config, **options)
+
+
+def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:
+    """Build an algorithm by name.
+
+    Args:
+        name: A name in `ALGORITHMS`.
+        options: Fields of its configuration that differ from the default.
+        setting: What to train on.
+
+    Returns:
+        The algorithm, a module with the network to be trained.
+    """
+    return find_algorithm(name).make(make_config(name, options), setting)

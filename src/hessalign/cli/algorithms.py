@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
             info.name,
             info.title,
             info.aligns,
-            f"{info.reference}, {info.equation}",
+            info.reference,
             " ".join(f"{k}={v}" for k, v in dataclasses.asdict(info.config).items()) or "–",
         ]
         for info in ALGORITHMS.values()

@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> None:
     plot_dynamics(runs, figure, f"Colored MNIST, {first.train_images:,} images, seed {first.seed}")
     (options.output / "colored_mnist.md").write_text(table + "\n")
     erm, *aligned = runs
-    best = max(aligned, key=lambda run: run.records[-1].test_accuracy)
-    erm_accuracy = 100 * erm.records[-1].test_accuracy
-    best_accuracy = 100 * best.records[-1].test_accuracy
+    best = max(aligned, key=lambda run: run.final["test_accuracy"])
+    erm_accuracy = 100 * erm.final["test_accuracy"]
+    best_accuracy = 100 * best.final["test_accuracy"]
     verdict = VERDICT.format(
         erm=erm_accuracy,
         best=best_accuracy,

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from hessalign import __version__
+from hessalign.algorithms import DivergedError
 from hessalign.cli import algorithms, demo, train
-from hessalign.training import DivergedError
+from hessalign.training import RunFolderError
 
 VERBS = (demo, train, algorithms)
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         options.run(options)
-    except (ValueError, TypeError, ImportError, OSError, DivergedError) as error:
+    except (ValueError, TypeError, ImportError, OSError, DivergedError, RunFolderError) as error:
         sys.stderr.write(f"hessalign: error: {error}\n")
         return 2
     except KeyboardInterrupt:

@@ -14,8 +14,7 @@ from hessalign.data.colored_mnist import Imbalance
 from hessalign.report.progress import Progress
 from hessalign.report.published import TABLE_2, TABLE_3
 from hessalign.report.tables import accuracy_table
-from hessalign.training import ColoredMnistConfig, Run, train_colored_mnist
-from hessalign.training.records import write_records
+from hessalign.training import ColoredMnistConfig, train_colored_mnist
 
 DATASETS: Final = ("colored_mnist",)
 DEFAULTS: Final = ColoredMnistConfig()
@@ -49,7 +48,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--test-images", type=int, default=DEFAULTS.test_images, metavar="N")
     add("--evaluate-every", type=int, default=DEFAULTS.evaluate_every, metavar="STEPS")
     add("--hessian-distance", action="store_true", help="measure ‖H₁−H₂‖ at every evaluation")
-    add("--output", type=Path, metavar="DIR", help="write records and configuration there")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep records and checkpoints there; the same command continues",
+    )
     add("options", nargs="*", metavar="KEY=VALUE", help="options of the algorithm")
     parser.set_defaults(run=run)
 
@@ -79,9 +83,8 @@ def run(options: argparse.Namespace) -> None:
     for seed in range(options.seed, options.seed + options.restarts):
         config = ColoredMnistConfig(**shared, options=algorithm_options, seed=seed)
         progress = Progress(f"{config.algorithm} #{seed}", config.steps, sys.stderr)
-        runs.append(train_colored_mnist(config, progress))
-        if options.output is not None:
-            save(runs[-1], options.output)
+        folder = options.output and options.output / f"{config.algorithm}-seed{seed}"
+        runs.append(train_colored_mnist(config, folder, progress, warn))
     sys.stdout.write(accuracy_table(runs, published) + "\n")
 
 
@@ -116,15 +119,10 @@ def parse_options(words: list[str]) -> dict[str, object]:
     return options
 
 
-def save(run: Run, folder: Path) -> None:
-    """Write the configuration and the records of a run.
+def warn(message: str) -> None:
+    """Tell the user something that needs no action.
 
     Args:
-        run: The run.
-        folder: Where to; files are named after algorithm and seed.
+        message: What to tell.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{run.config.algorithm}-seed{run.config.seed}"
-    config = json.dumps(dataclasses.asdict(run.config), indent=2)
-    (folder / f"{stem}.config.json").write_text(config + "\n")
-    write_records(folder / f"{stem}.jsonl", run.records)
+    sys.stderr.write(f"hessalign: {message}\n")

@@ -46,9 +46,10 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
         name = run.config.algorithm
         steps = [record.step for record in run.records]
         style = {"color": COLOURS.get(name), "label": ALGORITHMS[name].title, "linewidth": 1.8}
-        left.plot(steps, [100 * record.test_accuracy for record in run.records], **style)
-        measured = [r for r in run.records if r.hessian_distance is not None]
-        right.plot([r.step for r in measured], [r.hessian_distance for r in measured], **style)
+        left.plot(steps, [100 * record.metrics["test_accuracy"] for record in run.records], **style)
+        measured = [r for r in run.records if "hessian_distance" in r.metrics]
+        distances = [r.metrics["hessian_distance"] for r in measured]
+        right.plot([r.step for r in measured], distances, **style)
     left.axhline(75, color="black", linewidth=0.8, linestyle=":")
     left.annotate(
         "best without colour: 75 %",

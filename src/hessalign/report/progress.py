@@ -21,22 +21,23 @@ def describe(record: Record, steps: int) -> str:
         Step, accuracies, loss terms, Hessian distance, speed and time left.
 
     Example:
-        >>> record = Record(9, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, None, 3.0)
+        >>> terms = {"loss": 0.7, "risk": 0.5, "penalty": 0.1, "hessian": 0.1}
+        >>> record = Record(9, 3.0, terms, {"train_accuracy": 0.8, "test_accuracy": 0.2})
         >>> print(describe(record, 20))
-        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.0 steps/s  3 s left
+        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.3 steps/s  3 s left
     """
     done = record.step + 1
-    parts = [
-        f"step {done:>{len(str(steps)) + 1}}/{steps}",
-        f"train {100 * record.train_accuracy:.1f} %",
-        f"OOD {100 * record.test_accuracy:.1f} %",
-        f"risk {record.risk:.3f}",
-        *(f"{name} {value:.1e}" for name, value in record.parts.items()),
-    ]
-    if record.hessian_distance is not None:
-        parts.append(f"‖H₁−H₂‖ {record.hessian_distance:.2e}")
-    if record.step > 0:
-        rate = record.step / record.seconds
+    parts = [f"step {done:>{len(str(steps)) + 1}}/{steps}"]
+    for name, title in (("train_accuracy", "train"), ("test_accuracy", "OOD")):
+        if name in record.metrics:
+            parts.append(f"{title} {100 * record.metrics[name]:.1f} %")
+    for name, value in record.terms.items():
+        if name not in {"loss", "penalty"}:
+            parts.append(f"{name} {value:.3f}" if name == "risk" else f"{name} {value:.1e}")
+    if "hessian_distance" in record.metrics:
+        parts.append(f"‖H₁−H₂‖ {record.metrics['hessian_distance']:.2e}")
+    if record.seconds > 0:
+        rate = done / record.seconds
         parts += [f"{rate:.1f} steps/s", f"{(steps - done) / rate:.0f} s left"]
     return "  ".join(parts)
 
@@ -83,7 +84,8 @@ class SharedProgress:
         record = self.newest[title]
         if record is None:
             return f"{title} waiting"
-        return f"{title} {record.step + 1:>3}/{self.steps} OOD {100 * record.test_accuracy:4.1f} %"
+        accuracy = 100 * record.metrics["test_accuracy"]
+        return f"{title} {record.step + 1:>3}/{self.steps} OOD {accuracy:4.1f} %"
 
 
 @final

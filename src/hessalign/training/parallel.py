@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
 from queue import Empty, Queue
 
 import torch
@@ -19,13 +20,19 @@ from hessalign.training.records import Record
 Report = Callable[[ColoredMnistConfig, Record], None]
 
 
-def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report) -> list[Run]:
+def train_many(
+    configs: Sequence[ColoredMnistConfig],
+    jobs: int,
+    report: Report,
+    folder: Callable[[ColoredMnistConfig], Path | None] = lambda config: None,
+) -> list[Run]:
     """Train several configurations, `jobs` of them at a time.
 
     Args:
         configs: What to run; those that take longest are best named first.
         jobs: Processes.
         report: Called in this process with every record as it is made.
+        folder: Where a run keeps its records and checkpoints, if anywhere.
 
     Returns:
         The runs, in the order of the configurations.
@@ -41,7 +48,7 @@ def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report)
         ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as pool,
     ):
         queue: Queue[tuple[ColoredMnistConfig, Record]] = manager.Queue()
-        futures = [pool.submit(_train, config, queue) for config in configs]
+        futures = [pool.submit(_train, config, folder(config), queue) for config in configs]
         while not all(future.done() for future in futures):
             _forward(queue, report, wait=0.2)
             _raise_early(futures)
@@ -49,7 +56,11 @@ def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report)
         return [future.result() for future in futures]
 
 
-def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Record]]) -> Run:
+def _train(
+    config: ColoredMnistConfig,
+    folder: Path | None,
+    queue: Queue[tuple[ColoredMnistConfig, Record]],
+) -> Run:
     parent = multiprocessing.parent_process()
 
     def report(record: Record) -> None:
@@ -57,7 +68,7 @@ def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Re
             raise SystemExit  # nobody is left to take the result
         queue.put((config, record))
 
-    return train_colored_mnist(config, report)
+    return train_colored_mnist(config, folder, report)
 
 
 def _forward(queue: Queue[tuple[ColoredMnistConfig, Record]], report: Report, wait: float) -> None:
