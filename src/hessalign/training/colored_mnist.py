@@ -7,6 +7,7 @@ The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unch
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,7 +202,10 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
         metrics = {}
         for name, batch in (("train", source), ("test", target)):
             z = network.features(batch.x)
-            head = linear_head(z, network.head(z), batch.y, batch.domain, loss=LOSS)
+            logits = network.head(z)
+            if not bool(logits.sum().isfinite()):
+                return {f"{name}_loss": math.nan}
+            head = linear_head(z, logits, batch.y, batch.domain, loss=LOSS)
             # An error of more than one half is a wrong decision, whichever the label.
             right = (head.error.abs() <= 0.5).double().squeeze(1).split(head.domains.sizes)
             metrics[f"{name}_accuracy"] = fmean(float(part.mean()) for part in right)

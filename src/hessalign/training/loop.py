@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,6 @@ from hessalign.training.state import TrainingState, make_optimizers
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
-
-SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
 
 
 @final
@@ -102,7 +100,7 @@ def train(
 
     state = TrainingState(algorithm, start_optimizers(), sampler, generator)
     records = [] if folder is None else folder.resume(state)
-    clock, saved = time.perf_counter() - state.seconds, time.monotonic()
+    clock = time.perf_counter() - state.seconds
     with Interruption() as interruption:
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
@@ -110,22 +108,23 @@ def train(
             step = Step(algorithm.network, sampler.draw(), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
-            metrics = measure(algorithm.network, evaluate) if due and config.evaluate_before else {}
+            metrics = None
+            if due and config.evaluate_before:
+                metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
             check_finite(terms, number, folder)
-            if due and not config.evaluate_before:
-                metrics = measure(algorithm.network, evaluate)
+            state.step = number + 1
 
-            state.step, state.seconds = number + 1, time.perf_counter() - clock
             if due:
+                metrics = metrics or measure(algorithm.network, evaluate, number)
+                state.seconds = time.perf_counter() - clock
                 records.append(Record(number, state.seconds, terms, metrics))
                 report(records[-1])
             if folder is not None:
-                if due:
-                    folder.append(records[-1])
-                if is_checkpoint_due(state.step, saved, config) or interruption.requested:
+                state.seconds = time.perf_counter() - clock
+                folder.keep(state, records[-1] if due else None, config.checkpoint_every)
+                if interruption.requested:
                     folder.save(state)
-                    saved = time.monotonic()
             interruption.raise_if_requested()
     if folder is not None:
         folder.finish(state, records)
@@ -133,22 +132,32 @@ def train(
 
 
 @torch.no_grad()
-def measure(network: Network, evaluate: Evaluate) -> dict[str, float]:
+def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]:
     """Evaluate a network without leaving a trace on it.
 
     Args:
         network: The network.
         evaluate: What to measure.
+        step: The current step.
 
     Returns:
         The measurements.
+
+    Raises:
+        DivergedError: If one is not finite.
     """
     training = network.training
     network.eval()
     try:
-        return {name: float(value) for name, value in evaluate(network).items()}
+        metrics = {name: float(value) for name, value in evaluate(network).items()}
     finally:
         network.train(training)
+    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise DivergedError(
+            f"The evaluation is not finite at step {step}: {', '.join(bad)}. {REMEDY}"
+        )
+    return metrics
 
 
 def update(
@@ -273,19 +282,3 @@ def check_finite(terms: Mapping[str, float], step: int, folder: RunFolder | None
     raise DivergedError(
         f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}{before}"
     )
-
-
-def is_checkpoint_due(step: int, saved: float, config: LoopConfig) -> bool:
-    """Whether to write a checkpoint now.
-
-    Args:
-        step: Steps taken.
-        saved: When the last one was written.
-        config: How to train.
-
-    Returns:
-        True at multiples of the interval in steps, or after that in seconds.
-    """
-    if config.checkpoint_every is not None:
-        return step % config.checkpoint_every == 0
-    return time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS

@@ -19,6 +19,7 @@ import json
 import os
 import pickle
 import re
+import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from hessalign.training.state import TrainingState
 
 KEPT: Final = 2
 """Checkpoints kept: should the newest be damaged, there is the one before."""
+
+SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
 _DAMAGE: Final = (
@@ -73,6 +76,7 @@ class RunFolder:
         self.warn = warn
         self.header: dict[str, object] = {"config": self.config, "software": describe_software()}
         self._lock: TextIO | None = None
+        self._saved = time.monotonic()
 
     def __enter__(self) -> RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -188,14 +192,23 @@ class RunFolder:
         state: dict[str, Any] = content["state"]
         return state
 
-    def append(self, record: Record) -> None:
-        """Add a record.
+    def keep(self, state: TrainingState, record: Record | None, every: int | None) -> None:
+        """Put down what a step brought: its record, and a checkpoint when one is due.
 
         Args:
-            record: The newest one.
+            state: The state after the step.
+            record: The step's record, if it was evaluated.
+            every: Steps between checkpoints; None: half a minute.
         """
-        with (self.path / "records.jsonl").open("a", encoding="utf-8") as file:
-            file.write(record.to_json(self.header) + "\n")
+        if record is not None:
+            with (self.path / "records.jsonl").open("a", encoding="utf-8") as file:
+                file.write(record.to_json(self.header) + "\n")
+        if every is None:
+            due = time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        else:
+            due = state.step % every == 0
+        if due:
+            self.save(state)
 
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint and remove those that are no longer needed.
@@ -213,6 +226,7 @@ class RunFolder:
         self._write(path, content)
         for old in self._checkpoints()[:-KEPT]:
             old.unlink(missing_ok=True)
+        self._saved = time.monotonic()
         return path
 
     def finish(self, state: TrainingState, records: list[Record]) -> None:
