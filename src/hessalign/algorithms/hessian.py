@@ -61,6 +61,11 @@ class AlignmentConfig:
         if not isinstance(self.shared_probes, bool):
             raise ValueError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
         check_name("fidelity", self.fidelity, get_args(Fidelity))
+        if self.beta == 0 and (self.alpha == 0 or self.hessian is None):
+            raise ValueError(
+                "Expected something to align, but the weights of both terms are 0: raise alpha or "
+                "beta, or use the algorithm 'erm'."
+            )
 
     @property
     def schedule(self) -> PenaltySchedule:

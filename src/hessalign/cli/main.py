@@ -31,6 +31,25 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line whose `key=value` words may stand between and after flags.
+
+    Args:
+        arguments: The words after `hessalign`; those of the process if None.
+
+    Returns:
+        The options.
+    """
+    parser = make_parser()
+    options, rest = parser.parse_known_args(arguments)
+    entries = [word for word in rest if "=" in word and not word.startswith("-")]
+    if len(entries) < len(rest) or (entries and "entries" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if entries:
+        options.entries += entries
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -40,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 2 for an error the user can mend, 130 after Ctrl-C.
     """
-    options = make_parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         options.run(options)
     except (ValueError, TypeError, ImportError, OSError, DivergedError, RunFolderError) as error:

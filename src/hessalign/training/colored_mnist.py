@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Final, final
+from typing import Final, final, get_args
 
 import torch
 
+from hessalign._names import check_name
 from hessalign.algorithms import (
     AbstractAlgorithm,
     Batch,
@@ -84,6 +85,7 @@ class ColoredMnistConfig:
         for name in ("jump", "penalty_weight", "l2", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
+        check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
         if not self.learning_rate > 0:
             raise ValueError(f"Expected a positive learning_rate, got {self.learning_rate}.")
 
