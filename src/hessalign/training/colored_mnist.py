@@ -135,16 +135,8 @@ def train_colored_mnist(
         [0, 2]
     """
     generator = _generator(config.seed, 1)
-    algorithm = _make_algorithm(config, generator)
-    loop = LoopConfig(
-        steps=config.steps,
-        learning_rate=config.learning_rate,
-        loss=LOSS,
-        l2=config.l2,
-        schedule=PenaltySchedule(1.0, config.penalty_weight, config.jump, rescale=True),
-        evaluate_every=config.evaluate_every,
-        evaluate_before=True,
-    )
+    algorithm = make_algorithm_for(config, generator)
+    loop = make_loop(config)
     if folder is None:
         records = _train(config, algorithm, loop, generator, None, report)
         return Run(config, records, algorithm.network)
@@ -156,7 +148,36 @@ def train_colored_mnist(
     return Run(config, records, algorithm.network)
 
 
-def _make_algorithm(config: ColoredMnistConfig, generator: torch.Generator) -> AbstractAlgorithm:
+def make_loop(config: ColoredMnistConfig) -> LoopConfig:
+    """How the experiment trains.
+
+    Args:
+        config: What to run.
+
+    Returns:
+        The protocol: one loss, Adam, the jump of the penalty weight, evaluation before updates.
+    """
+    return LoopConfig(
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        loss=LOSS,
+        l2=config.l2,
+        schedule=PenaltySchedule(1.0, config.penalty_weight, config.jump, rescale=True),
+        evaluate_every=config.evaluate_every,
+        evaluate_before=True,
+    )
+
+
+def make_algorithm_for(config: ColoredMnistConfig, generator: torch.Generator) -> AbstractAlgorithm:
+    """The algorithm with an untrained network.
+
+    Args:
+        config: What to run.
+        generator: The algorithm's source of randomness.
+
+    Returns:
+        The algorithm, which follows the released scripts where its options do not say otherwise.
+    """
     weights = _generator(config.seed, 2)
 
     def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:

@@ -7,6 +7,7 @@ thread each finish sooner than one process of two, and far sooner where the mach
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
@@ -45,15 +46,26 @@ def train_many(
     context = multiprocessing.get_context("spawn")
     with (
         context.Manager() as manager,
-        ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as pool,
+        ProcessPoolExecutor(jobs, context, _start_worker) as pool,
     ):
         queue: Queue[tuple[ColoredMnistConfig, Record]] = manager.Queue()
         futures = [pool.submit(_train, config, folder(config), queue) for config in configs]
-        while not all(future.done() for future in futures):
-            _forward(queue, report, wait=0.2)
-            _raise_early(futures)
+        try:
+            while not all(future.done() for future in futures):
+                _forward(queue, report, wait=0.2)
+                _raise_early(futures)
+        except BaseException:
+            # Ctrl-C reaches the workers too: they save their runs, and the rest is not begun.
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
         _forward(queue, report, wait=0.0)
         return [future.result() for future in futures]
+
+
+def _start_worker() -> None:
+    """One thread; and an interrupt concerns a worker only while it trains, see `Interruption`."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _train(
