@@ -40,7 +40,8 @@ class MtlConfig:
         ema: Share s of the new batch in the moving average, above 0; 1 forgets the past.
         fidelity: "paper" as above. "domainbed" overwrites the embedding of every sample with
             standard normal noise of its own, as a slip in its code does; when predicting too, then
-            with a fixed seed, so that predictions can be repeated.
+            with a fixed seed, so that predictions can be repeated. (Its sum of risks over domains
+            is a mean here, which Adam does not notice.)
     """
 
     ema: float = 0.99
