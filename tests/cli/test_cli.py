@@ -96,6 +96,18 @@ def test_algorithms_lists_every_row(capsys):
     assert [line.split("|")[1].strip() for line in out.splitlines()[2:]] == list(ALGORITHMS)
 
 
+def test_algorithms_can_be_picked_by_pattern(capsys):
+    assert main(["algorithms", "h*", "*mask"]) == 0
+    out = capsys.readouterr().out
+    names = [line.split("|")[1].strip() for line in out.splitlines()[2:]]
+    assert names == ["hgp", "hutchinson", "andmask", "sandmask"]
+
+
+def test_a_pattern_without_match_suggests_a_name(capsys):
+    assert main(["algorithms", "corral"]) == 2
+    assert "Did you mean 'coral'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

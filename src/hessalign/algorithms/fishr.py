@@ -11,7 +11,7 @@ g_e^2$, so single samples' gradients are never formed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace, Uniform
 from hessalign.algorithms.step import ObjectiveTerms, Step
 
 Fidelity = Literal["paper", "released", "domainbed"]
@@ -53,6 +54,13 @@ class FishrConfig:
     def schedule(self) -> PenaltySchedule:
         """How the weight of the penalty changes."""
         return PenaltySchedule(0.0, self.penalty_weight, self.anneal_steps, reset=True)
+
+
+SEARCH: Final[SearchSpace] = {
+    "penalty_weight": ("lambda", Power(10, 1, 4)),
+    "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
+    "ema": ("ema", Uniform(0.90, 0.99)),
+}
 
 
 def variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:

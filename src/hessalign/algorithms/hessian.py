@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 from hessalign._names import check_name
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.penalties import HESSIAN_KINDS, MEAN, POOLED, HessianKind, Target
@@ -71,6 +72,24 @@ class AlignmentConfig:
     def schedule(self) -> PenaltySchedule:
         """No annealing: α and β are the weights."""
         return PenaltySchedule()
+
+
+# Bounds in the paper's order; a draw depends on it.
+PRODUCT_SEARCH: Final[SearchSpace] = {
+    "alpha": ("penalty_alpha", Power(10, -3, -5)),
+    "beta": ("penalty_beta", Power(10, -1, -3)),
+}
+"""For HGP, in the paper and in its code."""
+
+# The paper's code draws 10^U(4, 1) and 10^U(6, 2) instead.
+DIAGONAL_SEARCH: Final[SearchSpace] = {
+    "alpha": ("penalty_alpha", Power(10, -1, -3)),
+    "beta": ("penalty_beta", Power(10, -2, -4)),
+}
+"""For Hutchinson, in the paper; taken for the exact variants too."""
+
+GRADIENT_SEARCH: Final[SearchSpace] = {"beta": PRODUCT_SEARCH["beta"]}
+"""For the gradient term alone: that of HGP."""
 
 
 @final

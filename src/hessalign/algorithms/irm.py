@@ -12,7 +12,7 @@ with $r$ the derivative of the loss in the logits, so no second backward pass is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature import HeadStatistics
 
@@ -50,6 +51,12 @@ class IrmConfig:
     def schedule(self) -> PenaltySchedule:
         """How the weight of the penalty changes."""
         return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
+
+
+SEARCH: Final[SearchSpace] = {
+    "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
+    "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+}
 
 
 def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:

@@ -53,6 +53,9 @@ class Setting:
         loss: Name of the loss.
         steps: Updates of the whole run.
         generator: Source of the algorithm's own randomness; the loop saves and restores it.
+        input_shape: Shape of one input: channels, height and width of an image, or the length of a
+            vector, or channels and pixels of flattened images. Only algorithms with a network of
+            their own for the inputs (ARM) need it.
     """
 
     make_network: MakeNetwork
@@ -61,6 +64,7 @@ class Setting:
     loss: str
     steps: int
     generator: torch.Generator
+    input_shape: tuple[int, ...] | None = None
 
 
 @final

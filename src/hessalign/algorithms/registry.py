@@ -8,12 +8,30 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from hessalign._names import UnknownNameError
+from hessalign.algorithms import (
+    adversarial,
+    andmask,
+    arm,
+    coral,
+    fish,
+    fishr,
+    groupdro,
+    hessian,
+    iga,
+    irm,
+    mixup,
+    mldg,
+    mmd,
+    mtl,
+    rsc,
+    sagnet,
+    sandmask,
+    vrex,
+)
 from hessalign.algorithms.erm import Erm, ErmConfig
-from hessalign.algorithms.fishr import Fishr, FishrConfig
 from hessalign.algorithms.hessian import Alignment, AlignmentConfig
-from hessalign.algorithms.irm import Irm, IrmConfig
 from hessalign.algorithms.kinds import AbstractAlgorithm, Setting
-from hessalign.algorithms.vrex import Vrex, VrexConfig
+from hessalign.algorithms.search import SearchSpace
 
 
 @final
@@ -29,6 +47,8 @@ class AlgorithmInfo:
         aligns: What it aligns, in the words of Table 1.
         reference: Who proposed it, and which equation of it this is.
         released: Options by which it follows the released Colored MNIST scripts.
+        search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
+        search_small: What differs from `search` on small images.
     """
 
     name: str
@@ -38,93 +58,242 @@ class AlgorithmInfo:
     aligns: str
     reference: str
     released: Mapping[str, object] = field(default_factory=dict)
+    search: SearchSpace = field(default_factory=dict)
+    search_small: SearchSpace = field(default_factory=dict)
 
 
 _HEMATI = "Hemati et al., 2023"
 _OURS = "this package"
 _RELEASED = {"fidelity": "released"}
+_RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
+"""On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
 
 _ROWS = (
     AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
     AlgorithmInfo(
         "irm",
         "IRM",
-        IrmConfig(),
-        Irm,
+        irm.IrmConfig(),
+        irm.Irm,
         "the optimal scale of the logits",
         "Arjovsky et al., 2019",
+        search=irm.SEARCH,
     ),
     AlgorithmInfo(
         "vrex",
         "V-REx",
-        VrexConfig(),
-        Vrex,
+        vrex.VrexConfig(),
+        vrex.Vrex,
         "loss",
         "Krueger et al., 2021",
         released=_RELEASED,
+        search=vrex.SEARCH,
     ),
     AlgorithmInfo(
         "fishr",
         "Fishr",
-        FishrConfig(),
-        Fishr,
+        fishr.FishrConfig(),
+        fishr.Fishr,
         "error×feature, squared",
         "Ramé et al., 2022",
         released={**_RELEASED, "ema": 0.0},
+        search=fishr.SEARCH,
     ),
     AlgorithmInfo(
         "gradient",
         "Gradient only",
-        AlignmentConfig(hessian=None),
+        AlignmentConfig(beta=5e-3, hessian=None),
         Alignment,
         "error, error×feature",
         f"{_HEMATI}, eq. 17 with α = 0",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.GRADIENT_SEARCH,
     ),
     AlgorithmInfo(
         "hgp",
         "HGP",
-        AlignmentConfig(hessian="product"),
+        AlignmentConfig(alpha=1e-4, beta=5e-3, hessian="product"),
         Alignment,
         "error, error×feature; the Hessian along the gradient",
         f"{_HEMATI}, eq. 17",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.PRODUCT_SEARCH,
     ),
     AlgorithmInfo(
         "hutchinson",
         "Hutchinson",
-        AlignmentConfig(hessian="sampled"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="sampled"),
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
         f"{_HEMATI}, eq. 20",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "expected",
         "Hutchinson, expected",
-        AlignmentConfig(hessian="expected"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
         Alignment,
         "as hutchinson, without sampling",
         f"{_OURS}, expectation of eq. 20",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "diagonal",
         "Exact diagonal",
-        AlignmentConfig(hessian="diagonal"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
         Alignment,
         "error, error×feature; the Hessian's diagonal",
         f"{_OURS}, eq. 20 with the exact diagonal",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "full",
         "Full Hessian",
-        AlignmentConfig(hessian="full"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
         Alignment,
         "error, error×feature, logit, logit×feature, logit×covariance",
         f"{_OURS}, section 3.1",
-        released=_RELEASED,
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
+    ),
+    AlgorithmInfo(
+        "groupdro",
+        "GroupDRO",
+        groupdro.GroupDroConfig(),
+        groupdro.GroupDro,
+        "nothing; the worst mixture of domains",
+        "Sagawa et al., 2020",
+        search=groupdro.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mixup",
+        "Mixup",
+        mixup.MixupConfig(),
+        mixup.Mixup,
+        "nothing; mixtures of two domains",
+        "Zhang et al., 2018; Yan et al., 2020",
+        search=mixup.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mldg",
+        "MLDG",
+        mldg.MldgConfig(),
+        mldg.Mldg,
+        "gradients of all parameters, implicitly",
+        "Li et al., 2018",
+        search=mldg.SEARCH,
+    ),
+    AlgorithmInfo(
+        "coral",
+        "CORAL",
+        coral.CoralConfig(),
+        coral.Coral,
+        "covariance",
+        "Sun & Saenko, 2016",
+        search=coral.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mmd",
+        "MMD",
+        mmd.MmdConfig(),
+        mmd.Mmd,
+        "the distribution of features",
+        "Li et al., 2018",
+        search=mmd.SEARCH,
+    ),
+    AlgorithmInfo(
+        "dann",
+        "DANN",
+        adversarial.AdversarialConfig(),
+        adversarial.Adversarial,
+        "the distribution of features",
+        "Ganin et al., 2016",
+        search=adversarial.SEARCH,
+        search_small=adversarial.SEARCH_SMALL,
+    ),
+    AlgorithmInfo(
+        "cdann",
+        "CDANN",
+        adversarial.AdversarialConfig(conditional=True),
+        adversarial.Adversarial,
+        "the distribution of features given the class",
+        "Li et al., 2018",
+        search=adversarial.SEARCH,
+        search_small=adversarial.SEARCH_SMALL,
+    ),
+    AlgorithmInfo(
+        "mtl",
+        "MTL",
+        mtl.MtlConfig(),
+        mtl.Mtl,
+        "nothing; the head sees the mean feature",
+        "Blanchard et al., 2021",
+        search=mtl.SEARCH,
+    ),
+    AlgorithmInfo(
+        "sagnet",
+        "SagNet",
+        sagnet.SagNetConfig(),
+        sagnet.SagNet,
+        "nothing; the style of features is randomised",
+        "Nam et al., 2021",
+        search=sagnet.SEARCH,
+    ),
+    AlgorithmInfo(
+        "arm",
+        "ARM",
+        arm.ArmConfig(),
+        arm.Arm,
+        "nothing; the network sees the batch",
+        "Zhang et al., 2021",
+    ),
+    AlgorithmInfo(
+        "rsc",
+        "RSC",
+        rsc.RscConfig(),
+        rsc.Rsc,
+        "nothing; telling features are muted",
+        "Huang et al., 2020",
+        search=rsc.SEARCH,
+    ),
+    AlgorithmInfo(
+        "andmask",
+        "AND-mask",
+        andmask.AndMaskConfig(),
+        andmask.AndMask,
+        "signs of the gradients of all parameters",
+        "Parascandolo et al., 2021",
+        search=andmask.SEARCH,
+    ),
+    AlgorithmInfo(
+        "sandmask",
+        "SAND-mask",
+        sandmask.SandMaskConfig(),
+        sandmask.SandMask,
+        "signs and sizes of the gradients of all parameters",
+        "Shahtalebi et al., 2021",
+        search=sandmask.SEARCH,
+    ),
+    AlgorithmInfo(
+        "fish",
+        "Fish",
+        fish.FishConfig(),
+        fish.Fish,
+        "gradients of all parameters, implicitly",
+        "Shi et al., 2021",
+        search=fish.SEARCH,
+    ),
+    AlgorithmInfo(
+        "iga",
+        "IGA",
+        iga.IgaConfig(),
+        iga.Iga,
+        "gradients of all parameters",
+        "Koyama & Yamaguchi, 2020",
+        search=iga.SEARCH,
     ),
 )
 

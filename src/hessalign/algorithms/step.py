@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
+import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head
 from hessalign.curvature.domains import make_domains
+from hessalign.curvature.losses import make_loss
 from hessalign.models import ColouredImages, Network
 
 REMEDY = "Lower the learning rate or the penalty weight."
@@ -40,6 +42,19 @@ class Batch:
     def sizes(self) -> tuple[int, ...]:
         """Samples per domain, in order."""
         return make_domains(self.domain).sizes
+
+    @property
+    def inputs(self) -> Tensor:
+        """The inputs as a tensor: compressed images with all their zeros, one row each."""
+        return self.x if isinstance(self.x, Tensor) else self.x.dense()
+
+    def dense(self) -> Batch:
+        """The same batch with inputs that can be indexed and added.
+
+        Returns:
+            A batch whose inputs are a tensor.
+        """
+        return self if isinstance(self.x, Tensor) else Batch(self.inputs, self.y, self.domain)
 
     def split(self) -> list[Batch]:
         """The domains one by one.
@@ -111,6 +126,29 @@ class Step:
                 bias=head.bias is not None,
             )
         return autograd_head(head, self.z, batch.y, batch.domain, loss=self.loss)
+
+    def risks_of(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, " e"]:
+        """Mean loss of each domain, for algorithms with a forward pass of their own.
+
+        Args:
+            logits: What that made of the batch, domains contiguous.
+
+        Returns:
+            One risk per domain.
+        """
+        values = make_loss(self.loss).values(logits, self.batch.y)
+        return torch.stack([part.mean() for part in values.split(self.batch.sizes)])
+
+    def risk_in(self, domain: Batch) -> Float[Tensor, ""]:
+        """Mean loss of the network as it is now, in one domain.
+
+        Args:
+            domain: The samples of the domain.
+
+        Returns:
+            The risk, from a forward pass of its own.
+        """
+        return make_loss(self.loss).values(self.network(domain.x), domain.y).mean()
 
     def features_by_domain(self) -> list[Float[Tensor, "n d"]]:
         """The features of each domain.

@@ -6,7 +6,7 @@ $$\frac1E \sum_e (L_e - \bar L)^2$$
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
 
 Fidelity = Literal["paper", "released"]
@@ -42,6 +43,12 @@ class VrexConfig:
     def schedule(self) -> PenaltySchedule:
         """How the weight of the penalty changes."""
         return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
+
+
+SEARCH: Final[SearchSpace] = {
+    "penalty_weight": ("vrex_lambda", Power(10, -1, 5)),
+    "anneal_steps": ("vrex_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+}
 
 
 def risk_variance(risk: Float[Tensor, " e"]) -> Float[Tensor, ""]:

@@ -91,7 +91,7 @@ class ShiftedData:
 
 
 def make_shifted_data(
-    shift: Shift,
+    shift: str,
     seed: int,
     *,
     domains: int = 2,

@@ -184,7 +184,8 @@ def make_algorithm_for(config: ColoredMnistConfig, generator: torch.Generator) -
         channels = CHANNELS + extra_channels
         return make_coloured_mlp(channels, PIXELS, config.width, weights, head_factor)
 
-    setting = Setting(make_network, 1, 2, LOSS, config.steps, generator)
+    shape = (CHANNELS, PIXELS)
+    setting = Setting(make_network, 1, 2, LOSS, config.steps, generator, input_shape=shape)
     options = {**find_algorithm(config.algorithm).released, **config.options}
     return make_algorithm(config.algorithm, options, setting)
 

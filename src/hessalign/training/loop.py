@@ -94,17 +94,13 @@ def train(
     Returns:
         One record per evaluation.
     """
-
-    def start_optimizers() -> dict[str, Optimizer]:
-        return make_optimizers(algorithm, config.learning_rate, config.weight_decay)
-
-    state = TrainingState(algorithm, start_optimizers(), sampler, generator)
+    state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
     clock = time.perf_counter() - state.seconds
     with Interruption() as interruption:
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
-                state.optimizers = start_optimizers()
+                state.optimizers = start_optimizers(algorithm, config)
             step = Step(algorithm.network, sampler.draw(), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
@@ -248,7 +244,46 @@ def combine_gradients(
     for parameter, gradient in zip(parameters, combined, strict=True):
         parameter.grad = gradient + 2 * config.l2 * parameter.detach()
     mean = float(risk.detach().mean())
-    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm))}
+    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm).detach())}
+
+
+def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
+    """New optimisers.
+
+    Args:
+        algorithm: The algorithm.
+        config: How to train.
+
+    Returns:
+        By name; those of a step owner regularise by themselves.
+    """
+    optimizers = make_optimizers(algorithm, config.learning_rate, config.weight_decay)
+    if isinstance(algorithm, AbstractStepOwner):
+        for optimizer in optimizers.values():
+            regularize(optimizer, config)
+    return optimizers
+
+
+def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
+    """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
+
+    Step owners differentiate losses of their own, which know of neither.
+
+    Args:
+        optimizer: One of a step owner's, changed in place; each looks at its own parameters only.
+        config: How to train.
+    """
+
+    def before_step(optimizer: Optimizer, *_: object) -> None:
+        groups = optimizer.param_groups
+        moved = [each for group in groups for each in group["params"] if each.grad is not None]
+        if config.l2:
+            for parameter in moved:
+                parameter.grad += 2 * config.l2 * parameter.detach()
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(moved, config.clip)
+
+    optimizer.register_step_pre_hook(before_step)
 
 
 def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:

@@ -42,8 +42,9 @@ def test_plain_training_fails_where_the_invariant_predictor_does_not(shift, doma
         assert data.invariant_accuracy(domain) == pytest.approx(0.8413, abs=0.033)
     pooled = fit(data.source)
     assert min(accuracy(pooled, domain) for domain in data.source) > 0.8
-    # The smallest gap is diversity's with five domains, whose directions cancel in part.
-    assert accuracy(pooled, data.target) < 0.8413 - (0.05 if domains == 5 else 0.2)
+    # Under diversity shift the target's direction is random and may lie near one of the sources'.
+    gap = 0.05 if shift == "diversity" else 0.2
+    assert accuracy(pooled, data.target) < 0.8413 - gap
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
