@@ -1,4 +1,4 @@
-"""Several runs at once, each in a process of its own with a single thread.
+"""Several runs, each with a single thread; those that go on at once have processes of their own.
 
 One thread per process because the threads of several runs fight for the cores: two processes of one
 thread each finish sooner than one process of two, and far sooner where the machine is busy.
@@ -10,6 +10,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -43,6 +44,12 @@ def train_many(
     """
     if jobs < 1:
         raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
+    if jobs == 1:
+        torch.set_num_threads(1)
+        return [
+            train_colored_mnist(config, folder(config), partial(report, config))
+            for config in configs
+        ]
     context = multiprocessing.get_context("spawn")
     with (
         context.Manager() as manager,
