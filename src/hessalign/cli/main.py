@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from hessalign import __version__
-from hessalign.cli import algorithms, demo, train
+from hessalign.cli import algorithms, collect, demo, train
 from hessalign.training import DivergedError
 
-VERBS = (demo, train, algorithms)
+VERBS = (demo, train, collect, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -257,7 +257,7 @@ def _average_cell(table: Table, row: Row) -> Cell:
             values[trial] = float(np.mean(list(present.values())))
         absent = [column for column in table.columns if column not in present]
         if absent and present:
-            problems[trial] = [f"average without {', '.join(absent)}, which have no value"]
+            problems[trial] = [f"no value for {', '.join(absent)}, average of the others"]
         elif absent:
             problems[trial] = [f"no value on any domain of {table.dataset}"]
     reasons = _trial_problems(problems)

@@ -96,7 +96,7 @@ def test_a_missing_pair_of_one_trial():
     assert [cell.trials for cell in cells] == [(0,), (0, 1), (0,)]
     (average,) = table(runs, LEAVE_ONE_OUT, dataset=1).rows[0].cells
     assert average.trials == (0, 1)
-    assert average.reasons == ("trial 1: average without 0, 2, which have no value",)
+    assert average.reasons == ("trial 1: no value for 0, 2, average of the others",)
 
 
 def test_a_sweep_without_pairs():
