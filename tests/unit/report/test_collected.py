@@ -182,3 +182,11 @@ def test_every_format_ends_its_last_line(complete, name):
         text = FORMATS[name](complete, chosen=chosen)
         assert text.endswith("\n")
         assert not text.endswith("\n\n")
+
+
+def test_plain_text_cuts_long_names_as_domainbed_does(tmp_path):
+    name = "AnAlgorithmWithALongName"
+    text = FORMATS["text"](collect(write_sweep(tmp_path, algorithms=[name]), ["oracle"]))
+    rows = [line for line in text.splitlines() if line.startswith("AnAlg")]
+    assert [row.split()[0] for row in rows] == [name[:20], name]
+    assert [len(row) for row in rows] == [5 * 20 + 4 * 2 + 1, 3 * 25 + 2 * 2 + 1]

@@ -50,6 +50,7 @@ def test_finished(found):
         (at([0], steps=3, done=True), "its last record is of step 0, not 2"),
         (at([0, 300], steps=None, checkpoint_freq=None), "its last record is of step 300, not 500"),
         (at([0, 3], steps=4, checkpoint_freq=1, done=True), "it lacks the records of steps 1, 2"),
+        (at([0, 1, 3, 4], steps=5, checkpoint_freq=2), "it lacks the records of steps 2"),
         (at([0, 1000], steps=1001, checkpoint_freq=None), "lacks the records of steps 300, 600, 9"),
         (at([0, 1], steps=2, done=True, unreadable=(2, 5)), "it lost the records of lines 2, 5"),
         (at([0], steps=None, dataset="Mine"), "not marked as done and does not say how many steps"),
