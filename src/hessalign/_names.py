@@ -33,3 +33,19 @@ class UnknownNameError(ValueError):
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, list[object]]]:
         return UnknownNameError, self._arguments
+
+
+def check_name(what: str, name: object, valid: Iterable[object]) -> None:
+    """Refuse a name that is not one of the valid ones.
+
+    Args:
+        what: What the name should be, for example "fidelity".
+        name: What was given.
+        valid: The names that are accepted.
+
+    Raises:
+        UnknownNameError: If it is none of them.
+    """
+    names = list(valid)
+    if name not in names:
+        raise UnknownNameError(what, name, names)

@@ -5,40 +5,75 @@ import re
 import sys
 
 import pytest
+import yaml
 
 from hessalign.algorithms import ALGORITHMS
 from hessalign.cli import main
-from hessalign.cli.train import parse_options
+from hessalign.training import read_records
 
-TINY = ["--train-images", "200", "--test-images", "60", "--steps", "4", "--jump", "2"]
+TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 
 
-def test_train_prints_accuracies_beside_the_papers_and_writes_records(tmp_path, capsys):
+def test_train_prints_accuracies_beside_the_papers_and_keeps_its_runs(tmp_path, capsys):
     folder = tmp_path / "runs"
-    code = main(
-        ["train", "--algorithm", "hgp", *TINY, "--restarts", "2", "--output", str(folder),
-         "--hessian-distance", "alpha=0.5"]
-    )  # fmt: skip
+    command = [
+        "train", "--algorithm", "hgp", *TINY, "--restarts", "2", "--output", str(folder),
+        "hessian_distance=true", "alpha=0.5"
+    ]  # fmt: skip
+    assert main(command) == 0
     captured = capsys.readouterr()
-    assert code == 0
     assert "71.0 ± 1.5" in captured.out
     assert "69.4 ± 1.3" in captured.out
     assert "hgp #0" in captured.err
     assert "hgp #1" in captured.err
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == [
-        "hgp-seed0.config.json", "hgp-seed0.jsonl", "hgp-seed1.config.json", "hgp-seed1.jsonl"
-    ]  # fmt: skip
-    config = json.loads((folder / "hgp-seed1.config.json").read_text())
+    assert sorted(path.name for path in folder.iterdir()) == ["hgp-seed0", "hgp-seed1"]
+    config = json.loads((folder / "hgp-seed1" / "config.json").read_text())
     assert (config["seed"], config["steps"], config["options"]) == (1, 4, {"alpha": 0.5})
-    records = [json.loads(line) for line in (folder / "hgp-seed0.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == [0, 3]
-    assert records[-1]["hessian_distance"] > 0
+    records = read_records(folder / "hgp-seed0" / "records.jsonl")
+    assert [record.step for record in records] == [0, 3]
+    assert records[-1].metrics["hessian_distance"] > 0
+    assert main(command) == 0  # complete runs are read, not repeated
+    again = capsys.readouterr()
+    assert again.out == captured.out
+    assert "hgp #0" not in again.err
 
 
 def test_imbalanced_runs_are_compared_with_table_3(capsys):
-    assert main(["train", "--algorithm", "erm", "--imbalance", "paper", *TINY]) == 0
+    assert main(["train", "--algorithm", "erm", "imbalance=paper", *TINY]) == 0
     assert "16.7 ± 0.1" in capsys.readouterr().out
+
+
+def test_words_override_flags_and_flags_the_file(tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text("algorithm: fishr\nseed: 3\nsteps: 7\ntrain_images: 200\ntest_images: 60\n")
+    assert main(["train", "--config", str(file), "--algorithm", "hgp", "steps=4", "beta=2"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out.split("\n\n")[0])
+    assert printed["dataset"] == "colored_mnist"
+    assert (printed["algorithm"], printed["seed"], printed["steps"]) == ("hgp", 3, 4)
+    assert printed["options"] == {"beta": 2.0}
+
+
+def test_the_printed_configuration_can_be_given_back(tmp_path, capsys):
+    assert main(["train", "--algorithm", "hgp", *TINY, "alpha=1e-3"]) == 0
+    printed = capsys.readouterr().out.split("\n\n")[0]
+    (tmp_path / "run.yaml").write_text(printed)
+    assert main(["train", "--config", str(tmp_path / "run.yaml")]) == 0
+    assert capsys.readouterr().out.split("\n\n")[0] == printed
+
+
+def test_tensorboard_curves_can_be_read(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert main(["train", "--algorithm", "hgp", *TINY, "--tensorboard", str(tmp_path)]) == 0
+    curves = EventAccumulator(str(tmp_path / "hgp-seed0")).Reload()
+    assert {"terms/loss", "terms/hessian", "metrics/test_accuracy"} <= set(curves.Tags()["scalars"])
+    assert [event.step for event in curves.Scalars("terms/loss")] == [0, 3]
+
+
+def test_a_missing_tensorboard_says_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["train", "--algorithm", "erm", *TINY, "--tensorboard", str(tmp_path)]) == 2
+    assert "pip install 'hessalign[tensorboard]'" in capsys.readouterr().err
 
 
 def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys):
@@ -61,21 +96,39 @@ def test_algorithms_lists_every_row(capsys):
     assert [line.split("|")[1].strip() for line in out.splitlines()[2:]] == list(ALGORITHMS)
 
 
+def test_algorithms_can_be_picked_by_pattern(capsys):
+    assert main(["algorithms", "h*", "*mask"]) == 0
+    out = capsys.readouterr().out
+    names = [line.split("|")[1].strip() for line in out.splitlines()[2:]]
+    assert names == ["hgp", "hutchinson", "andmask", "sandmask"]
+
+
+def test_a_pattern_without_match_suggests_a_name(capsys):
+    assert main(["algorithms", "corral"]) == 2
+    assert "Did you mean 'coral'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["--dataset", "colored-mnist"], "Unknown data set .* Did you mean 'colored_mnist'"),
         (["--algorithm", "huchinson"], "Unknown algorithm .* Did you mean 'hutchinson'"),
         (["--restarts", "0"], "Expected --restarts of 1 or more, got 0"),
-        (["--train-images", "1"], "Expected train_images from 4 to 50,000, got 1"),
+        (["--config", "nowhere.yaml"], r"Cannot read nowhere\.yaml: No such file"),
+        (["width=0"], "Expected width of 1 or more, got 0"),
         (["probes"], "Expected KEY=VALUE, got 'probes'"),
-        (["probes=1", "probes=2"], "Expected each option once, got 'probes' twice"),
-        (["probes=many"], "Expected probes as a whole number of 1 or more, got 'many'"),
+        (["probes=1", "probes=2"], "Expected each key once, got 'probes' twice"),
+        (["probes=many"], "Expected probes as a whole number, got 'many'"),
     ],
 )
 def test_mistakes_are_explained(arguments, text, capsys):
     assert main(["train", *TINY, *arguments]) == 2
     assert re.search(text, capsys.readouterr().err)
+
+
+def test_too_few_images(capsys):
+    assert main(["train", "train_images=1", "steps=1"]) == 2
+    assert "Expected train_images from 4 to 50,000, got 1" in capsys.readouterr().err
 
 
 def test_an_unwritable_folder_is_named(tmp_path, capsys):
@@ -85,13 +138,19 @@ def test_an_unwritable_folder_is_named(tmp_path, capsys):
     assert "file" in capsys.readouterr().err
 
 
-def test_interrupt_says_so(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [([], "Nothing was kept: give --output"), (["--output", "runs"], "Run the same command again")],
+)
+def test_interrupt_says_how_to_continue(monkeypatch, capsys, output, text):
     def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hessalign.cli.train.train_colored_mnist", interrupt)
-    assert main(["train", "--algorithm", "erm", *TINY]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert main(["train", "--algorithm", "erm", *TINY, *output]) == 130
+    error = capsys.readouterr().err
+    assert "interrupted" in error
+    assert text in error
 
 
 def test_a_missing_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys):
@@ -99,9 +158,3 @@ def test_a_missing_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys
     arguments = ["demo", "--train-images", "200", "--steps", "2", "--output", str(tmp_path)]
     assert main(arguments) == 2
     assert "pip install 'hessalign[plot]'" in capsys.readouterr().err
-
-
-def test_option_values():
-    assert parse_options(["a=1", "b=0.5", "c=none", "d=True", "e=full"]) == {
-        "a": 1, "b": 0.5, "c": None, "d": True, "e": "full"
-    }  # fmt: skip

@@ -4,13 +4,22 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hessalign.algorithms import make_objective
+from hessalign.algorithms import (
+    Batch,
+    DivergedError,
+    PenaltySchedule,
+    Setting,
+    find_algorithm,
+    make_algorithm,
+)
 from hessalign.models import make_coloured_images, make_coloured_mlp
-from hessalign.training import DivergedError, PenaltySchedule
-from hessalign.training.loop import Batch, LoopConfig, train
+from hessalign.training import FullBatch, LoopConfig, Minibatches, train
+from hessalign.training.colored_mnist import make_evaluation
+from hessalign.training.loop import update
+from hessalign.training.state import make_optimizers
 
 SIZES = (7, 5)
-SCHEDULE = PenaltySchedule(before=1.0, after=50.0, jump=1)
+SCHEDULE = PenaltySchedule(before=1.0, after=50.0, jump=1, rescale=True)
 
 
 def make_case(seed=0):
@@ -72,55 +81,122 @@ def reference_training(kind, steps, l2, learning_rate):
     return network
 
 
+def run(
+    kind, options=None, measure=False, prepare=lambda network, batch: None, report=None, **loop
+):
+    """Train on the case as the Colored MNIST experiment does."""
+    network, batch = make_case()
+    prepare(network, batch)
+    generator = torch.Generator().manual_seed(0)
+    setting = Setting(lambda **_: network, 1, 2, "binary", 1, generator)
+    options = {**find_algorithm(kind).released, **(options or {})}
+    algorithm = make_algorithm(kind, options, setting)
+    config = LoopConfig(
+        **{"steps": 1, "learning_rate": 0.01, "loss": "binary", "schedule": SCHEDULE}
+        | {"evaluate_every": 1, "evaluate_before": True}
+        | loop
+    )
+    evaluate = make_evaluation(batch, batch, measure)
+    records = train(
+        algorithm, FullBatch(batch), evaluate, config, generator, report=report or (lambda r: None)
+    )
+    return network, batch, records
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("kind", ["erm", "gradient", "hgp", "diagonal", "full"])
 def test_parameters_equal_the_reference(kind, steps):
-    network, batch = make_case()
-    objective = make_objective(kind, {}, torch.Generator())
-    config = LoopConfig(steps, 0.01, 0.001, SCHEDULE, 1, hessian_distance=False)
-    train(network, batch, batch, objective, config)
+    network, _, _ = run(kind, steps=steps, l2=0.001)
     expected = reference_training(kind, steps, l2=0.001, learning_rate=0.01)
     for ours, theirs in zip(network.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
-def test_records_describe_the_network_before_the_update():
-    network, batch = make_case()
+def accuracy(network, batch):
     with torch.no_grad():
         correct = (network(batch.x).squeeze(1) > 0).long() == batch.y
-    expected_train = torch.stack([part.double().mean() for part in correct.split(SIZES)]).mean()
-    config = LoopConfig(1, 0.5, 0.0, SCHEDULE, 1, hessian_distance=True)
-    (record,) = train(network, batch, batch, make_objective("erm", {}, torch.Generator()), config)
+    return float(torch.stack([part.double().mean() for part in correct.split(SIZES)]).mean())
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_records_describe_the_network_before_or_after_the_update(before):
+    untrained, batch = make_case()
+    trained, _, (record,) = run("erm", learning_rate=0.5, evaluate_before=before, measure=True)
+    expected = accuracy(untrained if before else trained, batch)
+    assert accuracy(untrained, batch) != accuracy(trained, batch)
     assert record.step == 0
-    assert record.train_accuracy == pytest.approx(float(expected_train))
-    assert record.test_accuracy == pytest.approx(float(correct.double().mean()))
-    assert record.hessian_distance > 0
+    assert record.metrics["train_accuracy"] == pytest.approx(expected)
+    assert record.metrics["test_accuracy"] == pytest.approx(expected)
+    assert record.metrics["hessian_distance"] > 0
 
 
 @pytest.mark.parametrize(("steps", "every", "expected"), [(5, 2, [0, 2, 4]), (6, 4, [0, 4, 5])])
 def test_evaluates_at_multiples_and_at_the_last_step(steps, every, expected):
-    network, batch = make_case()
-    config = LoopConfig(steps, 0.01, 0.0, SCHEDULE, every, hessian_distance=False)
     seen = []
-    records = train(
-        network, batch, batch, make_objective("erm", {}, torch.Generator()), config, seen.append
-    )
+    _, _, records = run("erm", steps=steps, evaluate_every=every, report=seen.append)
     assert [record.step for record in records] == expected
     assert seen == records
 
 
 def test_divergence_names_the_step():
-    network, batch = make_case()
-    config = LoopConfig(5, 1e200, 0.0, SCHEDULE, 1, hessian_distance=False)
     with pytest.raises(DivergedError, match=r"not finite at step 1\b.*Lower the learning rate"):
-        train(network, batch, batch, make_objective("full", {}, torch.Generator()), config)
+        run("full", steps=5, learning_rate=1e200)
 
 
 def test_divergence_names_the_term():
-    network, batch = make_case()
-    config = LoopConfig(1, 0.1, 0.0, SCHEDULE, 1, hessian_distance=False)
-    with torch.no_grad():
-        network.head.weight.fill_(0.0)
-        batch.x.lit.mul_(1e100)
+    def prepare(network, batch):
+        with torch.no_grad():
+            network.head.weight.fill_(0.0)
+            batch.x.lit.mul_(1e100)
+
     with pytest.raises(DivergedError, match=r"step 0: hessian = (inf|nan)"):
-        train(network, batch, batch, make_objective("full", {"beta": 0}, torch.Generator()), config)
+        run("full", {"beta": 0}, prepare=prepare)
+
+
+def test_the_gradient_is_clipped():
+    """With plain averages Adam's first step has the length of the learning rate, clipped or not."""
+    network, batch = make_case()
+    setting = Setting(lambda **_: network, 1, 2, "binary", 1, torch.Generator())
+    algorithm = make_algorithm("erm", {}, setting)
+    config = LoopConfig(1, 0.1, "binary", clip=1e-3)
+    from hessalign.algorithms import Step
+
+    update(algorithm, Step(network, batch, 0, "binary"), make_optimizers(algorithm, 0.1, 0), config)
+    norm = torch.cat([p.grad.flatten() for p in network.parameters()]).norm()
+    assert float(norm) == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_the_optimiser_starts_afresh_at_the_jump():
+    """At the jump Adam forgets: its first step has the length of the learning rate again."""
+
+    def travelled(reset):
+        schedule = PenaltySchedule(1.0, 1.0, 2, reset=reset)
+        before, _, _ = run("erm", steps=2, schedule=schedule, l2=0.3)
+        after, _, _ = run("erm", steps=3, schedule=schedule, l2=0.3)
+        return (after.head.weight - before.head.weight).detach().abs()
+
+    assert torch.allclose(travelled(True), torch.full((1, 6), 0.01).double(), rtol=1e-3)
+    assert not torch.allclose(travelled(False), torch.full((1, 6), 0.01).double(), rtol=1e-3)
+
+
+def test_minibatches_draw_from_their_own_domain_and_can_be_put_back():
+    x = [torch.arange(5.0).unsqueeze(1), 10 + torch.arange(3.0).unsqueeze(1)]
+    y = [torch.zeros(5), torch.ones(3)]
+    sampler = Minibatches(x, y, batch_size=4, seed=3)
+    sampler.draw()
+    position = sampler.state_dict()
+    batch = sampler.draw()
+    assert (batch.x[:4] < 5).all()
+    assert (batch.x[4:] >= 10).all()
+    assert batch.y.tolist() == [0.0] * 4 + [1.0] * 4
+    other = Minibatches(x, y, batch_size=4, seed=9)
+    other.load_state_dict(position)
+    assert torch.equal(other.draw().x, batch.x)
+    assert not torch.equal(other.draw().x, batch.x)
+
+
+def test_minibatches_refuse_what_cannot_be_drawn():
+    with pytest.raises(ValueError, match="batch size of 1 or more, got 0"):
+        Minibatches([torch.ones(2, 1)], [torch.ones(2)], 0, seed=0)
+    with pytest.raises(ValueError, match="domain 1 has none"):
+        Minibatches([torch.ones(2, 1), torch.ones(0, 1)], [torch.ones(2), torch.ones(0)], 2, seed=0)

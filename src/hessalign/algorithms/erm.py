@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from hessalign.algorithms.objective import ObjectiveTerms
-from hessalign.curvature import HeadStatistics
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.step import ObjectiveTerms, Step
 
 
 @final
@@ -16,23 +16,26 @@ class ErmConfig:
 
 
 @final
-@dataclass(frozen=True)
-class Erm:
+class Erm(AbstractObjective):
     """Minimise the mean risk over domains.
 
     Args:
         config: Nothing to configure.
+        setting: What to train on.
     """
 
-    config: ErmConfig
+    def __init__(self, config: ErmConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
 
-    def __call__(self, statistics: HeadStatistics) -> ObjectiveTerms:
+    def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk.
 
         Args:
-            statistics: Statistics of the head on one batch.
+            step: The current step.
 
         Returns:
             A loss without penalty.
         """
-        return ObjectiveTerms(statistics.risk.mean())
+        return ObjectiveTerms(step.statistics.risk.mean())

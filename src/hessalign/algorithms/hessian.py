@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
-import torch
-
-from hessalign._names import UnknownNameError
-from hessalign.algorithms.objective import ObjectiveTerms
+from hessalign._names import check_name
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
+from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.penalties import HESSIAN_KINDS, MEAN, POOLED, HessianKind, Target
-from hessalign.curvature import HeadStatistics
 
 Fidelity = Literal["paper", "released"]
 
@@ -54,42 +54,70 @@ class AlignmentConfig:
                 raise ValueError(
                     f"Expected {name} as a finite number of 0 or more, got {weight!r}."
                 )
-        if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
-            raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
+        check_name("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if not (isinstance(self.probes, int) and self.probes >= 1):
             raise ValueError(
                 f"Expected probes as a whole number of 1 or more, got {self.probes!r}."
             )
         if not isinstance(self.shared_probes, bool):
             raise ValueError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
-        if self.fidelity not in get_args(Fidelity):
-            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+        if self.beta == 0 and (self.alpha == 0 or self.hessian is None):
+            raise ValueError(
+                "Expected something to align, but the weights of both terms are 0: raise alpha or "
+                "beta, or use the algorithm 'erm'."
+            )
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """No annealing: α and β are the weights."""
+        return PenaltySchedule()
+
+
+# Bounds in the paper's order; a draw depends on it.
+PRODUCT_SEARCH: Final[SearchSpace] = {
+    "alpha": ("penalty_alpha", Power(10, -3, -5)),
+    "beta": ("penalty_beta", Power(10, -1, -3)),
+}
+"""For HGP, in the paper and in its code."""
+
+# The paper's code draws 10^U(4, 1) and 10^U(6, 2) instead.
+DIAGONAL_SEARCH: Final[SearchSpace] = {
+    "alpha": ("penalty_alpha", Power(10, -1, -3)),
+    "beta": ("penalty_beta", Power(10, -2, -4)),
+}
+"""For Hutchinson, in the paper; taken for the exact variants too."""
+
+GRADIENT_SEARCH: Final[SearchSpace] = {"beta": PRODUCT_SEARCH["beta"]}
+"""For the gradient term alone: that of HGP."""
 
 
 @final
-class Alignment:
+class Alignment(AbstractObjective):
     """The penalty as a training objective.
 
     Args:
         config: Weights and variant.
-        generator: Source of the probes, for "sampled".
+        setting: What to train on, and the source of probes.
     """
 
-    def __init__(self, config: AlignmentConfig, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: AlignmentConfig, setting: Setting) -> None:
+        super().__init__()
         self.config = config
-        self.generator = generator
+        self.network = setting.make_network()
+        self.generator = setting.generator
         self.target: Target = MEAN if config.fidelity == "paper" else POOLED
 
-    def __call__(self, statistics: HeadStatistics) -> ObjectiveTerms:
+    def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.
 
         Args:
-            statistics: Statistics of the head on one batch.
+            step: The current step.
 
         Returns:
             The terms; parts "hessian" and "gradient" are dispersions before α and β.
         """
-        config = self.config
+        config, statistics = self.config, step.statistics
         scale = len(statistics.domains) if config.fidelity == "released" else 1
         parts = {}
         if config.hessian is not None and config.alpha > 0:

@@ -12,15 +12,18 @@ with $r$ the derivative of the loss in the logits, so no second backward pass is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 import torch
 from torch import Tensor
 
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.algorithms.objective import ObjectiveTerms
-from hessalign.curvature import LinearHead
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
+from hessalign.algorithms.step import ObjectiveTerms, Step
+from hessalign.curvature import HeadStatistics
 
 Fidelity = Literal["paper", "domainbed"]
 
@@ -28,25 +31,39 @@ Fidelity = Literal["paper", "domainbed"]
 @final
 @dataclass(frozen=True)
 class IrmConfig:
-    """Which estimate of the squared derivative.
+    """Weight of the penalty and which estimate of the squared derivative.
 
     Attributes:
+        penalty_weight: Weight of the penalty after annealing; before it is 1.
+        anneal_steps: Steps before the weight jumps.
         fidelity: "paper" squares the derivative over all samples of a domain. "domainbed"
             multiplies the derivatives over its even and its odd samples, which is unbiased.
     """
 
+    penalty_weight: float = 100.0
+    anneal_steps: int = 500
     fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
-        if self.fidelity not in get_args(Fidelity):
-            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """How the weight of the penalty changes."""
+        return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-def invariance_penalty(statistics: LinearHead, split: bool = False) -> Float[Tensor, ""]:
+SEARCH: Final[SearchSpace] = {
+    "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
+    "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+}
+
+
+def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
     """The IRMv1 penalty.
 
     Args:
-        statistics: The closed-form statistics of a head.
+        statistics: Either backend.
         split: Multiply the derivatives of even and odd samples instead of squaring.
 
     Returns:
@@ -71,24 +88,29 @@ def invariance_penalty(statistics: LinearHead, split: bool = False) -> Float[Ten
 
 
 @final
-@dataclass(frozen=True)
-class Irm:
+class Irm(AbstractObjective):
     """Minimise the mean risk and the IRMv1 penalty.
 
     Args:
         config: Which estimate of the squared derivative.
+        setting: What to train on.
     """
 
-    config: IrmConfig
+    def __init__(self, config: IrmConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
 
-    def __call__(self, statistics: LinearHead) -> ObjectiveTerms:
+    def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.
 
         Args:
-            statistics: Statistics of the head on one batch.
+            step: The current step.
 
         Returns:
             The terms.
         """
-        penalty = invariance_penalty(statistics, split=self.config.fidelity == "domainbed")
-        return ObjectiveTerms(statistics.risk.mean(), penalty)
+        split = self.config.fidelity == "domainbed"
+        return ObjectiveTerms(
+            step.statistics.risk.mean(), invariance_penalty(step.statistics, split)
+        )

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
-import torch
-
 from hessalign._names import UnknownNameError
+from hessalign.algorithms import (
+    adversarial,
+    andmask,
+    arm,
+    coral,
+    fish,
+    fishr,
+    groupdro,
+    hessian,
+    iga,
+    irm,
+    mixup,
+    mldg,
+    mmd,
+    mtl,
+    rsc,
+    sagnet,
+    sandmask,
+    vrex,
+)
 from hessalign.algorithms.erm import Erm, ErmConfig
-from hessalign.algorithms.fishr import Fishr, FishrConfig
 from hessalign.algorithms.hessian import Alignment, AlignmentConfig
-from hessalign.algorithms.irm import Irm, IrmConfig
-from hessalign.algorithms.objective import Objective
-from hessalign.algorithms.vrex import Vrex, VrexConfig
-
-Config = ErmConfig | AlignmentConfig | IrmConfig | VrexConfig | FishrConfig
+from hessalign.algorithms.kinds import AbstractAlgorithm, Setting
+from hessalign.algorithms.search import SearchSpace
 
 
 @final
@@ -28,124 +42,258 @@ class AlgorithmInfo:
     Attributes:
         name: How it is called on the command line and in results.
         title: How it is shown in tables and figures.
-        config: Its default configuration.
-        make: Builds the objective from a configuration and a source of randomness.
+        config: Its default configuration, a frozen dataclass.
+        make: Builds it from a configuration and a setting.
         aligns: What it aligns, in the words of Table 1.
-        equation: Where the paper defines it.
-        reference: Who proposed it.
-        fidelities: Values of its option `fidelity`, if it has one; "paper" is the default.
+        reference: Who proposed it, and which equation of it this is.
+        released: Options by which it follows the released Colored MNIST scripts.
+        search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
+        search_small: What differs from `search` on small images.
     """
 
     name: str
     title: str
-    config: Config
-    make: Callable[[Any, torch.Generator], Objective]
+    config: Any
+    make: Callable[[Any, Setting], AbstractAlgorithm]
     aligns: str
-    equation: str
     reference: str
-    fidelities: tuple[str, ...] = ()
-
-
-def _deterministic(make: Callable[[Any], Objective]) -> Callable[[Any, torch.Generator], Objective]:
-    return lambda config, _: make(config)
+    released: Mapping[str, object] = field(default_factory=dict)
+    search: SearchSpace = field(default_factory=dict)
+    search_small: SearchSpace = field(default_factory=dict)
 
 
 _HEMATI = "Hemati et al., 2023"
-_HESSIAN = "error, error×feature, logit, logit×feature, logit×covariance"
+_OURS = "this package"
+_RELEASED = {"fidelity": "released"}
+_RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
+"""On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
 
 _ROWS = (
-    AlgorithmInfo(
-        "erm", "ERM", ErmConfig(), _deterministic(Erm), "nothing", "eq. 1", "Vapnik, 1999"
-    ),
+    AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
     AlgorithmInfo(
         "irm",
         "IRM",
-        IrmConfig(),
-        _deterministic(Irm),
-        "optimal scale of the logits",
-        "eq. (IRMv1)",
+        irm.IrmConfig(),
+        irm.Irm,
+        "the optimal scale of the logits",
         "Arjovsky et al., 2019",
-        ("paper", "domainbed"),
+        search=irm.SEARCH,
     ),
     AlgorithmInfo(
         "vrex",
         "V-REx",
-        VrexConfig(),
-        _deterministic(Vrex),
+        vrex.VrexConfig(),
+        vrex.Vrex,
         "loss",
-        "V-REx",
         "Krueger et al., 2021",
-        ("paper", "released"),
+        released=_RELEASED,
+        search=vrex.SEARCH,
     ),
     AlgorithmInfo(
         "fishr",
         "Fishr",
-        FishrConfig(),
-        _deterministic(Fishr),
-        "error, error×feature, squared",
-        "Fishr",
+        fishr.FishrConfig(),
+        fishr.Fishr,
+        "error×feature, squared",
         "Ramé et al., 2022",
-        ("paper", "released"),
+        released={**_RELEASED, "ema": 0.0},
+        search=fishr.SEARCH,
     ),
     AlgorithmInfo(
         "gradient",
         "Gradient only",
-        AlignmentConfig(hessian=None),
+        AlignmentConfig(beta=5e-3, hessian=None),
         Alignment,
         "error, error×feature",
-        "eq. 17 with α = 0",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 17 with α = 0",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.GRADIENT_SEARCH,
     ),
     AlgorithmInfo(
         "hgp",
         "HGP",
-        AlignmentConfig(hessian="product"),
+        AlignmentConfig(alpha=1e-4, beta=5e-3, hessian="product"),
         Alignment,
         "error, error×feature; the Hessian along the gradient",
-        "eq. 17",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 17",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.PRODUCT_SEARCH,
     ),
     AlgorithmInfo(
         "hutchinson",
         "Hutchinson",
-        AlignmentConfig(hessian="sampled"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="sampled"),
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
-        "eq. 20",
-        _HEMATI,
-        ("paper", "released"),
+        f"{_HEMATI}, eq. 20",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "expected",
         "Hutchinson, expected",
-        AlignmentConfig(hessian="expected"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
         Alignment,
         "as hutchinson, without sampling",
-        "expectation of eq. 20",
-        "this package",
-        ("paper", "released"),
+        f"{_OURS}, expectation of eq. 20",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "diagonal",
         "Exact diagonal",
-        AlignmentConfig(hessian="diagonal"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
         Alignment,
         "error, error×feature; the Hessian's diagonal",
-        "eq. 20 with the exact diagonal",
-        "this package",
-        ("paper", "released"),
+        f"{_OURS}, eq. 20 with the exact diagonal",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
     ),
     AlgorithmInfo(
         "full",
         "Full Hessian",
-        AlignmentConfig(hessian="full"),
+        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
         Alignment,
-        _HESSIAN,
-        "section 3.1",
-        "this package",
-        ("paper", "released"),
+        "error, error×feature, logit, logit×feature, logit×covariance",
+        f"{_OURS}, section 3.1",
+        released=_RELEASED_WEIGHTS,
+        search=hessian.DIAGONAL_SEARCH,
+    ),
+    AlgorithmInfo(
+        "groupdro",
+        "GroupDRO",
+        groupdro.GroupDroConfig(),
+        groupdro.GroupDro,
+        "nothing; the worst mixture of domains",
+        "Sagawa et al., 2020",
+        search=groupdro.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mixup",
+        "Mixup",
+        mixup.MixupConfig(),
+        mixup.Mixup,
+        "nothing; mixtures of two domains",
+        "Zhang et al., 2018; Yan et al., 2020",
+        search=mixup.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mldg",
+        "MLDG",
+        mldg.MldgConfig(),
+        mldg.Mldg,
+        "gradients of all parameters, implicitly",
+        "Li et al., 2018",
+        search=mldg.SEARCH,
+    ),
+    AlgorithmInfo(
+        "coral",
+        "CORAL",
+        coral.CoralConfig(),
+        coral.Coral,
+        "covariance",
+        "Sun & Saenko, 2016",
+        search=coral.SEARCH,
+    ),
+    AlgorithmInfo(
+        "mmd",
+        "MMD",
+        mmd.MmdConfig(),
+        mmd.Mmd,
+        "the distribution of features",
+        "Li et al., 2018",
+        search=mmd.SEARCH,
+    ),
+    AlgorithmInfo(
+        "dann",
+        "DANN",
+        adversarial.AdversarialConfig(),
+        adversarial.Adversarial,
+        "the distribution of features",
+        "Ganin et al., 2016",
+        search=adversarial.SEARCH,
+        search_small=adversarial.SEARCH_SMALL,
+    ),
+    AlgorithmInfo(
+        "cdann",
+        "CDANN",
+        adversarial.AdversarialConfig(conditional=True),
+        adversarial.Adversarial,
+        "the distribution of features given the class",
+        "Li et al., 2018",
+        search=adversarial.SEARCH,
+        search_small=adversarial.SEARCH_SMALL,
+    ),
+    AlgorithmInfo(
+        "mtl",
+        "MTL",
+        mtl.MtlConfig(),
+        mtl.Mtl,
+        "nothing; the head sees the mean feature",
+        "Blanchard et al., 2021",
+        search=mtl.SEARCH,
+    ),
+    AlgorithmInfo(
+        "sagnet",
+        "SagNet",
+        sagnet.SagNetConfig(),
+        sagnet.SagNet,
+        "nothing; the style of features is randomised",
+        "Nam et al., 2021",
+        search=sagnet.SEARCH,
+    ),
+    AlgorithmInfo(
+        "arm",
+        "ARM",
+        arm.ArmConfig(),
+        arm.Arm,
+        "nothing; the network sees the batch",
+        "Zhang et al., 2021",
+    ),
+    AlgorithmInfo(
+        "rsc",
+        "RSC",
+        rsc.RscConfig(),
+        rsc.Rsc,
+        "nothing; telling features are muted",
+        "Huang et al., 2020",
+        search=rsc.SEARCH,
+    ),
+    AlgorithmInfo(
+        "andmask",
+        "AND-mask",
+        andmask.AndMaskConfig(),
+        andmask.AndMask,
+        "signs of the gradients of all parameters",
+        "Parascandolo et al., 2021",
+        search=andmask.SEARCH,
+    ),
+    AlgorithmInfo(
+        "sandmask",
+        "SAND-mask",
+        sandmask.SandMaskConfig(),
+        sandmask.SandMask,
+        "signs and sizes of the gradients of all parameters",
+        "Shahtalebi et al., 2021",
+        search=sandmask.SEARCH,
+    ),
+    AlgorithmInfo(
+        "fish",
+        "Fish",
+        fish.FishConfig(),
+        fish.Fish,
+        "gradients of all parameters, implicitly",
+        "Shi et al., 2021",
+        search=fish.SEARCH,
+    ),
+    AlgorithmInfo(
+        "iga",
+        "IGA",
+        iga.IgaConfig(),
+        iga.Iga,
+        "gradients of all parameters",
+        "Koyama & Yamaguchi, 2020",
+        search=iga.SEARCH,
     ),
 )
 
@@ -171,25 +319,21 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     return ALGORITHMS[name]
 
 
-def make_objective(
-    name: str, options: Mapping[str, object], generator: torch.Generator
-) -> Objective:
-    """Build an algorithm by name.
+def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401
+    """The configuration of an algorithm.
 
     Args:
         name: A name in `ALGORITHMS`.
-        options: Fields of its configuration that differ from the default.
-        generator: Source of whatever randomness it needs.
+        options: Fields that differ from the default.
 
     Returns:
-        The objective.
+        An instance of the algorithm's own configuration class.
 
     Raises:
         UnknownNameError: If the algorithm has no such option.
 
     Example:
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> make_objective("hutchinson", {"probes": 100}, generator).config.probes
+        >>> make_config("hutchinson", {"probes": 100}).probes
         100
     """
     info = find_algorithm(name)
@@ -197,4 +341,18 @@ def make_objective(
     for option in options:
         if option not in known:
             raise UnknownNameError(f"option of algorithm {name!r}", option, known)
-    return info.make(dataclasses.replace(info.config, **options), generator)  # type: ignore[arg-type]
+    return dataclasses.replace(info.config, **options)
+
+
+def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:
+    """Build an algorithm by name.
+
+    Args:
+        name: A name in `ALGORITHMS`.
+        options: Fields of its configuration that differ from the default.
+        setting: What to train on.
+
+    Returns:
+        The algorithm, a module with the network to be trained.
+    """
+    return find_algorithm(name).make(make_config(name, options), setting)

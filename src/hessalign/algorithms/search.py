@@ -39,6 +39,10 @@ class Distribution(Protocol):
         """
 
 
+SearchSpace = Mapping[str, tuple[str, Distribution]]
+"""For fields of an algorithm's configuration: what DomainBed calls it, and its distribution."""
+
+
 @final
 @dataclass(frozen=True)
 class Uniform:

@@ -6,14 +6,16 @@ $$\frac1E \sum_e (L_e - \bar L)^2$$
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Final, Literal, final, get_args
 
 from torch import Tensor
 
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.algorithms.objective import ObjectiveTerms
-from hessalign.curvature import HeadStatistics
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.schedule import PenaltySchedule
+from hessalign.algorithms.search import Power, SearchSpace
+from hessalign.algorithms.step import ObjectiveTerms, Step
 
 Fidelity = Literal["paper", "released"]
 
@@ -21,18 +23,32 @@ Fidelity = Literal["paper", "released"]
 @final
 @dataclass(frozen=True)
 class VrexConfig:
-    """Scale of the penalty.
+    """Weight and scale of the penalty.
 
     Attributes:
+        penalty_weight: Weight of the penalty after annealing; before it is 1.
+        anneal_steps: Steps before the weight jumps.
         fidelity: "paper" for the variance. "released" for the Colored MNIST scripts, which take
             the squared difference of the two risks: E² times the variance.
     """
 
+    penalty_weight: float = 10.0
+    anneal_steps: int = 500
     fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
-        if self.fidelity not in get_args(Fidelity):
-            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """How the weight of the penalty changes."""
+        return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
+
+
+SEARCH: Final[SearchSpace] = {
+    "penalty_weight": ("vrex_lambda", Power(10, -1, 5)),
+    "anneal_steps": ("vrex_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+}
 
 
 def risk_variance(risk: Float[Tensor, " e"]) -> Float[Tensor, ""]:
@@ -48,24 +64,28 @@ def risk_variance(risk: Float[Tensor, " e"]) -> Float[Tensor, ""]:
 
 
 @final
-@dataclass(frozen=True)
-class Vrex:
+class Vrex(AbstractObjective):
     """Minimise the mean risk and its variance over domains.
 
     Args:
         config: Scale of the penalty.
+        setting: What to train on.
     """
 
-    config: VrexConfig
+    def __init__(self, config: VrexConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
 
-    def __call__(self, statistics: HeadStatistics) -> ObjectiveTerms:
+    def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.
 
         Args:
-            statistics: Statistics of the head on one batch.
+            step: The current step.
 
         Returns:
             The terms.
         """
-        scale = len(statistics.domains) ** 2 if self.config.fidelity == "released" else 1
-        return ObjectiveTerms(statistics.risk.mean(), scale * risk_variance(statistics.risk))
+        risk = step.statistics.risk
+        scale = len(risk) ** 2 if self.config.fidelity == "released" else 1
+        return ObjectiveTerms(risk.mean(), scale * risk_variance(risk))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign.report.figures import plot_dynamics
-from hessalign.report.progress import SharedProgress
+from hessalign.report.progress import RunsProgress
 from hessalign.report.published import TABLE_2
 from hessalign.report.tables import accuracy_table
 from hessalign.training import ColoredMnistConfig, train_many
@@ -72,20 +72,18 @@ def run(options: argparse.Namespace) -> None:
     sys.stdout.write(
         INTRODUCTION.format(images=first.train_images, steps=first.steps, jump=first.jump) + "\n"
     )
-    progress = SharedProgress(list(METHODS), options.steps, sys.stderr)
+    progress = RunsProgress(len(METHODS), options.steps, sys.stderr)
     # The slower ones first, so that the processes finish together.
     slowest_first = configs[::-1]
-    runs = train_many(
-        slowest_first, options.jobs, lambda config, record: progress(config.algorithm, record)
-    )[::-1]
+    runs = train_many(slowest_first, options.jobs, progress)[::-1]
     table = accuracy_table(runs, TABLE_2)
     figure = options.output / "colored_mnist.png"
     plot_dynamics(runs, figure, f"Colored MNIST, {first.train_images:,} images, seed {first.seed}")
     (options.output / "colored_mnist.md").write_text(table + "\n")
     erm, *aligned = runs
-    best = max(aligned, key=lambda run: run.records[-1].test_accuracy)
-    erm_accuracy = 100 * erm.records[-1].test_accuracy
-    best_accuracy = 100 * best.records[-1].test_accuracy
+    best = max(aligned, key=lambda run: run.final["test_accuracy"])
+    erm_accuracy = 100 * erm.final["test_accuracy"]
+    best_accuracy = 100 * best.final["test_accuracy"]
     verdict = VERDICT.format(
         erm=erm_accuracy,
         best=best_accuracy,

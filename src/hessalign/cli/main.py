@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from hessalign import __version__
-from hessalign.cli import algorithms, collect, demo, train
-from hessalign.training import DivergedError
+from hessalign.algorithms import DivergedError
+from hessalign.cli import algorithms, collect, demo, reproduce, train
+from hessalign.training import RunFolderError
 
-VERBS = (demo, train, collect, algorithms)
+VERBS = (demo, train, reproduce, collect, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -30,6 +31,25 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line whose `key=value` words may stand between and after flags.
+
+    Args:
+        arguments: The words after `hessalign`; those of the process if None.
+
+    Returns:
+        The options.
+    """
+    parser = make_parser()
+    options, rest = parser.parse_known_args(arguments)
+    entries = [word for word in rest if "=" in word and not word.startswith("-")]
+    if len(entries) < len(rest) or (entries and "entries" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if entries:
+        options.entries += entries
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -39,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 2 for an error the user can mend, 130 after Ctrl-C.
     """
-    options = make_parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         options.run(options)
-    except (ValueError, TypeError, ImportError, OSError, DivergedError) as error:
+    except (ValueError, TypeError, ImportError, OSError, DivergedError, RunFolderError) as error:
         sys.stderr.write(f"hessalign: error: {error}\n")
         return 2
     except KeyboardInterrupt:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
-from hessalign._names import UnknownNameError
-from hessalign.data.colored_mnist import Imbalance
+from hessalign._names import check_name
 from hessalign.report.progress import Progress
 from hessalign.report.published import TABLE_2, TABLE_3
 from hessalign.report.tables import accuracy_table
-from hessalign.training import ColoredMnistConfig, Run, train_colored_mnist
-from hessalign.training.records import write_records
+from hessalign.training import ColoredMnistConfig, Record, train_colored_mnist
+from hessalign.training.configuration import make_configuration, parse_words, read_file
 
 DATASETS: Final = ("colored_mnist",)
-DEFAULTS: Final = ColoredMnistConfig()
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,30 +25,30 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     Args:
         verbs: The parser's verbs.
     """
+    keys = ", ".join(field.name for field in dataclasses.fields(ColoredMnistConfig))
     parser = verbs.add_parser(
         "train",
         help="train one algorithm; the defaults are the published protocol",
         description="Example: hessalign train --dataset colored_mnist --algorithm hutchinson "
-        "--restarts 3 probes=100 fidelity=paper",
+        "--restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
+        epilog=f"Keys: {keys}, and the options of the algorithm (see `hessalign algorithms`). "
+        "Words override flags, and flags override the file.",
     )
     add = parser.add_argument
-    add("--dataset", default=DATASETS[0], help=f"one of: {', '.join(DATASETS)}")
-    add("--algorithm", default=DEFAULTS.algorithm, help="see `hessalign algorithms`")
-    add("--imbalance", choices=get_args(Imbalance), help="an imbalanced version (Table 3)")
+    add("--config", type=Path, metavar="FILE", help="keys and values as YAML")
+    add("--dataset", help=f"one of: {', '.join(DATASETS)}")
+    add("--algorithm", help="see `hessalign algorithms`")
+    add("--seed", type=int, help="of the first restart")
     add("--restarts", type=int, default=1, metavar="N", help="runs with seeds SEED, SEED+1, …")
-    add("--seed", type=int, default=DEFAULTS.seed)
-    add("--steps", type=int, default=DEFAULTS.steps, metavar="N")
-    add("--jump", type=int, default=DEFAULTS.jump, metavar="STEP", help="when the penalty jumps")
-    add("--penalty-weight", type=float, default=DEFAULTS.penalty_weight, metavar="W")
-    add("--learning-rate", type=float, default=DEFAULTS.learning_rate, metavar="LR")
-    add("--width", type=int, default=DEFAULTS.width, metavar="UNITS", help="of hidden layers")
-    add("--l2", type=float, default=DEFAULTS.l2, metavar="W")
-    add("--train-images", type=int, default=DEFAULTS.train_images, metavar="N")
-    add("--test-images", type=int, default=DEFAULTS.test_images, metavar="N")
-    add("--evaluate-every", type=int, default=DEFAULTS.evaluate_every, metavar="STEPS")
-    add("--hessian-distance", action="store_true", help="measure ‖H₁−H₂‖ at every evaluation")
-    add("--output", type=Path, metavar="DIR", help="write records and configuration there")
-    add("options", nargs="*", metavar="KEY=VALUE", help="options of the algorithm")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep records, checkpoints and the model there; the same command continues a run "
+        "that was killed",
+    )
+    add("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
+    add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
     parser.set_defaults(run=run)
 
 
@@ -61,70 +59,81 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        UnknownNameError: If the data set is unknown.
         ValueError: If the number of restarts is not positive.
+        KeyboardInterrupt: Passed on, after saying how to continue.
     """
-    if options.dataset not in DATASETS:
-        raise UnknownNameError("data set", options.dataset, DATASETS)
     if options.restarts < 1:
         raise ValueError(f"Expected --restarts of 1 or more, got {options.restarts}.")
-    algorithm_options = parse_options(options.options)
-    shared = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(ColoredMnistConfig)
-        if field.name not in {"options", "seed"}
-    }
-    published = TABLE_2 if options.imbalance is None else TABLE_3
+    entries = {} if options.config is None else read_file(options.config)
+    flags = {key: getattr(options, key) for key in ("dataset", "algorithm", "seed")}
+    entries |= {key: value for key, value in flags.items() if value is not None}
+    entries |= parse_words(options.entries)
+    check_name("data set", entries.pop("dataset", DATASETS[0]), DATASETS)
+    first = make_configuration(entries)
+    sys.stdout.write(describe(first))
     runs = []
-    for seed in range(options.seed, options.seed + options.restarts):
-        config = ColoredMnistConfig(**shared, options=algorithm_options, seed=seed)
-        progress = Progress(f"{config.algorithm} #{seed}", config.steps, sys.stderr)
-        runs.append(train_colored_mnist(config, progress))
-        if options.output is not None:
-            save(runs[-1], options.output)
+    for seed in range(first.seed, first.seed + options.restarts):
+        config = dataclasses.replace(first, seed=seed)
+        title = f"{config.algorithm} #{seed}"
+        folder = options.output and options.output / f"{config.algorithm}-seed{seed}"
+        report = make_report(title, config.steps, options.tensorboard)
+        try:
+            runs.append(train_colored_mnist(config, folder, report, warn))
+        except KeyboardInterrupt:
+            if folder is None:
+                warn("Nothing was kept: give --output DIR to be able to continue a run.")
+            else:
+                warn(f"Saved in {folder}. Run the same command again to continue.")
+            raise
+    published = TABLE_2 if first.imbalance is None else TABLE_3
     sys.stdout.write(accuracy_table(runs, published) + "\n")
 
 
-def parse_options(words: list[str]) -> dict[str, object]:
-    """Options of an algorithm from `key=value` words.
+def describe(config: ColoredMnistConfig) -> str:
+    """A configuration as YAML, which `--config` reads.
 
     Args:
-        words: The words.
+        config: The configuration.
 
     Returns:
-        Values by key: numbers, true, false and null as in JSON ("none" too), else strings.
-
-    Raises:
-        ValueError: If a word has no `=`, or a key comes twice.
-
-    Example:
-        >>> parse_options(["probes=100", "hessian=expected", "shared_probes=true"])
-        {'probes': 100, 'hessian': 'expected', 'shared_probes': True}
+        Lines of `key: value`.
     """
-    options: dict[str, object] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            raise ValueError(f"Expected KEY=VALUE, got {word!r}.")
-        if key in options:
-            raise ValueError(f"Expected each option once, got {key!r} twice.")
-        lowered = text.lower()
-        try:
-            options[key] = None if lowered == "none" else json.loads(lowered)
-        except json.JSONDecodeError:
-            options[key] = text
-    return options
+    import yaml
+
+    entries = {"dataset": DATASETS[0], **dataclasses.asdict(config)}
+    text: str = yaml.safe_dump(entries, sort_keys=False)
+    return text + "\n"
 
 
-def save(run: Run, folder: Path) -> None:
-    """Write the configuration and the records of a run.
+def make_report(title: str, steps: int, tensorboard: Path | None) -> Callable[[Record], None]:
+    """What shows the records of a run.
 
     Args:
-        run: The run.
-        folder: Where to; files are named after algorithm and seed.
+        title: What is running.
+        steps: Steps of the whole run.
+        tensorboard: Where to log to as well, if anywhere.
+
+    Returns:
+        A function to call with every record.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{run.config.algorithm}-seed{run.config.seed}"
-    config = json.dumps(dataclasses.asdict(run.config), indent=2)
-    (folder / f"{stem}.config.json").write_text(config + "\n")
-    write_records(folder / f"{stem}.jsonl", run.records)
+    progress = Progress(title, steps, sys.stderr)
+    if tensorboard is None:
+        return progress
+    from hessalign.report.tensorboard import TensorBoard
+
+    log = TensorBoard(tensorboard / title.replace(" #", "-seed"))
+
+    def both(record: Record) -> None:
+        progress(record)
+        log(record)
+
+    return both
+
+
+def warn(message: str) -> None:
+    """Tell the user something that is not an error.
+
+    Args:
+        message: What to tell.
+    """
+    sys.stderr.write(f"hessalign: {message}\n")

@@ -84,6 +84,17 @@ class AutogradHead:
             make_risk(z, y) for z, y in zip(self.z.split(sizes), self.y.split(sizes), strict=True)
         ]
 
+    @cached_property
+    def logits(self) -> Float[Tensor, "n k"]:
+        """What the head makes of each sample, domains contiguous."""
+        logits: Tensor = functional_call(self.head, self._parameters(self.theta), (self.z,))
+        return logits.reshape(len(self.z), -1).to(accumulation_dtype(self.z.device))
+
+    @cached_property
+    def error(self) -> Float[Tensor, "n k"]:
+        """The first derivative r of each sample's loss in the logits."""
+        return self.loss.error(self.logits, self.y)
+
     def _each_domain(self, statistic: Callable[[Risk], Tensor]) -> Tensor:
         dtype = accumulation_dtype(self.z.device)
         return torch.stack([statistic(risk) for risk in self._risks()]).to(dtype)
@@ -97,6 +108,19 @@ class AutogradHead:
     def gradient(self) -> Float[Tensor, "e p"]:
         """Gradient of each domain's risk in the head's parameters."""
         return self._each_domain(lambda risk: grad(risk)(self.theta))
+
+    @cached_property
+    def gradient_variance(self) -> Float[Tensor, "e p"]:
+        """Variance over a domain of single samples' gradients."""
+
+        def loss(theta: Tensor, z: Tensor, y: Tensor) -> Tensor:
+            logits = functional_call(self.head, self._parameters(theta), (z.unsqueeze(0),))
+            return self.loss.values(logits.reshape(1, -1), y.unsqueeze(0)).squeeze(0)
+
+        slopes = vmap(grad(loss), in_dims=(None, 0, 0))(self.theta, self.z, self.y)
+        slopes = slopes.to(accumulation_dtype(self.z.device))
+        parts = slopes.split(self.domains.sizes)
+        return torch.stack([part.var(0, correction=0) for part in parts])
 
     @cached_property
     def hessian(self) -> Float[Tensor, "e p p"]:

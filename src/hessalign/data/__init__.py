@@ -14,5 +14,8 @@ from hessalign.data.colored_mnist import ColoredMnist as ColoredMnist
 from hessalign.data.colored_mnist import make_colored_mnist as make_colored_mnist
 from hessalign.data.mnist14 import Mnist14 as Mnist14
 from hessalign.data.mnist14 import load_mnist14 as load_mnist14
+from hessalign.data.shifts import ShiftedData as ShiftedData
+from hessalign.data.shifts import SyntheticDomain as SyntheticDomain
+from hessalign.data.shifts import make_shifted_data as make_shifted_data
 from hessalign.data.splits import Split as Split
 from hessalign.data.splits import split_domain as split_domain

@@ -36,6 +36,26 @@ class ColouredImages:
     runs: tuple[tuple[int, int], ...]
     shape: tuple[int, int]
 
+    def __len__(self) -> int:
+        return len(self.lit)
+
+    def split(self, sizes: tuple[int, ...]) -> list[ColouredImages]:
+        """Consecutive parts, as `Tensor.split` gives them.
+
+        Args:
+            sizes: Images in each part; they add up to all.
+
+        Returns:
+            The parts, views of the same memory.
+        """
+        channels = torch.tensor([channel for channel, _ in self.runs])
+        lengths = torch.tensor([length for _, length in self.runs])
+        each = channels.repeat_interleave(lengths).split(sizes)
+        return [
+            ColouredImages(lit, self.pixels, _runs(channel), self.shape)
+            for lit, channel in zip(self.lit.split(sizes), each, strict=True)
+        ]
+
     def dense(self) -> Float[Tensor, "n c_q"]:
         """The images with all their zeros.
 
@@ -70,8 +90,11 @@ def make_coloured_images(
         (tensor([[1.]]), tensor([[0., 0., 0., 1.]]))
     """
     pixels = (grey != 0).any(0).nonzero().squeeze(1)
-    runs = tuple((int(key), len(list(group))) for key, group in groupby(channel.tolist()))
-    return ColouredImages(grey[:, pixels], pixels, runs, (channels, grey.shape[1]))
+    return ColouredImages(grey[:, pixels], pixels, _runs(channel), (channels, grey.shape[1]))
+
+
+def _runs(channel: Int[Tensor, " n"]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(key), len(list(group))) for key, group in groupby(channel.tolist()))
 
 
 @final
@@ -100,7 +123,8 @@ class ColouredLayers(nn.Module):
             One row per image; the same function for both kinds of input.
         """
         if isinstance(x, Tensor):
-            return self.second(self.first(x.flatten(1)).relu()).relu()
+            features: Tensor = self.second(self.first(x.flatten(1)).relu()).relu()
+            return features
         weights = self.first.weight.view(-1, *self.shape)[:, :, x.pixels].transpose(0, 1)
         return relu_layers(
             x.lit, x.runs, weights, self.first.bias, self.second.weight, self.second.bias

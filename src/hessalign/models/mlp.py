@@ -9,7 +9,9 @@ from hessalign.models.coloured import ColouredLayers
 from hessalign.models.network import Network
 
 
-def make_coloured_mlp(channels: int, size: int, width: int, generator: torch.Generator) -> Network:
+def make_coloured_mlp(
+    channels: int, size: int, width: int, generator: torch.Generator, head_factor: int = 1
+) -> Network:
     """Two hidden ReLU layers and one logit; the hidden layers are the featurizer.
 
     Weights are drawn uniformly after Glorot and Bengio (2010), biases start at 0.
@@ -19,6 +21,7 @@ def make_coloured_mlp(channels: int, size: int, width: int, generator: torch.Gen
         size: Pixels of a channel.
         width: Width of both hidden layers.
         generator: Source of the initial weights.
+        head_factor: How many times the features the head receives.
 
     Returns:
         The network, for dense images or `ColouredImages`.
@@ -29,7 +32,7 @@ def make_coloured_mlp(channels: int, size: int, width: int, generator: torch.Gen
         306151
     """
     featurizer = ColouredLayers(channels, size, width)
-    head = nn.Linear(width, 1)
+    head = nn.Linear(head_factor * width, 1)
     for layer in (featurizer.first, featurizer.second, head):
         nn.init.xavier_uniform_(layer.weight, generator=generator)
         nn.init.zeros_(layer.bias)

@@ -12,7 +12,7 @@ Indices: n sample, q input, h hidden unit, d feature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -55,8 +55,7 @@ def relu_layers(
         tensor([[3.],
                 [4.]])
     """
-    z: Tensor = _ReluLayers.apply(x, runs, first, first_bias, second, second_bias)
-    return z
+    return _relu_layers(x, runs, first, first_bias, second, second_bias)
 
 
 def _blocks(runs: Runs) -> Iterator[tuple[int, slice]]:
@@ -70,7 +69,7 @@ def _blocks(runs: Runs) -> Iterator[tuple[int, slice]]:
 class _ReluLayers(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Any,  # noqa: ANN401 - torch's context has no public type
         x: Tensor,
         runs: Runs,
         first: Tensor,
@@ -88,7 +87,11 @@ class _ReluLayers(torch.autograd.Function):
         return z
 
     @staticmethod
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (dz,) = grad_outputs
         x, first, first_bias, second, second_bias, hidden, z = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
             parameters = (first, first_bias, second, second_bias)
@@ -104,6 +107,9 @@ class _ReluLayers(torch.autograd.Function):
             d_first[index].addmm_(d_sum.T, x[rows])
             d_first_bias += d_sum.sum(0)
         return None, None, d_first, d_first_bias, d_second, d_second_bias
+
+
+_relu_layers: Callable[..., Tensor] = _ReluLayers.apply
 
 
 def _plain(

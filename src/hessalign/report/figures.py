@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from hessalign.training import Run
 
 COLOURS = {
     "erm": "#666666",
+    "irm": "#b8860b",
+    "vrex": "#8c6bb1",
+    "fishr": "#b2182b",
     "gradient": "#cc79a7",
     "hgp": "#e69f00",
     "hutchinson": "#0072b2",
@@ -46,9 +49,10 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
         name = run.config.algorithm
         steps = [record.step for record in run.records]
         style = {"color": COLOURS.get(name), "label": ALGORITHMS[name].title, "linewidth": 1.8}
-        left.plot(steps, [100 * record.test_accuracy for record in run.records], **style)
-        measured = [r for r in run.records if r.hessian_distance is not None]
-        right.plot([r.step for r in measured], [r.hessian_distance for r in measured], **style)
+        left.plot(steps, [100 * record.metrics["test_accuracy"] for record in run.records], **style)
+        measured = [r for r in run.records if "hessian_distance" in r.metrics]
+        distances = [r.metrics["hessian_distance"] for r in measured]
+        right.plot([r.step for r in measured], distances, **style)
     left.axhline(75, color="black", linewidth=0.8, linestyle=":")
     left.annotate(
         "best without colour: 75 %",
@@ -79,6 +83,220 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
         frameon=False,
     )
     figure.suptitle(title, fontsize=11)
+    _save(pyplot, figure, path)
+
+
+def _save(pyplot: Any, figure: Any, path: Path) -> None:  # noqa: ANN401
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=160)
+    metadata = {"Date": None} if path.suffix == ".svg" else None  # the same bytes every time
+    figure.savefig(path, dpi=160, metadata=metadata)
     pyplot.close(figure)
+
+
+def _tidy(axes: Any) -> None:  # noqa: ANN401
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def plot_accuracies(versions: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Training and OOD accuracy of every method and restart, published values beside them.
+
+    Args:
+        versions: By title, rows with "method", "algorithm", "train" and "test" values, and
+            "published" if there is such a row.
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    rows = max(len(entries) for entries in versions.values())
+    figure, all_axes = pyplot.subplots(
+        1,
+        len(versions),
+        figsize=(5.2 * len(versions) + 2.2, 0.36 * rows + 1.7),
+        layout="constrained",
+        squeeze=False,
+        sharey=len({tuple(e["method"] for e in entries) for entries in versions.values()}) == 1,
+    )
+    for axes, (title, entries) in zip(all_axes[0], versions.items(), strict=True):
+        for y, entry in enumerate(entries):
+            colour = COLOURS.get(entry["algorithm"])
+            axes.plot(entry["test"], [y] * len(entry["test"]), "o", color=colour, alpha=0.75)
+            axes.plot(entry["train"], [y] * len(entry["train"]), "|", color=colour, markersize=11)
+            if "published" in entry:
+                paper = entry["published"]
+                bar = {"fmt": "D", "color": "black", "markerfacecolor": "white", "markersize": 4.5}
+                axes.errorbar(
+                    [paper["test"]], [y + 0.28], xerr=[paper["test_std"]], capsize=2, **bar
+                )
+        axes.axvline(75, color="black", linewidth=0.8, linestyle=":")
+        axes.set_yticks(range(len(entries)), [entry["method"] for entry in entries])
+        axes.set_ylim(len(entries) - 0.4, -0.6)
+        axes.set(xlabel="accuracy (%)", title=title, xlim=(0, 100))
+        _tidy(axes)
+    handles = [
+        pyplot.Line2D([], [], marker="o", linestyle="", color="grey", label="OOD, one run"),
+        pyplot.Line2D(
+            [], [], marker="|", markersize=11, linestyle="", color="grey", label="training, one run"
+        ),
+        pyplot.Line2D(
+            [], [], marker="D", linestyle="", color="black", markerfacecolor="white",
+            label="OOD, published mean ± std",
+        ),
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    _save(pyplot, figure, path)
+
+
+def plot_distance_against(groups: Mapping[tuple[str, str], Sequence[Run]], path: Path) -> None:
+    """Hessian distance against OOD accuracy and OOD loss, one point per evaluation (Figure 3).
+
+    Args:
+        groups: Runs by version of the data and algorithm.
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    titles = list(dict.fromkeys(title for title, _ in groups))
+    figure, grid = pyplot.subplots(
+        2, max(1, len(titles)), figsize=(3.6 * max(1, len(titles)), 5.4),
+        layout="constrained", squeeze=False,
+    )  # fmt: skip
+    for (title, algorithm), runs in groups.items():
+        column = titles.index(title)
+        for row, (metric, scale) in enumerate((("test_accuracy", 100.0), ("test_loss", 1.0))):
+            axes = grid[row][column]
+            points = [
+                (record.metrics["hessian_distance"], scale * record.metrics[metric])
+                for run in runs
+                for record in run.records
+                if record.step >= run.config.jump
+            ]
+            style = {"s": 9, "alpha": 0.6, "color": COLOURS.get(algorithm), "linewidths": 0}
+            axes.scatter(*zip(*points, strict=True), label=ALGORITHMS[algorithm].title, **style)
+            axes.set_xscale("log")
+            _tidy(axes)
+        grid[0][column].set_title(title, fontsize=9)
+        grid[1][column].set_xlabel(r"$\|H_1-H_2\|_F$")
+    grid[0][0].set_ylabel("OOD accuracy (%)")
+    grid[1][0].set_ylabel("OOD loss")
+    _shared_legend(figure, grid[0])
+    _save(pyplot, figure, path)
+
+
+def _shared_legend(figure: Any, row: Any) -> None:  # noqa: ANN401
+    entries: dict[str, Any] = {}
+    for axes in row:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=max(1, len(entries)),
+        frameon=False,
+    )
+
+
+def plot_distances(groups: Mapping[tuple[str, str], Sequence[Run]], path: Path) -> None:
+    """Hessian distance along training: the mean over restarts and their range (Figure 4).
+
+    Args:
+        groups: Runs by version of the data and algorithm.
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    styles = ("-", "--", ":")
+    titles = list(dict.fromkeys(title for title, _ in groups))
+    for (title, algorithm), runs in groups.items():
+        steps = [record.step for record in runs[0].records]
+        curves = [[r.metrics["hessian_distance"] for r in run.records] for run in runs]
+        columns = list(zip(*curves, strict=True))
+        colour = COLOURS.get(algorithm)
+        label = f"{ALGORITHMS[algorithm].title}, {title}"
+        line = styles[titles.index(title) % len(styles)]
+        means = [sum(values) / len(values) for values in columns]
+        axes.plot(steps, means, line, color=colour, label=label)
+        axes.fill_between(
+            steps,
+            *zip(*[(min(c), max(c)) for c in columns], strict=True),
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+    if groups:
+        jump = next(iter(groups.values()))[0].config.jump
+        axes.axvline(jump, color="black", linewidth=0.8, alpha=0.5)
+    axes.set(xlabel="step", ylabel=r"Hessian distance $\|H_1-H_2\|_F$", yscale="log")
+    _tidy(axes)
+    axes.legend(frameon=False, fontsize=8)
+    _save(pyplot, figure, path)
+
+
+def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Accuracy and loss against the correlation of colour and label, one line per method.
+
+    Args:
+        entries: Rows with "method", "algorithm", and values at both ends: "agree", "oppose",
+            "agree_loss", "oppose_loss".
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.4, 4.2), layout="constrained")
+    seen: set[str] = set()
+    for entry in entries:
+        style = {"color": COLOURS.get(entry["algorithm"]), "label": entry["method"]}
+        style["linestyle"] = "--" if entry["algorithm"] in seen else "-"
+        seen.add(entry["algorithm"])
+        for axes, suffix in ((left, ""), (right, "_loss")):
+            ends = [sum(entry[key + suffix]) / entry["runs"] for key in ("oppose", "agree")]
+            axes.plot((-1, 1), ends, **style)
+    left.axhline(75, color="black", linewidth=0.8, linestyle=":")
+    left.set(ylabel="accuracy (%)", ylim=(0, 100))
+    right.set(ylabel="loss", yscale="log")
+    for axes in (left, right):
+        axes.set_xlabel("correlation of colour and label")
+        for rho in (0.6, 0.8):
+            axes.axvline(rho, color="black", linewidth=0.6, alpha=0.4)
+        axes.axvline(-0.8, color="black", linewidth=0.6, alpha=0.4, linestyle="--")
+        _tidy(axes)
+    left.annotate("training\ndomains", (0.7, 3), ha="center", fontsize=8)
+    left.annotate("unseen\ndomain", (-0.8, 3), ha="center", fontsize=8)
+    figure.legend(
+        *left.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
+        fontsize=8,
+    )
+    _save(pyplot, figure, path)
+
+
+def plot_attack(
+    epsilons: Sequence[float], entries: Sequence[Mapping[str, Any]], path: Path
+) -> None:
+    """Accuracy against the amplitude of a perturbation: the mean and the range over restarts.
+
+    Args:
+        epsilons: Amplitudes.
+        entries: Rows with "method", "algorithm", and "accuracy", a list per restart.
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for entry in entries:
+        columns = list(zip(*entry["accuracy"], strict=True))
+        colour = COLOURS.get(entry["algorithm"])
+        axes.plot(epsilons, [sum(c) / len(c) for c in columns], color=colour, label=entry["method"])
+        axes.fill_between(
+            epsilons,
+            [min(c) for c in columns],
+            [max(c) for c in columns],
+            color=colour,
+            alpha=0.15,
+            linewidth=0,
+        )
+    axes.set(
+        xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
+    )
+    _tidy(axes)
+    axes.legend(frameon=False, fontsize=8)
+    _save(pyplot, figure, path)

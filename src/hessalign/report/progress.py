@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final, TextIO, final
 
-from hessalign.training import Record
+from hessalign.training import ColoredMnistConfig, Record
 
 SECONDS_BETWEEN_LINES: Final = 10.0
 
@@ -21,69 +21,91 @@ def describe(record: Record, steps: int) -> str:
         Step, accuracies, loss terms, Hessian distance, speed and time left.
 
     Example:
-        >>> record = Record(9, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, None, 3.0)
+        >>> terms = {"loss": 0.7, "risk": 0.5, "penalty": 0.1, "hessian": 0.1}
+        >>> record = Record(9, 3.0, terms, {"train_accuracy": 0.8, "test_accuracy": 0.2})
         >>> print(describe(record, 20))
-        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.0 steps/s  3 s left
+        step  10/20  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  3.3 steps/s  3 s left
     """
     done = record.step + 1
-    parts = [
-        f"step {done:>{len(str(steps)) + 1}}/{steps}",
-        f"train {100 * record.train_accuracy:.1f} %",
-        f"OOD {100 * record.test_accuracy:.1f} %",
-        f"risk {record.risk:.3f}",
-        *(f"{name} {value:.1e}" for name, value in record.parts.items()),
-    ]
-    if record.hessian_distance is not None:
-        parts.append(f"‖H₁−H₂‖ {record.hessian_distance:.2e}")
-    if record.step > 0:
-        rate = record.step / record.seconds
+    parts = [f"step {done:>{len(str(steps)) + 1}}/{steps}"]
+    for name, title in (("train_accuracy", "train"), ("test_accuracy", "OOD")):
+        if name in record.metrics:
+            parts.append(f"{title} {100 * record.metrics[name]:.1f} %")
+    for name, value in record.terms.items():
+        if name not in {"loss", "penalty"}:
+            parts.append(f"{name} {value:.3f}" if name == "risk" else f"{name} {value:.1e}")
+    if "hessian_distance" in record.metrics:
+        parts.append(f"‖H₁−H₂‖ {record.metrics['hessian_distance']:.2e}")
+    if record.seconds > 0:
+        rate = done / record.seconds
         parts += [f"{rate:.1f} steps/s", f"{(steps - done) / rate:.0f} s left"]
     return "  ".join(parts)
 
 
 @final
-class SharedProgress:
-    """Shows several runs that go on at the same time.
+class RunsProgress:
+    """Shows many runs, some of which go on at the same time.
 
     Args:
-        titles: What is running, in the order to show.
+        total: How many runs.
         steps: Steps of each run.
         stream: Where to write; a terminal gets one line for all that is rewritten in place.
     """
 
-    def __init__(self, titles: list[str], steps: int, stream: TextIO) -> None:
-        self.newest: dict[str, Record | None] = dict.fromkeys(titles)
+    def __init__(self, total: int, steps: int, stream: TextIO) -> None:
+        self.total = total
         self.steps = steps
         self.stream = stream
         self.live = stream.isatty()
         self.start = time.monotonic()
-        self.last = dict.fromkeys(titles, self.start)
+        self.newest: dict[str, Record] = {}
+        self.begun: dict[str, int] = {}
+        self.finished = 0
+        self.last = self.start
+        self.width = 0
 
-    def __call__(self, title: str, record: Record) -> None:
+    def __call__(self, config: ColoredMnistConfig, record: Record) -> None:
         """Show a record.
 
         Args:
-            title: Which run it belongs to.
+            config: The run it belongs to.
             record: Its newest record.
         """
+        title = f"{config.imbalance or ''} {config.algorithm} #{config.seed}".strip()
+        self.begun.setdefault(title, record.step)
         self.newest[title] = record
         finished = record.step + 1 >= self.steps
+        if finished:
+            self.finished += 1
+            del self.newest[title]
         now = time.monotonic()
         if self.live:
-            states = [self._state(name) for name in self.newest]
-            self.stream.write("\r" + "   ".join(states) + f"   {now - self.start:.0f} s ")
-            if all(r is not None and r.step + 1 >= self.steps for r in self.newest.values()):
-                self.stream.write("\n")
-        elif finished or now - self.last[title] >= SECONDS_BETWEEN_LINES:
-            self.stream.write(f"{title:<12} {describe(record, self.steps)}\n")
-            self.last[title] = now
+            line = "   ".join([self._summary(now), *map(self._state, self.newest)])
+            end = "\n" if self.finished == self.total else ""
+            self.stream.write("\r" + line.ljust(self.width) + end)
+            self.width = len(line)
+        elif finished or now - self.last >= SECONDS_BETWEEN_LINES:
+            self.stream.write(f"{self._summary(now)}   {title} {describe(record, self.steps)}\n")
+            self.last = now
         self.stream.flush()
+
+    def _summary(self, now: float) -> str:
+        """Runs done and time left, from the steps taken so far in this session."""
+        going = sum(r.step + 1 - self.begun[title] for title, r in self.newest.items())
+        taken = self.finished * self.steps + going
+        left = (self.total * self.steps - taken) * (now - self.start) / max(1, taken)
+        return f"{self.finished}/{self.total} runs, {_duration(left)} left"
 
     def _state(self, title: str) -> str:
         record = self.newest[title]
-        if record is None:
-            return f"{title} waiting"
-        return f"{title} {record.step + 1:>3}/{self.steps} OOD {100 * record.test_accuracy:4.1f} %"
+        accuracy = 100 * record.metrics["test_accuracy"]
+        return f"{title} {record.step + 1:>3}/{self.steps} OOD {accuracy:4.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @final

@@ -82,8 +82,8 @@ def accuracy_table(runs: Sequence[Run], published: dict[str, Accuracy]) -> str:
         rows.append(
             [
                 ALGORITHMS[name].title,
-                mean_and_std([run.records[-1].train_accuracy for run in group]),
-                mean_and_std([run.records[-1].test_accuracy for run in group]),
+                mean_and_std([run.final["train_accuracy"] for run in group]),
+                mean_and_std([run.final["test_accuracy"] for run in group]),
                 f"{paper.train} ± {paper.train_std}" if paper else "–",
                 f"{paper.test} ± {paper.test_std}" if paper else "–",
                 f"{fmean(run.records[-1].seconds for run in group):.0f} s",

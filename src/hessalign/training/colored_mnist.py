@@ -6,22 +6,39 @@ The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unch
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from pathlib import Path
+from statistics import fmean
+from typing import Final, final, get_args
 
 import torch
 
-from hessalign.algorithms import find_algorithm, make_objective
+from hessalign._names import check_name
+from hessalign.algorithms import (
+    AbstractAlgorithm,
+    Batch,
+    PenaltySchedule,
+    Setting,
+    find_algorithm,
+    make_algorithm,
+)
+from hessalign.alignment import distances, inner_products
+from hessalign.curvature import linear_head
 from hessalign.data import ColoredDomain, make_colored_mnist
 from hessalign.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.models import Network, make_coloured_images, make_coloured_mlp
-from hessalign.training.loop import Batch, LoopConfig, train
+from hessalign.training.loop import Evaluate, LoopConfig, train
+from hessalign.training.memory import keep_freed_memory
 from hessalign.training.records import Record
-from hessalign.training.schedule import PenaltySchedule
+from hessalign.training.run_folder import RunFolder
+from hessalign.training.sampling import FullBatch
 
 CHANNELS: Final = 2
 PIXELS: Final = 14 * 14
+LOSS: Final = "binary"
 
 
 @final
@@ -68,6 +85,7 @@ class ColoredMnistConfig:
         for name in ("jump", "penalty_weight", "l2", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
+        check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
         if not self.learning_rate > 0:
             raise ValueError(f"Expected a positive learning_rate, got {self.learning_rate}.")
 
@@ -87,15 +105,25 @@ class Run:
     records: list[Record]
     network: Network
 
+    @property
+    def final(self) -> Mapping[str, float]:
+        """What the last evaluation measured."""
+        return self.records[-1].metrics
+
 
 def train_colored_mnist(
-    config: ColoredMnistConfig, report: Callable[[Record], None] = lambda record: None
+    config: ColoredMnistConfig,
+    folder: Path | None = None,
+    report: Callable[[Record], None] = lambda record: None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> Run:
-    """Run the experiment.
+    """Run the experiment, or continue it.
 
     Args:
         config: What to run.
+        folder: Where to keep records and checkpoints; a complete run there is read, not repeated.
         report: Called with every record as it is made.
+        warn: Called with what the user should know but need not act on.
 
     Returns:
         The records and the trained network.
@@ -106,39 +134,113 @@ def train_colored_mnist(
         >>> [record.step for record in run.records]
         [0, 2]
     """
-    options = {**released_fidelity(config.algorithm), **config.options}
-    objective = make_objective(config.algorithm, options, _generator(config.seed, 1))
+    generator = _generator(config.seed, 1)
+    algorithm = make_algorithm_for(config, generator)
+    loop = make_loop(config)
+    if folder is None:
+        records = _train(config, algorithm, loop, generator, None, report)
+        return Run(config, records, algorithm.network)
+    with RunFolder(folder, dataclasses.asdict(config), warn) as opened:
+        if opened.done:
+            algorithm.load_state_dict(opened.model())
+            return Run(config, opened.records(), algorithm.network)
+        records = _train(config, algorithm, loop, generator, opened, report)
+    return Run(config, records, algorithm.network)
+
+
+def make_loop(config: ColoredMnistConfig) -> LoopConfig:
+    """How the experiment trains.
+
+    Args:
+        config: What to run.
+
+    Returns:
+        The protocol: one loss, Adam, the jump of the penalty weight, evaluation before updates.
+    """
+    return LoopConfig(
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        loss=LOSS,
+        l2=config.l2,
+        schedule=PenaltySchedule(1.0, config.penalty_weight, config.jump, rescale=True),
+        evaluate_every=config.evaluate_every,
+        evaluate_before=True,
+    )
+
+
+def make_algorithm_for(config: ColoredMnistConfig, generator: torch.Generator) -> AbstractAlgorithm:
+    """The algorithm with an untrained network.
+
+    Args:
+        config: What to run.
+        generator: The algorithm's source of randomness.
+
+    Returns:
+        The algorithm, which follows the released scripts where its options do not say otherwise.
+    """
+    weights = _generator(config.seed, 2)
+
+    def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
+        channels = CHANNELS + extra_channels
+        return make_coloured_mlp(channels, PIXELS, config.width, weights, head_factor)
+
+    shape = (CHANNELS, PIXELS)
+    setting = Setting(make_network, 1, 2, LOSS, config.steps, generator, input_shape=shape)
+    options = {**find_algorithm(config.algorithm).released, **config.options}
+    return make_algorithm(config.algorithm, options, setting)
+
+
+def _train(
+    config: ColoredMnistConfig,
+    algorithm: AbstractAlgorithm,
+    loop: LoopConfig,
+    generator: torch.Generator,
+    folder: RunFolder | None,
+    report: Callable[[Record], None],
+) -> list[Record]:
+    keep_freed_memory()
     data = make_colored_mnist(
         config.seed,
         imbalance=config.imbalance,
         train_images=config.train_images,
         test_images=config.test_images,
     )
-    network = make_coloured_mlp(CHANNELS, PIXELS, config.width, _generator(config.seed, 2))
-    loop = LoopConfig(
-        steps=config.steps,
-        learning_rate=config.learning_rate,
-        l2=config.l2,
-        schedule=PenaltySchedule(1.0, config.penalty_weight, config.jump),
-        evaluate_every=config.evaluate_every,
-        hessian_distance=config.hessian_distance,
-    )
-    target = make_batch((data.test,))
-    records = train(network, make_batch(data.train), target, objective, loop, report)
-    return Run(config, records, network)
+    source, target = make_batch(data.train), make_batch((data.test,))
+    evaluate = make_evaluation(source, target, config.hessian_distance)
+    return train(algorithm, FullBatch(source), evaluate, loop, generator, folder, report)
 
 
-def released_fidelity(algorithm: str) -> dict[str, object]:
-    """The option by which an algorithm follows the released Colored MNIST scripts.
+def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Evaluate:
+    """What the experiment measures: accuracy and loss where it trains and where it does not.
 
     Args:
-        algorithm: Its name.
+        source: The training domains.
+        target: The unseen domain.
+        hessian_distance: Whether to measure the largest distance between their Hessians too.
 
     Returns:
-        The option, where the scripts differ from the algorithm's paper.
+        The evaluation; accuracies are means over domains.
     """
-    released = "released" in find_algorithm(algorithm).fidelities
-    return {"fidelity": "released"} if released else {}
+
+    def evaluate(network: Network) -> dict[str, float]:
+        metrics = {}
+        for name, batch in (("train", source), ("test", target)):
+            z = network.features(batch.x)
+            logits = network.head(z)
+            if not bool(logits.sum().isfinite()):
+                return {f"{name}_loss": math.nan}
+            head = linear_head(z, logits, batch.y, batch.domain, loss=LOSS)
+            # An error of more than one half is a wrong decision, whichever the label.
+            right = (head.error.abs() <= 0.5).double().squeeze(1).split(head.domains.sizes)
+            metrics[f"{name}_accuracy"] = fmean(float(part.mean()) for part in right)
+            metrics[f"{name}_loss"] = float(head.risk.mean())
+            if name == "train" and hessian_distance:
+                metrics["hessian_distance"] = float(
+                    distances(inner_products(head, "hessian")).max()
+                )
+        return metrics
+
+    return evaluate
 
 
 def make_batch(domains: tuple[ColoredDomain, ...]) -> Batch:

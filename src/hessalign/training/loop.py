@@ -1,49 +1,41 @@
-"""Full-batch training of a featurizer and head on several domains: one loop, top to bottom.
+"""Training: one loop, top to bottom, for every algorithm.
 
-Indices: n sample, d feature, k output of the head.
+Indices: e domain.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from hessalign._shapes import Float, Int
-from hessalign.algorithms import Objective, ObjectiveTerms
-from hessalign.alignment import distances, inner_products
-from hessalign.curvature import LinearHead, linear_head
-from hessalign.models import ColouredImages, Network
+from hessalign._shapes import Float
+from hessalign.algorithms import (
+    MAIN,
+    AbstractAlgorithm,
+    AbstractGradientRule,
+    AbstractObjective,
+    AbstractStepOwner,
+    DivergedError,
+    PenaltySchedule,
+    Step,
+)
+from hessalign.algorithms.step import REMEDY
+from hessalign.models import Network
+from hessalign.training.interruption import Interruption
 from hessalign.training.records import Record
-from hessalign.training.schedule import PenaltySchedule
+from hessalign.training.run_folder import RunFolder
+from hessalign.training.sampling import Sampler
+from hessalign.training.state import TrainingState, make_optimizers
 
-LOSS: Final = "binary"
-REMEDY: Final = "Lower the learning rate or the penalty weight."
-
-
-@final
-class DivergedError(RuntimeError):
-    """Training met a loss that is not a finite number."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Inputs with targets and domains.
-
-    Attributes:
-        x: Inputs, samples on the first axis.
-        y: Binary labels.
-        domain: The domain of each sample.
-    """
-
-    x: Tensor | ColouredImages
-    y: Int[Tensor, " n"]
-    domain: Int[Tensor, " n"]
+Evaluate = Callable[[Network], Mapping[str, float]]
+"""Measures a network; called in evaluation mode and without a graph."""
 
 
 @final
@@ -54,150 +46,274 @@ class LoopConfig:
     Attributes:
         steps: Updates of the parameters.
         learning_rate: Of Adam.
+        loss: Name of the loss: "cross_entropy", "binary" or "squared".
+        weight_decay: Of Adam.
         l2: Factor of the sum of squares of all parameters, added to the loss.
+        clip: Largest norm of the gradient of all parameters; None does not limit it.
         schedule: Weight of the penalty by step.
         evaluate_every: Evaluate when the step is a multiple of this, and at the last step.
-        hessian_distance: Whether evaluations measure the distance between the domains' Hessians.
+        evaluate_before: Evaluations describe the network before the update of their step, as the
+            published Colored MNIST numbers do, instead of after it, as DomainBed's do.
+        checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
     """
 
     steps: int
     learning_rate: float
-    l2: float
-    schedule: PenaltySchedule
-    evaluate_every: int
-    hessian_distance: bool
+    loss: str
+    weight_decay: float = 0.0
+    l2: float = 0.0
+    clip: float | None = None
+    schedule: PenaltySchedule = field(default_factory=PenaltySchedule)
+    evaluate_every: int = 100
+    evaluate_before: bool = False
+    checkpoint_every: int | None = None
 
 
 def train(
-    network: Network,
-    source: Batch,
-    target: Batch,
-    objective: Objective,
+    algorithm: AbstractAlgorithm,
+    sampler: Sampler,
+    evaluate: Evaluate,
     config: LoopConfig,
+    generator: torch.Generator,
+    folder: RunFolder | None = None,
     report: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
-    """Train on all source samples at every step.
+    """Train an algorithm, or continue where an earlier process stopped.
 
-    Evaluations describe the network before the update of their step, as the published Colored
-    MNIST numbers do.
+    A loss that is not finite raises `DivergedError`; Ctrl-C saves the state before it stops.
 
     Args:
-        network: The network; it is trained in place.
-        source: The training domains.
-        target: The unseen domain, for evaluation only.
-        objective: The algorithm.
+        algorithm: What to train; a module, changed in place.
+        sampler: The source of batches.
+        evaluate: Measures the network.
         config: How to train.
+        generator: The algorithm's source of randomness.
+        folder: Where to keep records and checkpoints; None keeps nothing.
         report: Called with every record as it is made.
 
     Returns:
         One record per evaluation.
-
-    Raises:
-        DivergedError: If the logits or the loss are not finite.
     """
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
-    records: list[Record] = []
-    start = time.perf_counter()
-    for step in range(config.steps):
-        z = network.features(source.x)
-        logits = network.head(z)
-        if not bool(logits.sum().isfinite()):
-            raise DivergedError(f"The logits are not finite at step {step}. {REMEDY}")
-        statistics = linear_head(z, logits, source.y, source.domain, loss=LOSS)
+    state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
+    records = [] if folder is None else folder.resume(state)
+    clock = time.perf_counter() - state.seconds
+    with Interruption() as interruption:
+        for number in range(state.step, config.steps):
+            if config.schedule.starts_afresh(number):
+                state.optimizers = start_optimizers(algorithm, config)
+            step = Step(algorithm.network, sampler.draw(), number, config.loss)
+            due = number % config.evaluate_every == 0 or number == config.steps - 1
 
-        terms = objective(statistics)
-        loss = terms.risk + config.l2 * sum_of_squares(network)
-        if terms.penalty is not None:
-            loss = loss + config.schedule.weight(step) * terms.penalty
-            loss = loss / config.schedule.divisor(step)
-        if not bool(loss.isfinite()):
-            raise DivergedError(describe_divergence(step, terms))
+            metrics = None
+            if due and config.evaluate_before:
+                metrics = measure(algorithm.network, evaluate, number)
+            terms = update(algorithm, step, state.optimizers, config)
+            check_finite(terms, number, folder)
+            state.step = number + 1
 
-        if step % config.evaluate_every == 0 or step == config.steps - 1:
-            seconds = time.perf_counter() - start
-            record = evaluate(network, statistics, target, terms, loss, step, seconds, config)
-            records.append(record)
-            report(record)
-
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+            if due:
+                metrics = metrics or measure(algorithm.network, evaluate, number)
+                state.seconds = time.perf_counter() - clock
+                records.append(Record(number, state.seconds, terms, metrics))
+                report(records[-1])
+            if folder is not None:
+                state.seconds = time.perf_counter() - clock
+                folder.keep(state, records[-1] if due else None, config.checkpoint_every)
+                if interruption.requested:
+                    folder.save(state)
+            interruption.raise_if_requested()
+    if folder is not None:
+        folder.finish(state, records)
     return records
 
 
-def sum_of_squares(network: Network) -> Float[Tensor, ""]:
-    """Squared norm of all parameters.
+@torch.no_grad()
+def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]:
+    """Evaluate a network without leaving a trace on it.
 
     Args:
         network: The network.
+        evaluate: What to measure.
+        step: The current step.
+
+    Returns:
+        The measurements.
+
+    Raises:
+        DivergedError: If one is not finite.
+    """
+    training = network.training
+    network.eval()
+    try:
+        metrics = {name: float(value) for name, value in evaluate(network).items()}
+    finally:
+        network.train(training)
+    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise DivergedError(
+            f"The evaluation is not finite at step {step}: {', '.join(bad)}. {REMEDY}"
+        )
+    return metrics
+
+
+def update(
+    algorithm: AbstractAlgorithm,
+    step: Step,
+    optimizers: Mapping[str, Optimizer],
+    config: LoopConfig,
+) -> dict[str, float]:
+    """One update of all parameters.
+
+    Args:
+        algorithm: The algorithm.
+        step: The current step.
+        optimizers: By name.
+        config: How to train.
+
+    Returns:
+        The terms of the loss before the update.
+
+    Raises:
+        TypeError: If the algorithm is of no known kind.
+    """
+    if isinstance(algorithm, AbstractStepOwner):
+        return algorithm.update(step, optimizers)
+    optimizers[MAIN].zero_grad()
+    if isinstance(algorithm, AbstractGradientRule):
+        terms = combine_gradients(algorithm, step, config)
+    elif isinstance(algorithm, AbstractObjective):
+        terms = differentiate_objective(algorithm, step, config)
+    else:
+        raise TypeError(
+            "Expected an objective, a gradient rule or a step owner, got "
+            f"{type(algorithm).__name__}."
+        )
+    if config.clip is not None:
+        nn.utils.clip_grad_norm_(algorithm.parameters(), config.clip)
+    optimizers[MAIN].step()
+    return terms
+
+
+def differentiate_objective(
+    algorithm: AbstractObjective, step: Step, config: LoopConfig
+) -> dict[str, float]:
+    r"""Leave the gradient of an objective's loss in the parameters.
+
+    The loss is $(\text{risk} + \lambda \|\theta\|^2 + w \cdot \text{penalty}) / \text{divisor}$,
+    with w and the divisor from the schedule; without a penalty nothing is divided.
+
+    Args:
+        algorithm: An objective.
+        step: The current step.
+        config: How to train.
+
+    Returns:
+        The terms of the loss.
+    """
+    terms = algorithm.terms(step)
+    loss = terms.risk
+    if config.l2:
+        loss = loss + config.l2 * sum_of_squares(algorithm)
+    values = {"risk": terms.risk, **terms.parts}
+    if terms.penalty is not None:
+        loss = loss + config.schedule.weight(step.number) * terms.penalty
+        loss = loss / config.schedule.divisor(step.number)
+        values["penalty"] = terms.penalty
+    loss.backward()
+    values["loss"] = loss
+    return {name: float(value.detach()) for name, value in values.items()}
+
+
+def combine_gradients(
+    algorithm: AbstractGradientRule, step: Step, config: LoopConfig
+) -> dict[str, float]:
+    """Leave a gradient rule's combination of the domains' gradients in the parameters.
+
+    Args:
+        algorithm: A gradient rule.
+        step: The current step.
+        config: How to train.
+
+    Returns:
+        The terms of the loss.
+    """
+    parameters = list(algorithm.network.parameters())
+    risk = step.statistics.risk
+    each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
+    combined = algorithm.combine([torch.stack(grads) for grads in zip(*each, strict=True)])
+    for parameter, gradient in zip(parameters, combined, strict=True):
+        parameter.grad = gradient + 2 * config.l2 * parameter.detach()
+    mean = float(risk.detach().mean())
+    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm).detach())}
+
+
+def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
+    """New optimisers.
+
+    Args:
+        algorithm: The algorithm.
+        config: How to train.
+
+    Returns:
+        By name; those of a step owner regularise by themselves.
+    """
+    optimizers = make_optimizers(algorithm, config.learning_rate, config.weight_decay)
+    if isinstance(algorithm, AbstractStepOwner):
+        for optimizer in optimizers.values():
+            regularize(optimizer, config)
+    return optimizers
+
+
+def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
+    """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
+
+    Step owners differentiate losses of their own, which know of neither.
+
+    Args:
+        optimizer: One of a step owner's, changed in place; each looks at its own parameters only.
+        config: How to train.
+    """
+
+    def before_step(optimizer: Optimizer, *_: object) -> None:
+        groups = optimizer.param_groups
+        moved = [each for group in groups for each in group["params"] if each.grad is not None]
+        if config.l2:
+            for parameter in moved:
+                parameter.grad += 2 * config.l2 * parameter.detach()
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(moved, config.clip)
+
+    optimizer.register_step_pre_hook(before_step)
+
+
+def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
+    """Squared norm of all parameters.
+
+    Args:
+        module: The algorithm.
 
     Returns:
         The sum over all parameters, biases included.
     """
-    return torch.stack([parameter.square().sum() for parameter in network.parameters()]).sum()
+    return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
 
 
-def describe_divergence(step: int, terms: ObjectiveTerms) -> str:
-    """Say which term of the loss went bad.
-
-    Args:
-        step: Where it happened.
-        terms: The terms of the loss.
-
-    Returns:
-        A message for the user.
-    """
-    values = {"risk": terms.risk, **terms.parts}
-    bad = [f"{name} = {value.item()}" for name, value in values.items() if not value.isfinite()]
-    return (
-        f"The loss is not finite at step {step}: {', '.join(bad) or 'the parameters diverged'}. "
-        + REMEDY
-    )
-
-
-@torch.no_grad()
-def evaluate(
-    network: Network,
-    statistics: LinearHead,
-    target: Batch,
-    terms: ObjectiveTerms,
-    loss: Float[Tensor, ""],
-    step: int,
-    seconds: float,
-    config: LoopConfig,
-) -> Record:
-    """Measure the network as it is now.
+def check_finite(terms: Mapping[str, float], step: int, folder: RunFolder | None) -> None:
+    """Stop a run whose loss is no longer a number, and say which term went bad.
 
     Args:
-        network: The network.
-        statistics: Its statistics on the source domains.
-        target: The unseen domain.
         terms: The terms of the loss.
-        loss: The loss itself.
         step: The current step.
-        seconds: Time since the start.
-        config: How to train, for what to measure.
+        folder: Where the checkpoint before it is.
 
-    Returns:
-        The record.
+    Raises:
+        DivergedError: If a term is not finite.
     """
-    # An error of more than one half is a wrong decision, whichever the label.
-    wrong = (statistics.error.abs() > 0.5).float().squeeze(1)
-    train_accuracy = torch.stack([1 - w.mean() for w in wrong.split(statistics.domains.sizes)])
-    z = network.features(target.x)
-    unseen = linear_head(z, network.head(z), target.y, target.domain, loss=LOSS)
-    distance = None
-    if config.hessian_distance:
-        distance = float(distances(inner_products(statistics, "hessian")).max())
-    return Record(
-        step=step,
-        loss=float(loss),
-        risk=float(terms.risk),
-        penalty=0.0 if terms.penalty is None else float(terms.penalty),
-        parts={name: float(value) for name, value in terms.parts.items()},
-        train_accuracy=float(train_accuracy.mean()),
-        test_accuracy=float((unseen.error.abs() <= 0.5).float().mean()),
-        test_loss=float(unseen.risk.mean()),
-        hessian_distance=distance,
-        seconds=seconds,
+    bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
+    if not bad:
+        return
+    checkpoint = None if folder is None else folder.newest_checkpoint()
+    before = "" if checkpoint is None else f" The checkpoint before it is {checkpoint}."
+    raise DivergedError(
+        f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}{before}"
     )

@@ -7,8 +7,10 @@ thread each finish sooner than one process of two, and far sooner where the mach
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
 from queue import Empty, Queue
 
 import torch
@@ -19,13 +21,19 @@ from hessalign.training.records import Record
 Report = Callable[[ColoredMnistConfig, Record], None]
 
 
-def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report) -> list[Run]:
+def train_many(
+    configs: Sequence[ColoredMnistConfig],
+    jobs: int,
+    report: Report,
+    folder: Callable[[ColoredMnistConfig], Path | None] = lambda config: None,
+) -> list[Run]:
     """Train several configurations, `jobs` of them at a time.
 
     Args:
         configs: What to run; those that take longest are best named first.
         jobs: Processes.
         report: Called in this process with every record as it is made.
+        folder: Where a run keeps its records and checkpoints, if anywhere.
 
     Returns:
         The runs, in the order of the configurations.
@@ -38,18 +46,33 @@ def train_many(configs: Sequence[ColoredMnistConfig], jobs: int, report: Report)
     context = multiprocessing.get_context("spawn")
     with (
         context.Manager() as manager,
-        ProcessPoolExecutor(jobs, context, torch.set_num_threads, (1,)) as pool,
+        ProcessPoolExecutor(jobs, context, _start_worker) as pool,
     ):
         queue: Queue[tuple[ColoredMnistConfig, Record]] = manager.Queue()
-        futures = [pool.submit(_train, config, queue) for config in configs]
-        while not all(future.done() for future in futures):
-            _forward(queue, report, wait=0.2)
-            _raise_early(futures)
+        futures = [pool.submit(_train, config, folder(config), queue) for config in configs]
+        try:
+            while not all(future.done() for future in futures):
+                _forward(queue, report, wait=0.2)
+                _raise_early(futures)
+        except BaseException:
+            # Ctrl-C reaches the workers too: they save their runs, and the rest is not begun.
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
         _forward(queue, report, wait=0.0)
         return [future.result() for future in futures]
 
 
-def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Record]]) -> Run:
+def _start_worker() -> None:
+    """One thread; and an interrupt concerns a worker only while it trains, see `Interruption`."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _train(
+    config: ColoredMnistConfig,
+    folder: Path | None,
+    queue: Queue[tuple[ColoredMnistConfig, Record]],
+) -> Run:
     parent = multiprocessing.parent_process()
 
     def report(record: Record) -> None:
@@ -57,7 +80,7 @@ def _train(config: ColoredMnistConfig, queue: Queue[tuple[ColoredMnistConfig, Re
             raise SystemExit  # nobody is left to take the result
         queue.put((config, record))
 
-    return train_colored_mnist(config, report)
+    return train_colored_mnist(config, folder, report)
 
 
 def _forward(queue: Queue[tuple[ColoredMnistConfig, Record]], report: Report, wait: float) -> None:

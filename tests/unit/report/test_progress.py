@@ -10,7 +10,9 @@ class Terminal(io.StringIO):
 
 
 def record(step):
-    return Record(step, 1.0, 0.5, 0.1, {"hessian": 0.1}, 0.8, 0.2, 2.0, 0.3, 4.0)
+    terms = {"loss": 1.0, "risk": 0.5, "hessian": 0.1, "penalty": 0.1}
+    metrics = {"train_accuracy": 0.8, "test_accuracy": 0.2, "hessian_distance": 0.3}
+    return Record(step, 4.0, terms, metrics)
 
 
 def test_a_terminal_gets_one_line_that_is_rewritten():
@@ -23,7 +25,7 @@ def test_a_terminal_gets_one_line_that_is_rewritten():
     assert text.endswith("\n")
     assert text.count("\r") == 3
     assert "step  3/3  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01" in text
-    assert "‖H₁−H₂‖ 3.00e-01  0.5 steps/s  0 s left" in text
+    assert "‖H₁−H₂‖ 3.00e-01  0.8 steps/s  0 s left" in text
 
 
 def test_a_log_gets_plain_lines_now_and_then(monkeypatch):

@@ -7,7 +7,7 @@ from hessalign.training import ColoredMnistConfig, Record, Run
 
 
 def run(algorithm, train, test):
-    record = Record(0, 0.0, 0.0, 0.0, {}, train, test, 0.0, None, 2.0)
+    record = Record(0, 2.0, {}, {"train_accuracy": train, "test_accuracy": test})
     network = make_coloured_mlp(1, 1, 1, torch.Generator())
     return Run(ColoredMnistConfig(algorithm), [record], network)
 

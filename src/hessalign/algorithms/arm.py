@@ -1,0 +1,155 @@
+r"""Adaptive risk minimisation with a context network, ARM-CML (Zhang et al., 2021).
+
+Train the network to adapt to a batch of one domain: a context network φ, averaged over the batch,
+says where the samples come from and is appended to each of them,
+
+$$f(x_n) = h\big(x_n,\; \text{mean}_{m \in e}\, \varphi(x_m)\big)$$
+
+with derivatives through both. A batch to be predicted is taken as one domain; no labels are used.
+
+For images `[n, c, h, w]` φ has three convolutions of 5×5 with ReLU between them, and its outputs
+are further channels of the same height and width. Other inputs are flattened; φ then has one
+hidden ReLU layer and its outputs are appended to the vector: `channels` numbers for vectors, that
+many whole channels for flattened images. The paper's batch normalisation within φ is left out, so
+that the mean over the batch is the only way in which samples see each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._shapes import Float
+from hessalign.algorithms.auxiliary import make_perceptron, seeded
+from hessalign.algorithms.checks import check_count
+from hessalign.algorithms.kinds import AbstractObjective, Setting
+from hessalign.algorithms.step import ObjectiveTerms, Step
+from hessalign.models import ColouredImages, Network
+
+
+@final
+@dataclass(frozen=True)
+class ArmConfig:
+    """Size of the context.
+
+    Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
+
+    Attributes:
+        channels: Channels of the context.
+        width: Channels or units of the hidden layers of the context network.
+    """
+
+    channels: int = 1
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        check_count("channels", self.channels)
+        check_count("width", self.width)
+
+
+def make_context(
+    input_shape: tuple[int, ...], config: ArmConfig, generator: torch.Generator
+) -> nn.Module:
+    """The context network.
+
+    Args:
+        input_shape: Shape of one input.
+        config: Size of the context.
+        generator: Source of the initial weights.
+
+    Returns:
+        For images a network from images to images, else one from vectors to vectors.
+
+    Example:
+        >>> context = make_context((3, 8, 8), ArmConfig(), torch.Generator())
+        >>> context(torch.zeros(5, 3, 8, 8)).shape
+        torch.Size([5, 1, 8, 8])
+    """
+    if len(input_shape) != 3:
+        outputs = config.channels * math.prod(input_shape[1:])
+        return make_perceptron(math.prod(input_shape), outputs, config.width, 2, 0.0, generator)
+    with seeded(generator):
+        return nn.Sequential(
+            nn.Conv2d(input_shape[0], config.width, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(config.width, config.width, 5, padding=2),
+            nn.ReLU(),
+            nn.Conv2d(config.width, config.channels, 5, padding=2),
+        )
+
+
+@final
+class ContextFeaturizer(nn.Module):
+    """A featurizer that sees each input together with the context of its batch.
+
+    Args:
+        featurizer: Makes features of inputs with context.
+        context: The context network.
+        flat: Whether inputs are flattened.
+    """
+
+    def __init__(self, featurizer: nn.Module, context: nn.Module, flat: bool) -> None:
+        super().__init__()
+        self.featurizer = featurizer
+        self.context = context
+        self.flat = flat
+
+    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
+        """Features of a batch, taken as one domain.
+
+        Args:
+            x: Inputs.
+
+        Returns:
+            One row per input.
+        """
+        inputs = x if isinstance(x, Tensor) else x.dense()
+        if self.flat:
+            inputs = inputs.flatten(1)
+        mean = self.context(inputs).mean(0, keepdim=True)
+        z: Tensor = self.featurizer(
+            torch.cat([inputs, mean.expand(len(inputs), *mean.shape[1:])], dim=1)
+        )
+        return z
+
+
+@final
+class Arm(AbstractObjective):
+    """Minimise the mean risk of a network that adapts to each domain's batch.
+
+    Args:
+        config: Size of the context.
+        setting: What to train on; it has to say the shape of the inputs.
+
+    Raises:
+        ValueError: If the shape of the inputs is not known.
+    """
+
+    def __init__(self, config: ArmConfig, setting: Setting) -> None:
+        super().__init__()
+        if setting.input_shape is None:
+            raise ValueError(
+                "Expected a setting that says the shape of the inputs, which the context network "
+                "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
+            )
+        self.config = config
+        inner = setting.make_network(extra_channels=config.channels)
+        context = make_context(setting.input_shape, config, setting.generator)
+        flat = len(setting.input_shape) != 3
+        self.network = Network(ContextFeaturizer(inner.featurizer, context, flat), inner.head)
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """The mean risk, each domain with its own context.
+
+        Args:
+            step: The current step.
+
+        Returns:
+            A loss without penalty.
+        """
+        risks = [step.risk_in(domain) for domain in step.batch.split()]
+        return ObjectiveTerms(torch.stack(risks).mean())

@@ -1,0 +1,5 @@
+"""The paper's experiments, one file each: what to run, what was published, and a verdict."""
+
+from hessalign.reproduce.catalogue import EXPERIMENTS as EXPERIMENTS
+from hessalign.reproduce.catalogue import reproduce as reproduce
+from hessalign.reproduce.experiment import Options as Options

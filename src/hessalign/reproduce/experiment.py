@@ -1,0 +1,146 @@
+"""What an experiment of the paper consists of: runs, and what they are made into."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from hessalign.training import ColoredMnistConfig, Run
+from hessalign.training.configuration import make_configuration
+from hessalign.training.provenance import describe_software
+from hessalign.training.records import write_atomically
+
+FIGURE_FORMATS = ("png", "svg")
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """How to reproduce.
+
+    Attributes:
+        restarts: Runs of each configuration, with seeds `seed`, `seed + 1`, …
+        seed: The first seed.
+        jobs: Processes at once, one thread each.
+        overrides: Entries of the configuration that differ from the published protocol.
+    """
+
+    restarts: int = 10
+    seed: int = 0
+    jobs: int = 1
+    overrides: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "jobs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One row of a table.
+
+    Attributes:
+        title: What the row is called.
+        algorithm: Name of the algorithm.
+        options: Its options.
+        published: The name of the row in the published table, if it is there.
+    """
+
+    title: str
+    algorithm: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    published: str | None = None
+
+    def configs(self, options: Options, imbalance: str | None) -> list[ColoredMnistConfig]:
+        """The runs of this row.
+
+        Args:
+            options: How many, and from which seed.
+            imbalance: Which version of the data.
+
+        Returns:
+            One configuration per restart.
+        """
+        entries = {"evaluate_every": 10, "hessian_distance": True} | dict(options.overrides)
+        first = make_configuration(
+            {
+                **entries,
+                "algorithm": self.algorithm,
+                "options": dict(self.options),
+                "imbalance": imbalance,
+            }
+        )
+        seeds = range(options.seed, options.seed + options.restarts)
+        return [dataclasses.replace(first, seed=seed) for seed in seeds]
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """What an experiment is made into.
+
+    Attributes:
+        text: Markdown without a title.
+        data: The numbers behind it, as plain JSON values.
+        figures: By name, a function that draws the figure into a file.
+    """
+
+    text: str
+    data: Mapping[str, Any]
+    figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+
+
+Finished = Callable[[Method, str | None], Sequence[Run]]
+"""Gives the finished runs of a row."""
+
+
+@final
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper.
+
+    Attributes:
+        name: How it is called on the command line.
+        title: What it shows.
+        rows: Its methods, each with the version of the data it runs on.
+        present: Makes the report from finished runs.
+    """
+
+    name: str
+    title: str
+    rows: tuple[tuple[Method, str | None], ...]
+    present: Callable[[Finished, Options], Report]
+
+
+def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
+    """Save a report: Markdown, JSON and figures.
+
+    Args:
+        experiment: What was reproduced.
+        report: What came out.
+        command: The command that makes it.
+        folder: Where results go; the experiment gets a folder of its own.
+
+    Returns:
+        The Markdown page.
+    """
+    target = folder / experiment.name
+    target.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for name, draw in report.figures.items():
+        for suffix in FIGURE_FORMATS:
+            draw(target / f"{name}.{suffix}")
+        pictures.append(f"![{experiment.title}]({name}.{FIGURE_FORMATS[0]})")
+    page = "\n\n".join([f"# {experiment.title}", f"Made by `{command}`.", report.text, *pictures])
+    content = {"experiment": experiment.name, "command": command, "software": describe_software()}
+    text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False)
+    write_atomically(target / f"{experiment.name}.json", (text + "\n").encode())
+    path = target / f"{experiment.name}.md"
+    write_atomically(path, (page + "\n").encode())
+    return path

@@ -1,0 +1,277 @@
+"""The folder of a run: its configuration, records, checkpoints, and who is using it.
+
+    config.json             what the run is; written first, never changed
+    records.jsonl           one line per evaluation
+    checkpoint-00000100.pt  the state before step 100; the last two are kept
+    model.pt                the trained parameters, once the run is complete
+    done.json               written last: the final record
+    lock                    held by the process that trains
+
+A process may be killed at any moment. The next one continues from the newest checkpoint that can
+be read, and drops the records made after it: they will be made again, the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pickle
+import re
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TextIO, final
+
+import torch
+
+from hessalign.training.provenance import describe_software
+from hessalign.training.records import Record, read_records, write_atomically
+from hessalign.training.state import TrainingState
+
+KEPT: Final = 2
+"""Checkpoints kept: should the newest be damaged, there is the one before."""
+
+SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
+
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
+_DAMAGE: Final = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    EOFError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+
+
+@final
+class RunFolderError(RuntimeError):
+    """A folder that cannot be used for this run."""
+
+
+@final
+class RunFolder:
+    """Exclusive use of the folder of one run, as a context manager.
+
+    Args:
+        path: The folder; made if it does not exist.
+        config: What the run is, as plain JSON values.
+        warn: Called with what the user should know but need not act on.
+
+    Raises:
+        RunFolderError: On entering, if another process uses the folder or it belongs to another
+            configuration.
+    """
+
+    def __init__(
+        self, path: Path, config: Mapping[str, object], warn: Callable[[str], None]
+    ) -> None:
+        self.path = path
+        self.config: dict[str, object] = json.loads(json.dumps(config))
+        self.warn = warn
+        self.header: dict[str, object] = {"config": self.config, "software": describe_software()}
+        self._lock: TextIO | None = None
+        self._saved = time.monotonic()
+
+    def __enter__(self) -> RunFolder:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / "lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            raise RunFolderError(
+                f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
+                "it, or choose another folder."
+            ) from error
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        try:
+            self._check_config()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _check_config(self) -> None:
+        path = self.path / "config.json"
+        if not path.exists():
+            write_atomically(path, (json.dumps(self.config, indent=2) + "\n").encode())
+            return
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunFolderError(f"Expected a configuration in {path}: {error}.") from error
+        keys = [key for key in {**self.config, **found} if self.config.get(key) != found.get(key)]
+        if keys:
+            differences = "; ".join(
+                f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
+                for key in keys
+            )
+            raise RunFolderError(
+                f"{self.path} belongs to another configuration: {differences}. Choose another "
+                "folder, or remove that one."
+            )
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is complete."""
+        return (self.path / "done.json").exists()
+
+    def records(self) -> list[Record]:
+        """The records so far.
+
+        Returns:
+            Those on disk; a torn last line is passed over.
+        """
+        return read_records(self.path / "records.jsonl")
+
+    def model(self) -> dict[str, Any]:
+        """The trained parameters of a complete run.
+
+        Returns:
+            The state of the algorithm.
+
+        Raises:
+            RunFolderError: If they cannot be read.
+        """
+        path = self.path / "model.pt"
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except _DAMAGE as error:
+            raise RunFolderError(
+                f"Expected the trained model in {path}: {error}. Remove {self.path} to train again."
+            ) from error
+        return state
+
+    def resume(self, state: TrainingState) -> list[Record]:
+        """Go back to the newest checkpoint that can be read.
+
+        Args:
+            state: A new run's state; it becomes that of the checkpoint.
+
+        Returns:
+            The records made before it.
+        """
+        fresh = state.state_dict()
+        for path in reversed(self._checkpoints()):
+            try:
+                state.load_state_dict(self._load(path))
+            except _DAMAGE as error:
+                self.warn(f"Cannot use {path}: {_first_line(error)}. Trying an earlier one.")
+                state.load_state_dict(fresh)
+                continue
+            break
+        records = [record for record in self.records() if record.step < state.step]
+        lines = "".join(record.to_json(self.header) + "\n" for record in records)
+        write_atomically(self.path / "records.jsonl", lines.encode())
+        return records
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        """The state in a checkpoint, read without running any code it may contain."""
+        content = torch.load(path, weights_only=True)
+        if content["config"] != json.dumps(self.config, sort_keys=True):
+            raise ValueError("it belongs to another configuration")
+        state: dict[str, Any] = content["state"]
+        return state
+
+    def keep(self, state: TrainingState, record: Record | None, every: int | None) -> None:
+        """Put down what a step brought: its record, and a checkpoint when one is due.
+
+        Args:
+            state: The state after the step.
+            record: The step's record, if it was evaluated.
+            every: Steps between checkpoints; None: half a minute.
+        """
+        if record is not None:
+            with (self.path / "records.jsonl").open("a", encoding="utf-8") as file:
+                file.write(record.to_json(self.header) + "\n")
+        if every is None:
+            due = time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        else:
+            due = state.step % every == 0
+        if due:
+            self.save(state)
+
+    def save(self, state: TrainingState) -> Path:
+        """Write a checkpoint and remove those that are no longer needed.
+
+        If it cannot be written, the previous ones are still there.
+
+        Args:
+            state: The state before its next step.
+
+        Returns:
+            The checkpoint.
+        """
+        path = self.path / f"checkpoint-{state.step:08d}.pt"
+        content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
+        self._write(path, content)
+        for old in self._checkpoints()[:-KEPT]:
+            old.unlink(missing_ok=True)
+        self._saved = time.monotonic()
+        return path
+
+    def finish(self, state: TrainingState, records: list[Record]) -> None:
+        """Keep the trained model and mark the run as complete.
+
+        Args:
+            state: The final state.
+            records: All records.
+        """
+        self._write(self.path / "model.pt", state.algorithm.state_dict())
+        final_record = records[-1].to_json(self.header) if records else "{}"
+        write_atomically(self.path / "done.json", (final_record + "\n").encode())
+        for path in self._checkpoints():
+            path.unlink(missing_ok=True)
+
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint.
+
+        Returns:
+            Its path, or None.
+        """
+        return next(reversed(self._checkpoints()), None)
+
+    def _write(self, path: Path, content: Mapping[str, object]) -> None:
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        try:
+            write_atomically(path, buffer.getvalue())
+        except OSError as error:
+            newest = self.newest_checkpoint()
+            kept = f"The previous checkpoint {newest} is intact" if newest else "There is none yet"
+            raise RunFolderError(
+                f"Could not write {path}: {error.strerror}. {kept}. Make room, then run the same "
+                "command again to continue."
+            ) from error
+
+    def _checkpoints(self) -> list[Path]:
+        """Checkpoints, oldest first."""
+        found = [
+            (match, path)
+            for path in self.path.iterdir()
+            if (match := _CHECKPOINT.fullmatch(path.name))
+        ]
+        return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

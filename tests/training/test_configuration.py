@@ -1,0 +1,102 @@
+"""Configurations from files and words: everything wrong is named, all at once."""
+
+import pickle
+
+import pytest
+
+from hessalign.training.configuration import (
+    ConfigurationError,
+    make_configuration,
+    parse_words,
+    read_file,
+)
+
+
+def problems(entries):
+    with pytest.raises(ConfigurationError) as caught:
+        make_configuration(entries)
+    return caught.value.problems
+
+
+def test_all_problems_at_once():
+    found = problems(
+        {
+            "algorithm": "hutchinson",
+            "probs": 3,
+            "steps": 0,
+            "width": "wide",
+            "alpha": -1,
+            "imbalance": "papr",
+            "seed": True,
+        }
+    )
+    assert len(found) == 6
+    for text in (
+        "Unknown key 'probs'. Did you mean 'probes'?",
+        "Expected steps of 1 or more, got 0.",
+        "Expected width as a whole number, got 'wide'.",
+        "Expected alpha as a finite number of 0 or more, got -1.0.",
+        "Did you mean 'paper'?",
+        "Expected seed as a whole number, got True.",
+    ):
+        assert any(text in problem for problem in found), text
+
+
+def test_an_unknown_algorithm_does_not_hide_the_rest():
+    found = problems({"algorithm": "fisher", "steps": -1})
+    assert "Did you mean 'fishr'?" in found[0]
+    assert "Expected steps of 1 or more, got -1." in found[1]
+
+
+def test_contradictions_are_found_when_each_value_is_fine():
+    (problem,) = problems({"algorithm": "hgp", "alpha": 0, "beta": 0})
+    assert "the weights of both terms are 0" in problem
+    assert "use the algorithm 'erm'" in problem
+
+
+def test_options_may_be_nested_or_beside_the_rest():
+    nested = make_configuration({"algorithm": "hutchinson", "options": {"probes": 5}})
+    beside = make_configuration({"algorithm": "hutchinson", "probes": 5})
+    assert nested == beside
+    (problem,) = problems({"options": 3})
+    assert "Expected options as a mapping" in problem
+    (problem,) = problems({"algorithm": "erm", "options": {"probes": 3}})
+    assert "'erm' has: no options" in problem
+
+
+def test_whole_numbers_serve_as_fractions_but_not_the_reverse():
+    config = make_configuration({"algorithm": "hgp", "learning_rate": 1, "beta": 2})
+    assert isinstance(config.learning_rate, float)
+    assert isinstance(config.options["beta"], float)
+    assert "whole number" in problems({"steps": 2.0})[0]
+
+
+def test_words():
+    assert parse_words(["a=1", "b=1e-3", "c=none", "d=true", "e=full", "f="]) == {
+        "a": 1, "b": 0.001, "c": None, "d": True, "e": "full", "f": None
+    }  # fmt: skip
+    with pytest.raises(ConfigurationError) as caught:
+        parse_words(["steps", "a=1", "a=2", "b=[1"])
+    assert caught.value.problems == [
+        "Expected KEY=VALUE, got 'steps'.",
+        "Expected each key once, got 'a' twice.",
+        "Expected a value after b=, got '[1'.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("a: [1", "Expected YAML in"), ("- 1", "Expected `key: value` lines"), ("", "got None")],
+)
+def test_bad_files(tmp_path, content, text):
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigurationError, match=text):
+        read_file(path)
+    with pytest.raises(ConfigurationError, match=r"Cannot read .*: Is a directory"):
+        read_file(tmp_path)
+
+
+def test_the_error_survives_the_way_between_processes():
+    error = ConfigurationError(["a", "b"])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
