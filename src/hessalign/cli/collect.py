@@ -1,4 +1,4 @@
-"""`hessalign collect`: the tables of a sweep, whether DomainBed ran it or we did."""
+"""`hessalign collect`: the tables of a sweep, from records in the form that DomainBed writes."""
 
 from __future__ import annotations
 
