@@ -25,6 +25,7 @@ PACKAGES = [
     "hessalign.alignment",
     "hessalign.data",
     "hessalign.sweep",
+    "hessalign.selection",
 ]
 
 SKIP = "<!-- no-test -->"

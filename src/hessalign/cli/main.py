@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from hessalign import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, demo, reproduce, train
+from hessalign.cli import algorithms, collect, demo, reproduce, train
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, algorithms)
+VERBS = (demo, train, reproduce, collect, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,100 @@
+"""`hessalign collect`: the tables of a sweep, from records in the form that DomainBed writes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from hessalign._names import UnknownNameError
+from hessalign.report.formats import FORMATS
+from hessalign.selection import SELECTIONS, Note, collect
+
+SHOWN: Final = 5
+"""How many notes of a kind are shown."""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser(
+        "collect",
+        help="tables of a sweep, by three methods of model selection",
+        description="Reads results.jsonl of all runs below DIR. What is left out or odd is said on "
+        "stderr; what a cell lacks stands below its table.",
+    )
+    add = parser.add_argument
+    add("folder", metavar="DIR", type=Path, help="the folder of the sweep")
+    add(
+        "--format",
+        default="text",
+        metavar="NAME",
+        help=f"one of: {', '.join(FORMATS)}; text is DomainBed's, with reasons for what is missing",
+    )
+    add(
+        "--selection",
+        nargs="+",
+        default=list(SELECTIONS),
+        metavar="NAME",
+        help=f"one or more of: {', '.join(SELECTIONS)} (default: all)",
+    )
+    add("--chosen", action="store_true", help="show run, step and hyper-parameters of each value")
+    add("--include-unfinished", action="store_true", help="count runs that did not finish")
+    add("--mix", action="store_true", help="allow runs of different protocols in one table")
+    add("--output", type=Path, metavar="FILE", help="write the tables there")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Read the sweep and print its tables.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        UnknownNameError: If the format is unknown.
+    """
+    if options.format not in FORMATS:
+        raise UnknownNameError("format", options.format, FORMATS)
+    collection = collect(
+        options.folder,
+        options.selection,
+        include_unfinished=options.include_unfinished,
+        mix=options.mix,
+    )
+    sys.stderr.write("".join(f"{line}\n" for line in summarise(collection.notes)))
+    text = FORMATS[options.format](collection, chosen=options.chosen)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text, encoding="utf-8")
+
+
+def summarise(notes: Iterable[Note]) -> list[str]:
+    """Notes by kind, the first few of each.
+
+    Args:
+        notes: The notes.
+
+    Returns:
+        Lines.
+
+    Example:
+        >>> summarise([Note("torn line", "a, line 3 was cut off; it is skipped.")])
+        ['note: torn line: a, line 3 was cut off; it is skipped.']
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(note.kind, []).append(note.text)
+    lines = []
+    for kind, texts in kinds.items():
+        lines += [f"note: {kind}: {text}" for text in texts[:SHOWN]]
+        if len(texts) > SHOWN:
+            lines.append(f"note: {kind}: {len(texts) - SHOWN} more; --format json lists all.")
+    return lines

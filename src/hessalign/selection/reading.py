@@ -1,0 +1,217 @@
+"""Reading the runs of a sweep: a tree of folders, each with `results.jsonl` and perhaps `done`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from hessalign.selection.records import Note, Record, Run, RunKey, RunProtocol
+
+RESULTS: Final = "results.jsonl"
+DONE: Final = "done"
+_JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
+_IDENTITY: Final = {
+    "dataset": str,
+    "algorithm": str,
+    "test_envs": list,
+    "trial_seed": int,
+    "hparams_seed": int,
+}
+
+
+def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
+    """Read all runs below a folder.
+
+    Args:
+        folder: The folder of the sweep.
+
+    Returns:
+        The runs by path, and what was odd about their files.
+
+    Raises:
+        ValueError: If there is no such folder or no run in it, or if a record makes no sense.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"Expected the folder of a sweep, got {str(folder)!r}, which is none.")
+    runs: list[Run] = []
+    notes: list[Note] = []
+    for path, has_results, done in _job_folders(root):
+        if has_results:
+            run, found = read_run(os.path.join(path, RESULTS), done=done)
+            notes += found
+            runs += [run] if run is not None else []
+        else:
+            notes.append(Note("run not started", f"{path} has no {RESULTS}."))
+    if not runs:
+        raise ValueError(
+            f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none."
+        )
+    return runs, notes
+
+
+def _job_folders(root: Path) -> Iterator[tuple[str, bool, bool]]:
+    for path, folders, files in os.walk(root):
+        folders.sort()
+        has_results = RESULTS in files
+        if has_results or _JOB_FOLDER.fullmatch(os.path.basename(path)):
+            yield path, has_results, DONE in files
+
+
+def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, list[Note]]:
+    """Read the records of one run.
+
+    Lines that are not JSON are skipped: the last one if writing it was interrupted, or one in the
+    middle, which the run then remembers. Of records of the same step with the same accuracies one
+    is kept.
+
+    Args:
+        path: The file.
+        done: Whether the run was marked as done.
+
+    Returns:
+        The run, None if there is no record, and what was odd about the file.
+
+    Raises:
+        ValueError: If records contradict each other or make no sense.
+    """
+    name = os.fspath(path)
+    notes: list[Note] = []
+    unreadable: list[int] = []
+    lines: dict[int, int] = {}
+    records: dict[int, Record] = {}
+    first: Mapping[str, Any] | None = None
+    for number, line, complete in _lines(name):
+        fields = _parse(line)
+        if fields is None:
+            if complete:
+                unreadable.append(number)
+                notes.append(Note("unreadable line", f"{name}, line {number} is not a record."))
+            else:
+                notes.append(
+                    Note("torn line", f"{name}, line {number} was cut off; it is skipped.")
+                )
+            continue
+        where = f"{name}, line {number}"
+        first = fields if first is None else first
+        _check_same_run(first, fields, where)
+        record = _record(fields, where)
+        if record.step not in records:
+            records[record.step], lines[record.step] = record, number
+        elif records[record.step] == record:
+            text = f"{name}, line {number} repeats step {record.step} of line {lines[record.step]}."
+            notes.append(Note("repeated record", text))
+        else:
+            raise ValueError(
+                f"Expected one record per step, got two different ones of step {record.step}: "
+                f"{name}, line {lines[record.step]} and {where}. Remove the lines of the attempt "
+                "that was abandoned."
+            )
+    if first is None:
+        return None, [*notes, Note("empty run", f"{name} has no records.")]
+    key, protocol = _identity(first["args"], name)
+    run = Run(
+        path=name,
+        key=key,
+        protocol=protocol,
+        hparams=first.get("hparams") or {},
+        records=tuple(records[step] for step in sorted(records)),
+        done=done,
+        unreadable=tuple(unreadable),
+    )
+    _check_domains(run)
+    return run, notes
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
+    """Lines that are not blank: number from 1, content, and whether its end was written."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, line, line.endswith(b"\n")
+
+
+def _parse(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        fields = json.loads(line.decode())
+    except ValueError:  # includes bytes that are not UTF-8
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _check_same_run(first: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
+    if not isinstance(fields.get("args"), dict):
+        raise ValueError(f"Expected a record with the arguments of its run as 'args' in {where}.")
+    same_args = fields["args"] == first["args"]
+    if same_args or _identity(fields["args"], where) == _identity(first["args"], where):
+        if fields.get("hparams") == first.get("hparams"):
+            return
+        raise ValueError(
+            f"Expected the same hyper-parameters in all records of a run, got others in {where}."
+        )
+    raise ValueError(
+        f"Expected the records of one run per file, got those of another in {where}: "
+        f"{_identity(fields['args'], where)[0]}. Give each run a folder of its own."
+    )
+
+
+def _identity(args: Mapping[str, Any], where: str) -> tuple[RunKey, RunProtocol]:
+    wrong = [name for name, kind in _IDENTITY.items() if not isinstance(args.get(name), kind)]
+    if wrong:
+        raise ValueError(
+            "Expected the arguments of a run to have names as 'dataset' and 'algorithm', a list as "
+            "'test_envs' and whole numbers as 'trial_seed' and 'hparams_seed', got "
+            f"{', '.join(f'{name}={args.get(name)!r}' for name in wrong)} in {where}."
+        )
+    key = RunKey(
+        dataset=args["dataset"],
+        algorithm=args["algorithm"],
+        test_domains=tuple(sorted(args["test_envs"])),
+        trial_seed=args["trial_seed"],
+        hparams_seed=args["hparams_seed"],
+    )
+    return key, RunProtocol(*(args.get(name) for name in RunProtocol._fields))
+
+
+def _record(fields: Mapping[str, Any], where: str) -> Record:
+    step = fields.get("step")
+    if not isinstance(step, int) or step < 0:
+        raise ValueError(f"Expected a step of 0 or more in {where}, got {step!r}.")
+    inner, outer = _accuracies(fields, "in", where), _accuracies(fields, "out", where)
+    if not inner or len(inner) != len(outer):
+        raise ValueError(
+            "Expected env0_in_acc, env0_out_acc and so on, both for each domain, in "
+            f"{where}, got {len(inner)} and {len(outer)}."
+        )
+    return Record(step, inner, outer)
+
+
+def _accuracies(fields: Mapping[str, Any], part: str, where: str) -> tuple[float, ...]:
+    found: list[float] = []
+    for domain in count():
+        name = f"env{domain}_{part}_acc"
+        if name not in fields:
+            return tuple(found)
+        value = fields[name]
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ValueError(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
+        found.append(value)
+    raise AssertionError("unreachable")
+
+
+def _check_domains(run: Run) -> None:
+    counts = {len(record.inner) for record in run.records}
+    if len(counts) > 1:
+        raise ValueError(
+            f"Expected the same domains in all records of {run.path}, got {sorted(counts)} domains."
+        )
+    domains = run.key.test_domains
+    if not domains or not 0 <= domains[0] <= domains[-1] < run.domains:
+        raise ValueError(
+            f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got {list(domains)}."
+        )
