@@ -24,6 +24,9 @@ PACKAGES = [
     "hessalign.curvature",
     "hessalign.alignment",
     "hessalign.data",
+    "hessalign.algorithms",
+    "hessalign.training",
+    "hessalign.reproduce",
     "hessalign.sweep",
     "hessalign.selection",
 ]

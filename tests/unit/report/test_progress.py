@@ -1,7 +1,8 @@
 import io
 
-from hessalign.report.progress import Progress, SharedProgress
-from hessalign.training import Record
+from hessalign.report import progress as progress_module
+from hessalign.report.progress import Progress, RunsProgress
+from hessalign.training import ColoredMnistConfig, Record
 
 
 class Terminal(io.StringIO):
@@ -40,23 +41,43 @@ def test_a_log_gets_plain_lines_now_and_then(monkeypatch):
     assert [line.split()[2] for line in lines] == ["2/4", "4/4"]
 
 
+ERM, FULL = ColoredMnistConfig("erm"), ColoredMnistConfig("full", seed=3, imbalance="paper")
+
+
 def test_several_runs_share_one_line_on_a_terminal():
     stream = Terminal()
-    progress = SharedProgress(["erm", "full"], 2, stream)
-    progress("full", record(0))
-    progress("full", record(1))
-    assert "\n" not in stream.getvalue()
-    progress("erm", record(1))
+    progress = RunsProgress(2, 2, stream)
+    progress(FULL, record(0))
+    progress(ERM, record(0))
+    assert "0/2 runs" in stream.getvalue()
     *_, last = stream.getvalue().split("\r")
-    assert last.startswith("erm   2/2 OOD 20.0 %   full   2/2 OOD 20.0 %   ")
+    assert "paper full #3   1/2 OOD 20.0 %   erm #0   1/2 OOD 20.0 %" in last
+    progress(FULL, record(1))
+    assert "\n" not in stream.getvalue()
+    progress(ERM, record(1))
+    *_, last = stream.getvalue().split("\r")
+    assert last.startswith("2/2 runs, 0 s left")
     assert last.endswith("\n")
-    assert "erm waiting" in stream.getvalue()
 
 
 def test_several_runs_in_a_log_have_lines_of_their_own():
     stream = io.StringIO()
-    progress = SharedProgress(["erm", "full"], 2, stream)
-    progress("full", record(0))
-    progress("full", record(1))
-    progress("erm", record(1))
-    assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["full", "erm"]
+    progress = RunsProgress(2, 2, stream)
+    progress(FULL, record(0))
+    progress(FULL, record(1))
+    progress(ERM, record(1))
+    lines = stream.getvalue().splitlines()
+    assert [line.split("   ")[0].split(",")[0] for line in lines] == ["1/2 runs", "2/2 runs"]
+    assert "paper full #3 step" in lines[0]
+
+
+def test_time_left_counts_the_steps_of_this_session(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    progress = RunsProgress(2, 100, stream)
+    progress(ERM, record(50))  # continued: fifty steps were taken before
+    now[0] = 60.0
+    progress(ERM, record(99))
+    # 100 counted for the finished run in 60 s, 100 to go.
+    assert "1/2 runs, 60 s left" in stream.getvalue()
