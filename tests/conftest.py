@@ -47,6 +47,7 @@ def route(request, monkeypatch):
     if request.param == "large":
         monkeypatch.setattr(factors, "WRITTEN_OUT", 0)
         monkeypatch.setattr(products, "FEW_ROWS", 1)
+        monkeypatch.setattr(products, "SHORT_ROWS", 1)
         monkeypatch.setattr(products, "FEW_SAMPLES", 0)
     return request.param
 

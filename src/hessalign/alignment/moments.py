@@ -14,6 +14,7 @@ Indices: e and f domain, n and m sample.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, final, get_args
 
 import torch
@@ -90,7 +91,8 @@ class Moment:
 
     def _primal(self) -> Float[Tensor, "e e"]:
         blocks = self.right.blocks(self.left.rows(), self.domains.sizes)
-        return torch.stack([times * gram(mean) for times, mean in blocks]).sum(0)
+        products = (gram(mean) if times == 1 else times * gram(mean) for times, mean in blocks)
+        return reduce(torch.add, products)
 
     def _dual(self) -> Float[Tensor, "e e"]:
         averaging = self.domains.averaging

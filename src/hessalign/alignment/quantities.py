@@ -37,7 +37,7 @@ from hessalign.curvature.factors import (
     Outer,
     RightFactor,
     Rows,
-    squared,
+    Squares,
 )
 
 Factors = tuple[LeftFactor, RightFactor]
@@ -60,7 +60,7 @@ QUANTITIES: dict[str, Callable[[LinearHead], Factors]] = {
     "hessian": lambda head: (head.curvature, Outer(head.features, head.bias)),
     "hessian_diagonal": lambda head: (
         Rows(head.curvature.diagonal()),
-        squared(head.features, head.bias),
+        Squares(head.features, head.bias),
     ),
     "hessian_gradient": lambda head: (
         Rows(head.curvature.apply(head.gradient_logits, slice(None))),

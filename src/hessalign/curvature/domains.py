@@ -5,6 +5,7 @@ Indices: e domain, n sample.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -72,7 +73,13 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
         >>> domains.ids.tolist(), domains.sizes, domains.order.tolist()
         ([-1, 7], (1, 2), [1, 0, 2])
     """
-    ids, counts = torch.unique(domain, return_counts=True)
-    contiguous = bool((domain[1:] >= domain[:-1]).all())
-    order = None if contiguous else torch.argsort(domain, stable=True)
-    return Domains(ids, tuple(counts.tolist()), order)
+    # Python's integers: a batch is small, and torch.unique takes longer than all of this.
+    given = domain.tolist()
+    counts = Counter(given)
+    ids = sorted(counts)
+    order = None if sorted(given) == given else torch.argsort(domain, stable=True)
+    return Domains(
+        torch.tensor(ids, dtype=domain.dtype, device=domain.device),
+        tuple(counts[index] for index in ids),
+        order,
+    )

@@ -314,14 +314,46 @@ class Linear:
         return self.features.dual_size
 
     def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The part of the features, then the part of the bias."""
-        yield 1, mean_outer(left, self.features.z, sizes).flatten(1)
-        if self.bias:
-            yield from Constant(left).blocks(left, sizes)
+        """The mean as a whole."""
+        yield 1, mean_outer(left, self.features.z, sizes, bias=self.bias).flatten(1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
-        return self.features.inner(block) + self.bias
+        products = self.features.inner(block)
+        return products + 1 if self.bias else products
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
+
+    Attributes:
+        features: The features.
+        bias: Whether z̃ = [z, 1] or just z.
+    """
+
+    features: Features
+    bias: bool
+
+    @property
+    def size(self) -> int:
+        """Components of z̃ ∘ z̃."""
+        return self.features.z.shape[1] + self.bias
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product."""
+        return self.features.z.shape[1]
+
+    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
+        """The mean as a whole."""
+        means = mean_outer(left, self.features.z, sizes, bias=self.bias, squared=True)
+        yield 1, means.flatten(1)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """z̃²·z̃'² = z²·z'² + 1."""
+        return inner(self.features.z.square(), block) + self.bias
 
 
 @final
@@ -360,17 +392,4 @@ class Outer:
         return (self.features.inner(block) + self.bias).square()
 
 
-def squared(features: Features, bias: bool) -> Linear:
-    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
-
-    Args:
-        features: The features.
-        bias: Whether z̃ = [z, 1] or just z.
-
-    Returns:
-        The squares, as a factor linear in z².
-    """
-    return Linear(Features(features.z.square()), bias)
-
-
-RightFactor = Constant | Linear | Outer
+RightFactor = Constant | Linear | Squares | Outer

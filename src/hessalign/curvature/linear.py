@@ -100,29 +100,25 @@ class LinearHead:
         r"""Mean loss of each domain (eq. 1)."""
         return torch.stack([part.mean() for part in self.losses.split(self.domains.sizes)])
 
-    def _mean_with_bias(self, left: Tensor, right: Tensor) -> Float[Tensor, "e p"]:
-        """Mean of left ⊗ [right, 1], flattened to parameters."""
-        means = mean_outer(left, right, self.domains.sizes)
-        if self.bias:
-            ones = torch.ones_like(left[:, :1])
-            means = torch.cat([means, mean_outer(left, ones, self.domains.sizes)], dim=2)
-        return means.flatten(1)
+    def _mean(self, left: Float[Tensor, "n k"], *, squared: bool = False) -> Float[Tensor, "e p"]:
+        """Mean of left ⊗ z̃ or left ⊗ z̃², flattened to parameters."""
+        z, sizes = self.features.z, self.domains.sizes
+        return mean_outer(left, z, sizes, bias=self.bias, squared=squared).flatten(1)
 
     @cached_property
     def gradient(self) -> Float[Tensor, "e p"]:
         """Gradient of each domain's risk, g_e = mean r ⊗ z̃ (eq. 12, 13)."""
-        return self._mean_with_bias(self.error, self.features.z)
+        return self._mean(self.error)
 
     @cached_property
     def gradient_variance(self) -> Float[Tensor, "e p"]:
         """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
-        squares = self._mean_with_bias(self.error.square(), self.features.z.square())
-        return squares - self.gradient.square()
+        return self._mean(self.error.square(), squared=True) - self.gradient.square()
 
     @cached_property
     def diagonal(self) -> Float[Tensor, "e p"]:
         """Hessian diagonal, D_e = mean diag(S) ⊗ z̃² (eq. 16 at p=u, q=v)."""
-        return self._mean_with_bias(self.curvature.diagonal(), self.features.z.square())
+        return self._mean(self.curvature.diagonal(), squared=True)
 
     @cached_property
     def hessian(self) -> Float[Tensor, "e p p"]:
@@ -136,10 +132,9 @@ class LinearHead:
         rows = self.curvature.matrix().flatten(1)
         moments = mean_second_moments(rows, z, sizes)
         if self.bias:
-            column = mean_outer(rows, z, sizes).unsqueeze(3)
-            corner = mean_outer(rows, torch.ones_like(rows[:, :1]), sizes).unsqueeze(3)
-            moments = torch.cat([moments, column], dim=3)
-            moments = torch.cat([moments, torch.cat([column, corner], dim=2).mT], dim=2)
+            border = mean_outer(rows, z, sizes, bias=True).unsqueeze(3)
+            moments = torch.cat([moments, border[:, :, :-1]], dim=3)
+            moments = torch.cat([moments, border.mT], dim=2)
         blocks: Tensor = moments.unflatten(1, (outputs, outputs))
         return blocks.transpose(2, 3).reshape(-1, outputs * width, outputs * width)
 
@@ -164,7 +159,7 @@ class LinearHead:
         several = vectors.reshape(-1, *vectors.shape[-2:]).expand(-1, len(sizes), -1)
         if len(several) == 1:
             bent = self.curvature.apply(self._logits(several[0]), slice(None))
-            product = self._mean_with_bias(bent, self.features.z)
+            product = self._mean(bent)
             return product.view(*vectors.shape[:-2], len(sizes), -1)
         several = several.to(self.features.z.dtype)
         products, start = [], 0

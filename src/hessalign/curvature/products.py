@@ -12,7 +12,7 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,7 +26,10 @@ CHUNK_ELEMENTS = 1 << 19
 
 
 FEW_ROWS = 32
-"""Blocks of a Gram matrix below this size are not worth a product of their own."""
+"""Blocks of a Gram matrix with fewer rows are not worth a product of their own."""
+
+SHORT_ROWS = 512
+"""Nor are blocks with shorter rows."""
 
 FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
@@ -57,8 +60,22 @@ def chunk_rows(width: int, at_least: int = 32) -> int:
     return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
 
 
-class _SumOuter(Function):
-    """Sums of left_n ⊗ right_n in float64; backward in the features' own precision.
+def _domain_batches(sizes: tuple[int, ...], *rows: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
+    """The rows as [e, n, ·]: all domains at once if they have the same size, else one by one."""
+    if len(set(sizes)) == 1:
+        yield slice(None), [x.reshape(len(sizes), sizes[0], x.shape[1]) for x in rows]
+        return
+    for index, parts in enumerate(zip(*(x.split(sizes) for x in rows), strict=True)):
+        yield slice(index, index + 1), [part.unsqueeze(0) for part in parts]
+
+
+def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
+    """The rows of all batches."""
+    return parts[0].flatten(0, 1) if len(parts) == 1 else torch.cat(parts, dim=1)[0]
+
+
+class _MeanOuter(Function):
+    """Means of left_n ⊗ right_n in float64; backward in the features' own precision.
 
     What flows back is already the small difference between domains, so nothing cancels there.
     """
@@ -66,33 +83,58 @@ class _SumOuter(Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401 - torch's context has no public type
-        left: Float[Tensor, "e n l"],
-        right: Float[Tensor, "e n d"],
-    ) -> Float[Tensor, "e l d"]:
+        left: Float[Tensor, "n l"],
+        right: Float[Tensor, "n d"],
+        sizes: tuple[int, ...],
+        bias: bool,
+        squared: bool,
+    ) -> Float[Tensor, "e l d_bias"]:
         ctx.save_for_backward(left, right)
-        rows = chunk_rows(len(right) * right.shape[2])
-        chunks = zip(left.split(rows, 1), right.split(rows, 1), strict=True)
-        total = left.new_zeros((len(left), left.shape[2], right.shape[2]))
-        for a, b in chunks:
-            total.baddbmm_(a.mT, b.to(left.dtype))
-        return total
+        ctx.options = sizes, bias, squared
+        width = right.shape[1]
+        means = left.new_zeros((len(sizes), left.shape[1], width + bias))
+        for domains, (a, b) in _domain_batches(sizes, left, right):
+            shares = a / a.shape[1]
+            total = means[domains, :, :width]
+            rows = chunk_rows(len(b) * width)
+            for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
+                wide = x.to(left.dtype)
+                total.baddbmm_(share.mT, wide.square() if squared else wide)
+            if bias:
+                means[domains, :, width] = shares.sum(1)
+        return means
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, None, None, None]:
         left, right = ctx.saved_tensors
-        slope = grad_outputs[0].to(right.dtype)
-        return torch.bmm(right, slope.mT).to(left.dtype), torch.bmm(left.to(right.dtype), slope)
+        sizes, bias, squared = ctx.options
+        slopes = grad_outputs[0][..., : right.shape[1]].to(right.dtype)
+        d_left, d_right = [], []
+        for domains, (a, b) in _domain_batches(sizes, left, right):
+            slope, size = slopes[domains], a.shape[1]
+            pulled = torch.bmm(b.square() if squared else b, slope.mT).to(left.dtype)
+            if bias:
+                pulled = pulled + grad_outputs[0][domains, None, :, -1]
+            d_left.append(pulled / size)
+            pulled = torch.bmm((a / size).to(right.dtype), slope)
+            d_right.append(pulled * (2 * b) if squared else pulled)
+        return _joined(d_left), _joined(d_right), None, None, None
 
 
-_sum_outer: Callable[[Tensor, Tensor], Tensor] = _SumOuter.apply
+_mean_outer: Callable[[Tensor, Tensor, tuple[int, ...], bool, bool], Tensor] = _MeanOuter.apply
 
 
 def mean_outer(
-    left: Float[Tensor, "n l"], right: Float[Tensor, "n d"], sizes: tuple[int, ...]
-) -> Float[Tensor, "e l d"]:
+    left: Float[Tensor, "n l"],
+    right: Float[Tensor, "n d"],
+    sizes: tuple[int, ...],
+    *,
+    bias: bool = False,
+    squared: bool = False,
+) -> Float[Tensor, "e l d_bias"]:
     r"""Mean over each domain of the outer product of two rows.
 
     $$M_e = \frac1{n_e} \sum_{n \in e} \text{left}_n \otimes \text{right}_n$$
@@ -101,20 +143,19 @@ def mean_outer(
         left: One row per sample, domains contiguous.
         right: One row per sample.
         sizes: Samples per domain.
+        bias: Append a 1 to the right rows.
+        squared: Take the squares of the right rows.
 
     Returns:
         The means, in the accumulation precision.
 
     Example:
-        >>> mean_outer(torch.ones(3, 1), torch.tensor([[1.0], [3.0], [5.0]]), (2, 1)).flatten()
-        tensor([2., 5.], dtype=torch.float64)
+        >>> right = torch.tensor([[1.0], [3.0], [5.0]])
+        >>> mean_outer(torch.ones(3, 1), right, (2, 1), bias=True).squeeze()
+        tensor([[2., 1.],
+                [5., 1.]], dtype=torch.float64)
     """
-    shares = left.to(accumulation_dtype(right.device))
-    if len(set(sizes)) == 1:
-        batch = (len(sizes), sizes[0], -1)
-        return _sum_outer(shares.reshape(batch) / sizes[0], right.reshape(batch))
-    parts = zip(shares.split(sizes), right.split(sizes), sizes, strict=True)
-    return torch.cat([_sum_outer((a / size)[None], b[None]) for a, b, size in parts])
+    return _mean_outer(left.to(accumulation_dtype(right.device)), right, sizes, bias, squared)
 
 
 class _DomainProducts(Function):
@@ -252,7 +293,7 @@ class _Gram(Function):
         ctx.save_for_backward(wide)
         ctx.dtype = z.dtype
         half = len(z) // 2
-        if half < FEW_ROWS or z.shape[1] < FEW_ROWS:
+        if half < FEW_ROWS or z.shape[1] < SHORT_ROWS:
             return wide @ wide.T
         # The lower left quarter mirrors the upper right one.
         upper = wide[:half] @ wide.T

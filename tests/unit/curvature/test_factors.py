@@ -14,7 +14,7 @@ from hessalign.curvature.factors import (
     Outer,
     Rows,
     SoftmaxCurvature,
-    squared,
+    Squares,
 )
 
 N, K, D = 6, 4, 3
@@ -44,7 +44,7 @@ def make_right(name, bias):
     if name == "linear":
         return Linear(Features(z), bias), augmented
     if name == "squared":
-        return squared(Features(z), bias), augmented.square()
+        return Squares(Features(z), bias), augmented.square()
     return Outer(Features(z), bias), torch.einsum("nd,nc->ndc", augmented, augmented).flatten(1)
 
 

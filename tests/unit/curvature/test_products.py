@@ -7,9 +7,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
 from hessalign.curvature.products import (
-    domain_products,
     accumulation_dtype,
     chunk_rows,
+    domain_products,
     gram,
     mean_outer,
     mean_second_moments,
