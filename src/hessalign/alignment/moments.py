@@ -14,10 +14,8 @@ Indices: e and f domain, n and m sample.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal, final, get_args
 
-import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -25,7 +23,6 @@ from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.curvature.domains import Domains
 from hessalign.curvature.factors import LeftFactor, RightFactor
-from hessalign.curvature.products import gram
 
 Evaluation = Literal["auto", "primal", "dual"]
 
@@ -90,9 +87,7 @@ class Moment:
         return self._primal() if evaluation == "primal" else self._dual()
 
     def _primal(self) -> Float[Tensor, "e e"]:
-        blocks = self.right.blocks(self.left.rows(), self.domains.sizes)
-        products = (gram(mean) if times == 1 else times * gram(mean) for times, mean in blocks)
-        return reduce(torch.add, products)
+        return self.right.mean_inner(self.left.rows(), self.domains.sizes)
 
     def _dual(self) -> Float[Tensor, "e e"]:
         averaging = self.domains.averaging

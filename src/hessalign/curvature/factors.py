@@ -16,7 +16,6 @@ Indices: n and m sample, k and c class (output of the head), d feature, e domain
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -25,17 +24,9 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.curvature.products import (
-    accumulation_dtype,
-    gram,
-    inner,
-    mean_outer,
-    mean_second_moments,
-)
+from hessalign.curvature.gram import gram, inner
+from hessalign.curvature.products import accumulation_dtype, mean_outer_gram, mean_second_moments
 from hessalign.curvature.softmax_gram import softmax_gram
-
-Block = tuple[int, Float[Tensor, "e p"]]
-"""A piece of a moment's mean: how often it occurs in the whole, and its value per domain."""
 
 WRITTEN_OUT = 64
 """Up to this many components a factor is written out, even for inner products."""
@@ -276,10 +267,12 @@ class Constant:
     size = 1
     dual_size = 0
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The domain means of the left rows."""
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ 1."""
         ones = torch.ones((len(left), 1), dtype=left.dtype, device=left.device)
-        yield 1, mean_outer(left, ones, sizes).flatten(1)
+        return mean_outer_gram(left, ones, sizes)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """All ones."""
@@ -313,9 +306,11 @@ class Linear:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The mean as a whole."""
-        yield 1, mean_outer(left, self.features.z, sizes, bias=self.bias).flatten(1)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃."""
+        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
@@ -346,10 +341,11 @@ class Squares:
         """Multiplications per inner product."""
         return self.features.z.shape[1]
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The mean as a whole."""
-        means = mean_outer(left, self.features.z, sizes, bias=self.bias, squared=True)
-        yield 1, means.flatten(1)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃²."""
+        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias, squared=True)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃²·z̃'² = z²·z'² + 1."""
@@ -379,13 +375,17 @@ class Outer:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """One second moment per left component, then twice z and once 1 for the bias."""
-        for component in left.split(1, dim=1):
-            yield 1, mean_second_moments(component, self.features.z, sizes).flatten(1)
-        if self.bias:
-            yield 2, mean_outer(left, self.features.z, sizes).flatten(1)
-            yield from Constant(left).blocks(left, sizes)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃ z̃ᵀ."""
+        z = self.features.z
+        components = left.split(1, dim=1)
+        products = [gram(mean_second_moments(s, z, sizes).flatten(1)) for s in components]
+        if self.bias:  # twice z, once 1
+            products.append(2 * mean_outer_gram(left, z, sizes))
+            products.append(Constant(left).mean_inner(left, sizes))
+        return torch.stack(products).sum(0)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""

@@ -54,6 +54,7 @@ class LinearHead:
     Attributes:
         features: The features, domains contiguous.
         logits: The logits in the accumulation precision.
+        prediction: What the loss makes of them: probabilities, or activations.
         y: The targets; None where only curvature is asked for.
         domains: The grouping of the samples.
         loss: The loss of the head.
@@ -63,6 +64,7 @@ class LinearHead:
 
     features: Features
     logits: Float[Tensor, "n k"]
+    prediction: Float[Tensor, "n k"]
     y: Tensor | None
     domains: Domains
     loss: HeadLoss
@@ -93,7 +95,7 @@ class LinearHead:
     @cached_property
     def error(self) -> Float[Tensor, "n k"]:
         """The first derivative r of each sample's loss in the logits."""
-        return self.loss.error(self.logits, self._targets())
+        return self.loss.error(self.prediction, self.logits, self._targets())
 
     @cached_property
     def risk(self) -> Float[Tensor, " e"]:
@@ -281,7 +283,9 @@ class LinearHead:
 def _make_head(
     z: Tensor, logits: Tensor, y: Tensor | None, domains: Domains, loss: HeadLoss, bias: bool
 ) -> LinearHead:
-    return LinearHead(Features(z), logits, y, domains, loss, bias, loss.curvature(logits, y))
+    prediction = loss.predict(logits)
+    curvature = loss.curvature(prediction, logits, y)
+    return LinearHead(Features(z), logits, prediction, y, domains, loss, bias, curvature)
 
 
 def linear_head(
