@@ -95,21 +95,18 @@ class SoftmaxCurvature:
         return torch.where(on_diagonal, torch.diag_embed(self.diagonal()), -products)
 
     def _leader(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Most probable class, its probability, and the probabilities without it.
-
-        Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of numbers
-        near 1. Sums of the other classes say the same without cancellation.
-
-        Returns:
-            The class [n, 1], its probability [n, 1], and the others [n, c] with 0 in its place.
-        """
+        """The most probable class, its probability, and all probabilities with 0 in its place."""
+        # Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of
+        # numbers near 1. Sums over the other classes say the same without cancellation.
         top = self.probs.argmax(1, keepdim=True)
         return top, self.probs.gather(1, top), self.probs.scatter(1, top, 0)
 
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
-        top, lead, rest = self._leader()
-        return (rest * (1 - rest)).scatter(1, top, lead * rest.sum(1, keepdim=True))
+        top = self.probs.argmax(1, keepdim=True)
+        leading = torch.zeros_like(self.probs, dtype=torch.bool).scatter_(1, top, True)
+        others = self.probs.masked_fill(leading, 0).sum(1, keepdim=True)
+        return self.probs * torch.where(leading, others, 1 - self.probs)
 
     def apply(self, vectors: Float[Tensor, "n *m c"], samples: slice) -> Float[Tensor, "n *m c"]:
         """S a = p ∘ a − p (p · a) for one or several vectors per sample.
@@ -236,21 +233,29 @@ class Features:
         """All inner products, computed once."""
         return gram(self.z)
 
+    @cached_property
+    def gram_with_bias(self) -> Float[Tensor, "n n"]:
+        """All inner products of z̃ = [z, 1], computed once."""
+        return self.gram + 1
+
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: none once the Gram matrix is there."""
         return 0 if "gram" in self.__dict__ else self.z.shape[1]
 
-    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+    def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
         """Inner products of the samples in `block` with all samples.
 
         Args:
             block: The samples; all of them share one cached matrix.
+            bias: Whether of z̃ = [z, 1] or just of z.
 
         Returns:
             The rows of the Gram matrix, in float64.
         """
-        return self.gram if block == slice(None) else inner(self.z, block)
+        if block == slice(None):
+            return self.gram_with_bias if bias else self.gram
+        return inner(self.z, block) + bias
 
 
 @final
@@ -271,16 +276,12 @@ class Constant:
         self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ 1."""
-        ones = torch.ones((len(left), 1), dtype=left.dtype, device=left.device)
-        return mean_outer_gram(left, ones, sizes)
+        return mean_outer_gram(left, left.new_ones((len(left), 1)), sizes)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """All ones."""
-        return torch.ones(
-            (len(self.like[block]), len(self.like)),
-            dtype=accumulation_dtype(self.like.device),
-            device=self.like.device,
-        )
+        pairs = len(self.like[block]), len(self.like)
+        return self.like.new_ones(pairs, dtype=accumulation_dtype(self.like.device))
 
 
 @final
@@ -314,8 +315,7 @@ class Linear:
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
-        products = self.features.inner(block)
-        return products + 1 if self.bias else products
+        return self.features.inner(block, bias=self.bias)
 
 
 @final
@@ -389,7 +389,8 @@ class Outer:
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""
-        return (self.features.inner(block) + self.bias).square()
+        products = self.features.inner(block, bias=self.bias)
+        return products * products  # its slope is cheaper than that of a power
 
 
 RightFactor = Constant | Linear | Squares | Outer

@@ -21,35 +21,53 @@ FEW_ROWS = 32
 SHORT_ROWS = 512
 """Nor are blocks with shorter rows."""
 
+CANCELLATION = 256
+"""Sums of float32 rows that are smaller than their terms by more than this are float64."""
+
 
 class _Gram(Function):
     """z zᵀ in float64; the symmetry makes backward one product instead of two."""
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,  # noqa: ANN401 - torch's context has no public type
         z: Float[Tensor, "n d"],
     ) -> Float[Tensor, "n n"]:
         wide = z.to(accumulation_dtype(z.device))
-        ctx.save_for_backward(wide)
-        ctx.dtype = z.dtype
-        half = len(z) // 2
-        if half < FEW_ROWS or z.shape[1] < SHORT_ROWS:
-            return wide @ wide.T
-        # The lower left quarter mirrors the upper right one.
-        upper = wide[:half] @ wide.T
-        lower = torch.cat([upper[:, half:].T, wide[half:] @ wide[half:].T], dim=1)
-        return torch.cat([upper, lower])
+        products = _symmetric_product(wide)
+        ctx.save_for_backward(z, products)
+        return products
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> Tensor:
-        (wide,) = ctx.saved_tensors
-        (grad,) = grad_outputs
-        slope: Tensor = (grad + grad.T) @ wide
-        return slope.to(ctx.dtype)
+        z, products = ctx.saved_tensors
+        weights = grad_outputs[0] + grad_outputs[0].T
+        if z.dtype == products.dtype or _cancels(weights, products):
+            return torch.mm(weights, z.to(products.dtype)).to(z.dtype)
+        return torch.mm(weights.to(z.dtype), z)
+
+
+def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """The product z zᵀ."""
+    half = len(z) // 2
+    if half < FEW_ROWS or z.shape[1] < SHORT_ROWS:
+        return z @ z.T
+    # The lower left quarter mirrors the upper right one.
+    upper = z[:half] @ z.T
+    lower = torch.cat([upper[:, half:].T, z[half:] @ z[half:].T], dim=1)
+    return torch.cat([upper, lower])
+
+
+def _cancels(weights: Float[Tensor, "n n"], products: Float[Tensor, "n n"]) -> bool:
+    """Whether the sums w z are so much smaller than their terms that float32 will not do."""
+    # They are near alignment, where the parts of the domains cancel. The Gram matrix knows the size
+    # of the sums before they are formed: ‖w z‖² = ⟨w z zᵀ, w⟩.
+    sums = ((weights @ products) * weights).sum()
+    terms = (weights.abs() @ products.diagonal().sqrt()).square().sum()
+    return not bool(terms <= CANCELLATION**2 * sums)
 
 
 _gram: Callable[[Tensor], Tensor] = _Gram.apply

@@ -243,7 +243,7 @@ class LinearHead:
             return self._logits(self.gradient)
         averaging = self.domains.averaging
         same_domain = (averaging > 0).to(averaging.dtype).T @ averaging
-        return (same_domain * (self.features.inner(slice(None)) + self.bias)) @ self.error
+        return (same_domain * self.features.inner(slice(None), bias=self.bias)) @ self.error
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""

@@ -104,10 +104,10 @@ def _pull_back(
     d_left, d_right = [], []
     for domains, (a, b) in _domain_batches(sizes, left, right):
         slope, size = slopes[domains], a.shape[1]
-        pulled = torch.bmm(b.square() if squared else b, slope.mT).to(left.dtype)
+        pulled = torch.bmm(slope, (b.square() if squared else b).mT).mT.to(left.dtype)
         d_left.append((pulled + grad[domains, None, :, -1] if bias else pulled) / size)
-        pulled = torch.bmm((a / size).to(right.dtype), slope)
-        d_right.append(pulled * (2 * b) if squared else pulled)
+        pulled = torch.bmm((a * ((2 if squared else 1) / size)).to(right.dtype), slope)
+        d_right.append(pulled.mul_(b) if squared else pulled)
     return _joined(d_left), _joined(d_right)
 
 

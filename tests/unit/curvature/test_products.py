@@ -60,6 +60,19 @@ def test_gram(route, shape):
     assert_same_slopes(gram(z), z @ z.T, (z,), 1e-13)
 
 
+@pytest.mark.parametrize("disturbance", [1, 1e-2, 1e-4])
+def test_slopes_of_a_gram_matrix_where_terms_cancel(disturbance):
+    """Rows against slightly disturbed copies: float32 sums alone would be off by 1e-3."""
+    rows = torch.randn(50, 4).relu() + 1
+    z = torch.cat([rows, rows + disturbance * torch.randn(50, 4)]).requires_grad_()
+    signs = torch.ones(100, dtype=torch.float64)
+    signs[50:] = -1
+    weights = signs.unsqueeze(1) * signs
+    (actual,) = torch.autograd.grad((weights * gram(z)).sum(), z)
+    wide = z.detach().double()
+    assert_agrees(actual.double(), 2 * weights @ wide, 1e-4)
+
+
 def test_hand_written_slopes(route):
     """And those of the slopes, where they can be differentiated again."""
     z, weights = draw(4, 2), draw(4, 3)
