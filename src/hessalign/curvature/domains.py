@@ -6,7 +6,6 @@ Indices: e domain, n sample.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -87,13 +86,8 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
         >>> domains.ids.tolist(), domains.sizes, domains.order.tolist()
         ([-1, 7], (1, 2), [1, 0, 2])
     """
-    # Python's integers: a batch is small, and torch.unique takes longer than all of this.
-    given = domain.tolist()
-    counts = Counter(given)
-    ids = sorted(counts)
-    order = None if sorted(given) == given else torch.argsort(domain, stable=True)
-    return Domains(
-        torch.tensor(ids, dtype=domain.dtype, device=domain.device),
-        tuple(counts[index] for index in ids),
-        order,
-    )
+    contiguous = bool((domain[1:] >= domain[:-1]).all())
+    order = None if contiguous else torch.argsort(domain, stable=True)
+    grouped = domain if order is None else domain[order]
+    ids, counts = torch.unique_consecutive(grouped, return_counts=True)
+    return Domains(ids, tuple(counts.tolist()), order)

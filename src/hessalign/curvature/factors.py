@@ -133,8 +133,8 @@ class SoftmaxCurvature:
         above, right = torch.triu_indices(
             self.probs.shape[1], self.probs.shape[1], 1, device=self.probs.device
         )
-        off_diagonal = -math.sqrt(2) * self.probs[:, above] * self.probs[:, right]
-        return torch.cat([self.diagonal(), off_diagonal], dim=1)
+        pairs = self.probs.index_select(1, above) * self.probs.index_select(1, right)
+        return torch.cat([self.diagonal(), -math.sqrt(2) * pairs], dim=1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
