@@ -42,11 +42,12 @@ def drawn(monkeypatch):
 @pytest.fixture(params=["small", "large"])
 def route(request, monkeypatch):
     """The code's routes for small shapes, and for large ones on small shapes too."""
-    from hessalign.curvature import factors, products
+    from hessalign.curvature import factors, gram, products
 
     if request.param == "large":
         monkeypatch.setattr(factors, "WRITTEN_OUT", 0)
-        monkeypatch.setattr(products, "FEW_ROWS", 1)
+        monkeypatch.setattr(gram, "FEW_ROWS", 1)
+        monkeypatch.setattr(gram, "SHORT_ROWS", 1)
         monkeypatch.setattr(products, "FEW_SAMPLES", 0)
     return request.param
 

@@ -13,6 +13,7 @@ from tests import oracles
 from tests.cases import Batch
 
 from hessalign.alignment import dispersion, inner_products
+from hessalign.alignment.quantities import quantity_dispersion
 from hessalign.curvature import linear_head, products
 
 TOLERANCE = 1e-3
@@ -69,19 +70,23 @@ def near(head, samples, quantity, ratio):
 
 
 def measured(batch, head, quantity, evaluation):
+    """Dispersion and slopes, directly and from the inner products."""
     inputs = [x.clone().requires_grad_() for x in batch.inputs]
     statistics = linear_head(*inputs, batch.y, batch.domain, loss=HEADS[head][0])
-    value = dispersion(inner_products(statistics, quantity, evaluation))
-    return value.item(), torch.autograd.grad(value, inputs)
+    for value in (
+        quantity_dispersion(statistics, quantity, evaluation),
+        dispersion(inner_products(statistics, quantity, evaluation)),
+    ):
+        yield value.item(), torch.autograd.grad(value, inputs, retain_graph=True)
 
 
 def check(head, samples, quantity, evaluation, ratio):
     batch, (value, slopes, _) = near(head, samples, quantity, ratio)
-    found, found_slopes = measured(batch, head, quantity, evaluation)
-    assert found == pytest.approx(value, rel=TOLERANCE)
-    for ours, theirs in zip(found_slopes, slopes, strict=True):
-        assert ours.dtype == torch.float32
-        assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
+    for found, found_slopes in measured(batch, head, quantity, evaluation):
+        assert found == pytest.approx(value, rel=TOLERANCE)
+        for ours, theirs in zip(found_slopes, slopes, strict=True):
+            assert ours.dtype == torch.float32
+            assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
 
 
 @pytest.mark.parametrize("ratio", ["far", 1e-2, 1e-4, 1e-6, 1e-8])

@@ -33,7 +33,9 @@ def dispersion(inner: Float[Tensor, "e e"]) -> Float[Tensor, ""]:
         >>> dispersion(M @ M.T)
         tensor(1.)
     """
-    return inner.diagonal().mean() - inner.mean()
+    domains = len(inner)
+    weights = torch.eye(domains, dtype=inner.dtype, device=inner.device) - 1 / domains
+    return (inner * weights).sum() / domains
 
 
 def squared_distances(inner: Float[Tensor, "e e"]) -> Float[Tensor, "e e"]:

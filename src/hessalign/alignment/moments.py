@@ -13,6 +13,7 @@ Indices: e and f domain, n and m sample.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
@@ -22,9 +23,9 @@ from torch.utils.checkpoint import checkpoint
 
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
+from hessalign.alignment.comparison import dispersion
 from hessalign.curvature.domains import Domains
 from hessalign.curvature.factors import LeftFactor, RightFactor
-from hessalign.curvature.products import gram
 
 Evaluation = Literal["auto", "primal", "dual"]
 
@@ -83,28 +84,53 @@ class Moment:
         Returns:
             The Gram matrix of the domains, in float64.
         """
+        return self._primal() if self._chosen(evaluation) == "primal" else self._dual()
+
+    def dispersion(self, evaluation: Evaluation = "auto") -> Float[Tensor, ""]:
+        r"""Mean squared distance of the domains' moments to their mean.
+
+        The dual form is a single sum over pairs of samples, $\sum_{nm} w_{nm}
+        \langle\text{left}_n, \text{left}_m\rangle \langle\text{right}_n, \text{right}_m\rangle$.
+
+        Args:
+            evaluation: "primal", "dual", or "auto" for the cheaper one.
+
+        Returns:
+            The dispersion, in float64.
+        """
+        if self._chosen(evaluation) == "primal":
+            return dispersion(self._primal())
+        deviating = self.domains.deviating
+        return self._over_pairs(
+            lambda block, products: (products * (deviating[:, block].T @ deviating)).sum()
+        )
+
+    def _chosen(self, evaluation: Evaluation) -> Literal["primal", "dual"]:
         check_evaluation(evaluation)
-        if evaluation == "auto":
-            evaluation = self.cheaper()
-        return self._primal() if evaluation == "primal" else self._dual()
+        return self.cheaper() if evaluation == "auto" else evaluation
 
     def _primal(self) -> Float[Tensor, "e e"]:
-        blocks = self.right.blocks(self.left.rows(), self.domains.sizes)
-        return torch.stack([times * gram(mean) for times, mean in blocks]).sum(0)
+        return self.right.mean_inner(self.left.rows(), self.domains.sizes)
 
     def _dual(self) -> Float[Tensor, "e e"]:
         averaging = self.domains.averaging
-        samples = averaging.shape[1]
+        return self._over_pairs(
+            lambda block, products: averaging[:, block] @ products @ averaging.T
+        )
+
+    def _over_pairs(self, reduced: Callable[[slice, Tensor], Tensor]) -> Tensor:
+        """Sum over blocks of samples of what is made of their inner products with all samples."""
+        samples = sum(self.domains.sizes)
 
         def pairs(block: slice) -> Tensor:
-            products = self.left.inner(block) * self.right.inner(block)
-            return averaging[:, block] @ products @ averaging.T
+            return reduced(block, self.left.inner(block) * self.right.inner(block))
 
         rows = max(1, PAIR_ELEMENTS // samples)
         if rows >= samples:
             return pairs(slice(None))
         # Too many pairs to hold: go block by block, and again in the backward pass.
-        total = averaging.new_zeros((len(averaging), len(averaging)))
-        for start in range(0, samples, rows):
-            total = total + checkpoint(pairs, slice(start, start + rows), use_reentrant=False)
-        return total
+        parts: list[Tensor] = [
+            checkpoint(pairs, slice(start, start + rows), use_reentrant=False)
+            for start in range(0, samples, rows)
+        ]
+        return torch.stack(parts).sum(0)

@@ -26,7 +26,7 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import Evaluation
-from hessalign.alignment.quantities import inner_products
+from hessalign.alignment.quantities import inner_products, quantity_dispersion
 from hessalign.curvature import HeadStatistics, hutchinson_diagonal
 from hessalign.curvature.hutchinson import pooled_diagonal
 
@@ -88,7 +88,7 @@ def gradient_dispersion(
     Returns:
         The dispersion.
     """
-    return dispersion(inner_products(statistics, "gradient", evaluation))
+    return quantity_dispersion(statistics, "gradient", evaluation)
 
 
 def product_dispersion(
@@ -107,7 +107,7 @@ def product_dispersion(
         The dispersion.
     """
     if not target.pooled:
-        return dispersion(inner_products(statistics, "hessian_gradient", evaluation))
+        return quantity_dispersion(statistics, "hessian_gradient", evaluation)
     mean_gradient = statistics.gradient.mean(0, keepdim=True)
     goal = statistics.hvp(mean_gradient).mean(0)
     return deviation(statistics.hgp, goal.detach() if target.detach else goal)
@@ -204,9 +204,9 @@ def hessian_dispersion(
         The dispersion.
     """
     if kind == "full":
-        return dispersion(inner_products(statistics, "hessian", evaluation))
+        return quantity_dispersion(statistics, "hessian", evaluation)
     if kind == "diagonal":
-        return dispersion(inner_products(statistics, "hessian_diagonal", evaluation))
+        return quantity_dispersion(statistics, "hessian_diagonal", evaluation)
     if kind == "product":
         return product_dispersion(statistics, target, evaluation)
     if kind == "sampled":

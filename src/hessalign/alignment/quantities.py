@@ -28,6 +28,7 @@ from torch import Tensor
 
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
+from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import Evaluation, Moment
 from hessalign.curvature import HeadStatistics, LinearHead
 from hessalign.curvature.factors import (
@@ -37,7 +38,7 @@ from hessalign.curvature.factors import (
     Outer,
     RightFactor,
     Rows,
-    squared,
+    Squares,
 )
 
 Factors = tuple[LeftFactor, RightFactor]
@@ -60,7 +61,7 @@ QUANTITIES: dict[str, Callable[[LinearHead], Factors]] = {
     "hessian": lambda head: (head.curvature, Outer(head.features, head.bias)),
     "hessian_diagonal": lambda head: (
         Rows(head.curvature.diagonal()),
-        squared(head.features, head.bias),
+        Squares(head.features, head.bias),
     ),
     "hessian_gradient": lambda head: (
         Rows(head.curvature.apply(head.gradient_logits, slice(None))),
@@ -130,3 +131,28 @@ def inner_products(
         raise UnknownNameError("quantity of a head without closed form", quantity, _FIELDS)
     values = _FIELDS[quantity](statistics).reshape(len(statistics.domains), -1)
     return values @ values.T
+
+
+def quantity_dispersion(
+    statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
+) -> Float[Tensor, ""]:
+    """Mean squared distance of one quantity of the domains to its mean.
+
+    Args:
+        statistics: Either backend, as for `inner_products`.
+        quantity: A name in `QUANTITIES`.
+        evaluation: "primal", "dual" or "auto", for the closed form.
+
+    Returns:
+        The dispersion, in float64.
+
+    Example:
+        >>> from hessalign.curvature import linear_head
+        >>> z = torch.tensor([[1.0], [3.0]])
+        >>> head = linear_head(z, torch.zeros(2), None, torch.tensor([0, 1]), loss="binary")
+        >>> quantity_dispersion(head, "feature")
+        tensor(1., dtype=torch.float64)
+    """
+    if isinstance(statistics, LinearHead):
+        return moment(statistics, quantity).dispersion(evaluation)
+    return dispersion(inner_products(statistics, quantity, evaluation))

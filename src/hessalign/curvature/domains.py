@@ -5,6 +5,7 @@ Indices: e domain, n sample.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -51,11 +52,24 @@ class Domains:
 
         Row e holds 1/n_e on the samples of domain e, else 0, in the accumulation precision.
         """
+        return self._of_means(self._identity())
+
+    @cached_property
+    def deviating(self) -> Float[Tensor, "e n"]:
+        """The matrix whose product with per-sample rows is the deviation of the domains' means.
+
+        That is from the mean of the means, and divided by √E: the sum of squares is the dispersion.
+        """
+        return self._of_means((self._identity() - 1 / len(self)) / math.sqrt(len(self)))
+
+    def _identity(self) -> Float[Tensor, "e e"]:
         device = self.ids.device
-        dtype = accumulation_dtype(device)
-        rows = [torch.full((1, n), 1 / n, dtype=dtype, device=device) for n in self.sizes]
-        matrix: Tensor = torch.block_diag(*rows)
-        return matrix
+        return torch.eye(len(self), dtype=accumulation_dtype(device), device=device)
+
+    def _of_means(self, matrix: Float[Tensor, "k e"]) -> Float[Tensor, "k n"]:
+        """The matrix that does to samples what the one given does to the domains' means."""
+        sizes = torch.tensor(self.sizes, device=matrix.device)
+        return (matrix / sizes).repeat_interleave(sizes, dim=1, output_size=sum(self.sizes))
 
 
 def make_domains(domain: Int[Tensor, " n"]) -> Domains:
@@ -72,7 +86,8 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
         >>> domains.ids.tolist(), domains.sizes, domains.order.tolist()
         ([-1, 7], (1, 2), [1, 0, 2])
     """
-    ids, counts = torch.unique(domain, return_counts=True)
     contiguous = bool((domain[1:] >= domain[:-1]).all())
     order = None if contiguous else torch.argsort(domain, stable=True)
+    grouped = domain if order is None else domain[order]
+    ids, counts = torch.unique_consecutive(grouped, return_counts=True)
     return Domains(ids, tuple(counts.tolist()), order)

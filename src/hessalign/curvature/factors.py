@@ -16,7 +16,6 @@ Indices: n and m sample, k and c class (output of the head), d feature, e domain
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -25,17 +24,9 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.curvature.products import (
-    accumulation_dtype,
-    gram,
-    inner,
-    mean_outer,
-    mean_second_moments,
-)
+from hessalign.curvature.gram import gram, inner
+from hessalign.curvature.products import accumulation_dtype, mean_outer_gram, mean_second_moments
 from hessalign.curvature.softmax_gram import softmax_gram
-
-Block = tuple[int, Float[Tensor, "e p"]]
-"""A piece of a moment's mean: how often it occurs in the whole, and its value per domain."""
 
 WRITTEN_OUT = 64
 """Up to this many components a factor is written out, even for inner products."""
@@ -104,21 +95,18 @@ class SoftmaxCurvature:
         return torch.where(on_diagonal, torch.diag_embed(self.diagonal()), -products)
 
     def _leader(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Most probable class, its probability, and the probabilities without it.
-
-        Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of numbers
-        near 1. Sums of the other classes say the same without cancellation.
-
-        Returns:
-            The class [n, 1], its probability [n, 1], and the others [n, c] with 0 in its place.
-        """
+        """The most probable class, its probability, and all probabilities with 0 in its place."""
+        # Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of
+        # numbers near 1. Sums over the other classes say the same without cancellation.
         top = self.probs.argmax(1, keepdim=True)
         return top, self.probs.gather(1, top), self.probs.scatter(1, top, 0)
 
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
-        top, lead, rest = self._leader()
-        return (rest * (1 - rest)).scatter(1, top, lead * rest.sum(1, keepdim=True))
+        top = self.probs.argmax(1, keepdim=True)
+        leading = torch.zeros_like(self.probs, dtype=torch.bool).scatter_(1, top, True)
+        others = self.probs.masked_fill(leading, 0).sum(1, keepdim=True)
+        return self.probs * torch.where(leading, others, 1 - self.probs)
 
     def apply(self, vectors: Float[Tensor, "n *m c"], samples: slice) -> Float[Tensor, "n *m c"]:
         """S a = p ∘ a − p (p · a) for one or several vectors per sample.
@@ -145,8 +133,8 @@ class SoftmaxCurvature:
         above, right = torch.triu_indices(
             self.probs.shape[1], self.probs.shape[1], 1, device=self.probs.device
         )
-        off_diagonal = -math.sqrt(2) * self.probs[:, above] * self.probs[:, right]
-        return torch.cat([self.diagonal(), off_diagonal], dim=1)
+        pairs = self.probs.index_select(1, above) * self.probs.index_select(1, right)
+        return torch.cat([self.diagonal(), -math.sqrt(2) * pairs], dim=1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
@@ -245,21 +233,29 @@ class Features:
         """All inner products, computed once."""
         return gram(self.z)
 
+    @cached_property
+    def gram_with_bias(self) -> Float[Tensor, "n n"]:
+        """All inner products of z̃ = [z, 1], computed once."""
+        return self.gram + 1
+
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: none once the Gram matrix is there."""
         return 0 if "gram" in self.__dict__ else self.z.shape[1]
 
-    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+    def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
         """Inner products of the samples in `block` with all samples.
 
         Args:
             block: The samples; all of them share one cached matrix.
+            bias: Whether of z̃ = [z, 1] or just of z.
 
         Returns:
             The rows of the Gram matrix, in float64.
         """
-        return self.gram if block == slice(None) else inner(self.z, block)
+        if block == slice(None):
+            return self.gram_with_bias if bias else self.gram
+        return inner(self.z, block) + bias
 
 
 @final
@@ -276,18 +272,16 @@ class Constant:
     size = 1
     dual_size = 0
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The domain means of the left rows."""
-        ones = torch.ones((len(left), 1), dtype=left.dtype, device=left.device)
-        yield 1, mean_outer(left, ones, sizes).flatten(1)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ 1."""
+        return mean_outer_gram(left, left.new_ones((len(left), 1)), sizes)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """All ones."""
-        return torch.ones(
-            (len(self.like[block]), len(self.like)),
-            dtype=accumulation_dtype(self.like.device),
-            device=self.like.device,
-        )
+        pairs = len(self.like[block]), len(self.like)
+        return self.like.new_ones(pairs, dtype=accumulation_dtype(self.like.device))
 
 
 @final
@@ -313,15 +307,49 @@ class Linear:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """The part of the features, then the part of the bias."""
-        yield 1, mean_outer(left, self.features.z, sizes).flatten(1)
-        if self.bias:
-            yield from Constant(left).blocks(left, sizes)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃."""
+        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
-        return self.features.inner(block) + self.bias
+        return self.features.inner(block, bias=self.bias)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
+
+    Attributes:
+        features: The features.
+        bias: Whether z̃ = [z, 1] or just z.
+    """
+
+    features: Features
+    bias: bool
+
+    @property
+    def size(self) -> int:
+        """Components of z̃ ∘ z̃."""
+        return self.features.z.shape[1] + self.bias
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product."""
+        return self.features.z.shape[1]
+
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃²."""
+        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias, squared=True)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """z̃²·z̃'² = z²·z'² + 1."""
+        return inner(self.features.z.square(), block) + self.bias
 
 
 @final
@@ -347,30 +375,22 @@ class Outer:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
-    def blocks(self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]) -> Iterator[Block]:
-        """One second moment per left component, then twice z and once 1 for the bias."""
-        for component in left.split(1, dim=1):
-            yield 1, mean_second_moments(component, self.features.z, sizes).flatten(1)
-        if self.bias:
-            yield 2, mean_outer(left, self.features.z, sizes).flatten(1)
-            yield from Constant(left).blocks(left, sizes)
+    def mean_inner(
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+    ) -> Float[Tensor, "e e"]:
+        """Inner products between the domains' means of left ⊗ z̃ z̃ᵀ."""
+        z = self.features.z
+        components = left.split(1, dim=1)
+        products = [gram(mean_second_moments(s, z, sizes).flatten(1)) for s in components]
+        if self.bias:  # twice z, once 1
+            products.append(2 * mean_outer_gram(left, z, sizes))
+            products.append(Constant(left).mean_inner(left, sizes))
+        return torch.stack(products).sum(0)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""
-        return (self.features.inner(block) + self.bias).square()
+        products = self.features.inner(block, bias=self.bias)
+        return products * products  # its slope is cheaper than that of a power
 
 
-def squared(features: Features, bias: bool) -> Linear:
-    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
-
-    Args:
-        features: The features.
-        bias: Whether z̃ = [z, 1] or just z.
-
-    Returns:
-        The squares, as a factor linear in z².
-    """
-    return Linear(Features(features.z.square()), bias)
-
-
-RightFactor = Constant | Linear | Outer
+RightFactor = Constant | Linear | Squares | Outer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -120,7 +122,7 @@ def check_finite(values: Tensor, what: str) -> None:
     Raises:
         ValueError: If an element is NaN or infinite.
     """
-    if bool(values.detach().sum().isfinite()):
+    if math.isfinite(values.detach().sum().item()):
         return
     bad = ~values.detach().isfinite()
     if not bool(bad.any()):

@@ -54,6 +54,7 @@ class LinearHead:
     Attributes:
         features: The features, domains contiguous.
         logits: The logits in the accumulation precision.
+        prediction: What the loss makes of them: probabilities, or activations.
         y: The targets; None where only curvature is asked for.
         domains: The grouping of the samples.
         loss: The loss of the head.
@@ -63,6 +64,7 @@ class LinearHead:
 
     features: Features
     logits: Float[Tensor, "n k"]
+    prediction: Float[Tensor, "n k"]
     y: Tensor | None
     domains: Domains
     loss: HeadLoss
@@ -93,36 +95,32 @@ class LinearHead:
     @cached_property
     def error(self) -> Float[Tensor, "n k"]:
         """The first derivative r of each sample's loss in the logits."""
-        return self.loss.error(self.logits, self._targets())
+        return self.loss.error(self.prediction, self.logits, self._targets())
 
     @cached_property
     def risk(self) -> Float[Tensor, " e"]:
         r"""Mean loss of each domain (eq. 1)."""
         return torch.stack([part.mean() for part in self.losses.split(self.domains.sizes)])
 
-    def _mean_with_bias(self, left: Tensor, right: Tensor) -> Float[Tensor, "e p"]:
-        """Mean of left ⊗ [right, 1], flattened to parameters."""
-        means = mean_outer(left, right, self.domains.sizes)
-        if self.bias:
-            ones = torch.ones_like(left[:, :1])
-            means = torch.cat([means, mean_outer(left, ones, self.domains.sizes)], dim=2)
-        return means.flatten(1)
+    def _mean(self, left: Float[Tensor, "n k"], *, squared: bool = False) -> Float[Tensor, "e p"]:
+        """Mean of left ⊗ z̃ or left ⊗ z̃², flattened to parameters."""
+        z, sizes = self.features.z, self.domains.sizes
+        return mean_outer(left, z, sizes, bias=self.bias, squared=squared).flatten(1)
 
     @cached_property
     def gradient(self) -> Float[Tensor, "e p"]:
         """Gradient of each domain's risk, g_e = mean r ⊗ z̃ (eq. 12, 13)."""
-        return self._mean_with_bias(self.error, self.features.z)
+        return self._mean(self.error)
 
     @cached_property
     def gradient_variance(self) -> Float[Tensor, "e p"]:
         """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
-        squares = self._mean_with_bias(self.error.square(), self.features.z.square())
-        return squares - self.gradient.square()
+        return self._mean(self.error.square(), squared=True) - self.gradient.square()
 
     @cached_property
     def diagonal(self) -> Float[Tensor, "e p"]:
         """Hessian diagonal, D_e = mean diag(S) ⊗ z̃² (eq. 16 at p=u, q=v)."""
-        return self._mean_with_bias(self.curvature.diagonal(), self.features.z.square())
+        return self._mean(self.curvature.diagonal(), squared=True)
 
     @cached_property
     def hessian(self) -> Float[Tensor, "e p p"]:
@@ -136,10 +134,9 @@ class LinearHead:
         rows = self.curvature.matrix().flatten(1)
         moments = mean_second_moments(rows, z, sizes)
         if self.bias:
-            column = mean_outer(rows, z, sizes).unsqueeze(3)
-            corner = mean_outer(rows, torch.ones_like(rows[:, :1]), sizes).unsqueeze(3)
-            moments = torch.cat([moments, column], dim=3)
-            moments = torch.cat([moments, torch.cat([column, corner], dim=2).mT], dim=2)
+            border = mean_outer(rows, z, sizes, bias=True).unsqueeze(3)
+            moments = torch.cat([moments, border[:, :, :-1]], dim=3)
+            moments = torch.cat([moments, border.mT], dim=2)
         blocks: Tensor = moments.unflatten(1, (outputs, outputs))
         return blocks.transpose(2, 3).reshape(-1, outputs * width, outputs * width)
 
@@ -164,7 +161,7 @@ class LinearHead:
         several = vectors.reshape(-1, *vectors.shape[-2:]).expand(-1, len(sizes), -1)
         if len(several) == 1:
             bent = self.curvature.apply(self._logits(several[0]), slice(None))
-            product = self._mean_with_bias(bent, self.features.z)
+            product = self._mean(bent)
             return product.view(*vectors.shape[:-2], len(sizes), -1)
         several = several.to(self.features.z.dtype)
         products, start = [], 0
@@ -246,7 +243,7 @@ class LinearHead:
             return self._logits(self.gradient)
         averaging = self.domains.averaging
         same_domain = (averaging > 0).to(averaging.dtype).T @ averaging
-        return (same_domain * (self.features.inner(slice(None)) + self.bias)) @ self.error
+        return (same_domain * self.features.inner(slice(None), bias=self.bias)) @ self.error
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""
@@ -286,7 +283,9 @@ class LinearHead:
 def _make_head(
     z: Tensor, logits: Tensor, y: Tensor | None, domains: Domains, loss: HeadLoss, bias: bool
 ) -> LinearHead:
-    return LinearHead(Features(z), logits, y, domains, loss, bias, loss.curvature(logits, y))
+    prediction = loss.predict(logits)
+    curvature = loss.curvature(prediction, logits, y)
+    return LinearHead(Features(z), logits, prediction, y, domains, loss, bias, curvature)
 
 
 def linear_head(

@@ -91,29 +91,47 @@ class CrossEntropy:
         """
         return functional.cross_entropy(logits, y.long(), reduction="none")
 
-    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
-        """The error p − y with y one-hot (eq. 12).
+    def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Probabilities p = softmax(a).
 
         Args:
             logits: The logits a.
+
+        Returns:
+            The probabilities.
+        """
+        return logits.softmax(1)
+
+    def error(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
+    ) -> Float[Tensor, "n k"]:
+        """The error p − y with y one-hot (eq. 12).
+
+        Args:
+            prediction: The probabilities p.
+            logits: Not used.
             y: Class indices.
 
         Returns:
             The first derivative in the logits.
         """
-        return logits.softmax(1) - functional.one_hot(y.long(), logits.shape[1]).to(logits.dtype)
+        classes = y.long().unsqueeze(1)
+        return prediction.scatter_add(1, classes, prediction.new_full(classes.shape, -1))
 
-    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> SoftmaxCurvature:
+    def curvature(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
+    ) -> SoftmaxCurvature:
         """S = diag(p) − p pᵀ (eq. 14); the targets do not enter.
 
         Args:
-            logits: The logits a.
+            prediction: The probabilities p.
+            logits: Not used.
             y: Not used.
 
         Returns:
             The second derivative in the logits.
         """
-        return SoftmaxCurvature(logits.softmax(1))
+        return SoftmaxCurvature(prediction)
 
 
 @final
@@ -168,29 +186,46 @@ class Binary:
             a, y.reshape(a.shape).to(a.dtype), reduction="none"
         )
 
-    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+    def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Probability p = sigmoid(a).
+
+        Args:
+            logits: The logit a.
+
+        Returns:
+            The probability of class 1.
+        """
+        return logits.sigmoid()
+
+    def error(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
+    ) -> Float[Tensor, "n k"]:
         """The error p − y.
 
         Args:
+            prediction: The probability p.
             logits: The logit a.
             y: Targets between 0 and 1.
 
         Returns:
             The first derivative in the logit.
         """
-        return logits.sigmoid() - y.reshape(logits.shape).to(logits.dtype)
+        return prediction - y.reshape(logits.shape).to(logits.dtype)
 
-    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> DiagonalCurvature:
+    def curvature(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
+    ) -> DiagonalCurvature:
         """S = p(1 − p); the targets do not enter.
 
         Args:
+            prediction: The probability p.
             logits: The logit a.
             y: Not used.
 
         Returns:
             The second derivative in the logit.
         """
-        return DiagonalCurvature(logits.sigmoid() * (-logits).sigmoid())
+        return DiagonalCurvature(prediction * (-logits).sigmoid())
 
 
 @final
@@ -233,8 +268,8 @@ class Squared:
         if not bool(y.isfinite().all()):
             raise ValueError("Expected finite targets y, found NaN or infinity.")
 
-    def _residual(self, logits: Tensor, y: Tensor) -> Tensor:
-        return self.activation.value(logits) - y.reshape(logits.shape).to(logits.dtype)
+    def _residual(self, prediction: Tensor, y: Tensor) -> Tensor:
+        return prediction - y.reshape(prediction.shape).to(prediction.dtype)
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
         """½ Σ_k (ŷ_k − y_k)².
@@ -246,24 +281,41 @@ class Squared:
         Returns:
             The loss of each sample.
         """
-        return self._residual(logits, y).square().sum(1) / 2
+        return self._residual(self.predict(logits), y).square().sum(1) / 2
 
-    def error(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+    def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """Outputs ŷ = σ(a).
+
+        Args:
+            logits: The outputs a before the activation.
+
+        Returns:
+            The outputs.
+        """
+        return self.activation.value(logits)
+
+    def error(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
+    ) -> Float[Tensor, "n k"]:
         """(ŷ − y) σ'(a) (eq. 34).
 
         Args:
+            prediction: The outputs ŷ.
             logits: The outputs a before the activation.
             y: The targets.
 
         Returns:
             The first derivative in a.
         """
-        return self._residual(logits, y) * self.activation.first(logits)
+        return self._residual(prediction, y) * self.activation.first(logits)
 
-    def curvature(self, logits: Float[Tensor, "n k"], y: Tensor | None) -> DiagonalCurvature:
+    def curvature(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
+    ) -> DiagonalCurvature:
         """σ'(a)² + (ŷ − y) σ''(a) (eq. 36).
 
         Args:
+            prediction: The outputs ŷ.
             logits: The outputs a before the activation.
             y: The targets; only the identity can do without.
 
@@ -282,7 +334,7 @@ class Squared:
                 f"{self.activation.name!r} depends on them."
             )
         second = self.activation.second(logits)
-        return DiagonalCurvature(first.square() + self._residual(logits, y) * second)
+        return DiagonalCurvature(first.square() + self._residual(prediction, y) * second)
 
 
 HeadLoss = CrossEntropy | Binary | Squared

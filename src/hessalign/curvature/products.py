@@ -1,4 +1,4 @@
-r"""The two products everything else is made of: means of outer products, and Gram matrices.
+r"""Means over domains: of outer products of rows, and of second moments of features.
 
 Domains are compared by subtracting such products, and near alignment the difference is far
 smaller than the terms. Gram matrices and means are therefore float64 throughout, with one
@@ -12,8 +12,8 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from hessalign._shapes import Float
 CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
 
-
-FEW_ROWS = 32
-"""Blocks of a Gram matrix below this size are not worth a product of their own."""
 
 FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
@@ -57,42 +54,128 @@ def chunk_rows(width: int, at_least: int = 32) -> int:
     return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
 
 
-class _SumOuter(Function):
-    """Sums of left_n ⊗ right_n in float64; backward in the features' own precision.
+def _domain_batches(sizes: tuple[int, ...], *rows: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
+    """The rows as [e, n, ·]: all domains at once if they have the same size, else one by one."""
+    if len(set(sizes)) == 1:
+        yield slice(None), [x.reshape(len(sizes), sizes[0], x.shape[1]) for x in rows]
+        return
+    for index, parts in enumerate(zip(*(x.split(sizes) for x in rows), strict=True)):
+        yield slice(index, index + 1), [part.unsqueeze(0) for part in parts]
 
-    What flows back is already the small difference between domains, so nothing cancels there.
-    """
+
+def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
+    """The rows of all batches."""
+    return parts[0].flatten(0, 1) if len(parts) == 1 else torch.cat(parts, dim=1)[0]
+
+
+class _MeanOptions(NamedTuple):
+    """The grouping, whether a 1 is appended to the right rows, and whether they are squared."""
+
+    sizes: tuple[int, ...]
+    bias: bool
+    squared: bool
+
+
+def _form_means(left: Tensor, right: Tensor, options: _MeanOptions) -> Tensor:
+    """The means [e, l, d + bias] in float64, without a graph."""
+    sizes, bias, squared = options
+    width = right.shape[1]
+    means = left.new_zeros((len(sizes), left.shape[1], width + bias))
+    for domains, (a, b) in _domain_batches(sizes, left, right):
+        shares = a / a.shape[1]
+        total = means[domains, :, :width]
+        rows = chunk_rows(len(b) * width)
+        for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
+            wide = x.to(left.dtype)
+            total.baddbmm_(share.mT, wide.square() if squared else wide)
+        if bias:
+            means[domains, :, width] = shares.sum(1)
+    return means
+
+
+def _pull_back(
+    grad: Tensor, left: Tensor, right: Tensor, options: _MeanOptions
+) -> tuple[Tensor, Tensor]:
+    """Slopes in left and right rows, given those in the means."""
+    # In the features' own precision: what flows back is already the small difference between
+    # domains, so nothing cancels here.
+    sizes, bias, squared = options
+    slopes = grad[..., : right.shape[1]].to(right.dtype)
+    d_left, d_right = [], []
+    for domains, (a, b) in _domain_batches(sizes, left, right):
+        slope, size = slopes[domains], a.shape[1]
+        pulled = torch.bmm(slope, (b.square() if squared else b).mT).mT.to(left.dtype)
+        d_left.append((pulled + grad[domains, None, :, -1] if bias else pulled) / size)
+        pulled = torch.bmm((a * ((2 if squared else 1) / size)).to(right.dtype), slope)
+        d_right.append(pulled.mul_(b) if squared else pulled)
+    return _joined(d_left), _joined(d_right)
+
+
+class _MeanOuter(Function):
+    """Means of left_n ⊗ right_n."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401 - torch's context has no public type
-        left: Float[Tensor, "e n l"],
-        right: Float[Tensor, "e n d"],
-    ) -> Float[Tensor, "e l d"]:
+        left: Float[Tensor, "n l"],
+        right: Float[Tensor, "n d"],
+        options: _MeanOptions,
+    ) -> Float[Tensor, "e l d_bias"]:
         ctx.save_for_backward(left, right)
-        rows = chunk_rows(len(right) * right.shape[2])
-        chunks = zip(left.split(rows, 1), right.split(rows, 1), strict=True)
-        total = left.new_zeros((len(left), left.shape[2], right.shape[2]))
-        for a, b in chunks:
-            total.baddbmm_(a.mT, b.to(left.dtype))
-        return total
+        ctx.options = options
+        return _form_means(left, right, options)
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, None]:
         left, right = ctx.saved_tensors
-        slope = grad_outputs[0].to(right.dtype)
-        return torch.bmm(right, slope.mT).to(left.dtype), torch.bmm(left.to(right.dtype), slope)
+        return *_pull_back(grad_outputs[0], left, right, ctx.options), None
 
 
-_sum_outer: Callable[[Tensor, Tensor], Tensor] = _SumOuter.apply
+_mean_outer: Callable[[Tensor, Tensor, _MeanOptions], Tensor] = _MeanOuter.apply
+
+
+class _MeanOuterGram(Function):
+    """Inner products between the domains' means, M Mᵀ; the symmetry saves a product backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        left: Float[Tensor, "n l"],
+        right: Float[Tensor, "n d"],
+        options: _MeanOptions,
+    ) -> Float[Tensor, "e e"]:
+        means = _form_means(left, right, options)
+        ctx.save_for_backward(left, right, means)
+        ctx.options = options
+        return means.flatten(1) @ means.flatten(1).T
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor, Tensor, None]:
+        left, right, means = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted
+            means = _mean_outer(left, right, ctx.options)
+        (grad,) = grad_outputs
+        slope = ((grad + grad.T) @ means.flatten(1)).view(means.shape)
+        return *_pull_back(slope, left, right, ctx.options), None
+
+
+_mean_outer_gram: Callable[[Tensor, Tensor, _MeanOptions], Tensor] = _MeanOuterGram.apply
 
 
 def mean_outer(
-    left: Float[Tensor, "n l"], right: Float[Tensor, "n d"], sizes: tuple[int, ...]
-) -> Float[Tensor, "e l d"]:
+    left: Float[Tensor, "n l"],
+    right: Float[Tensor, "n d"],
+    sizes: tuple[int, ...],
+    *,
+    bias: bool = False,
+    squared: bool = False,
+) -> Float[Tensor, "e l d_bias"]:
     r"""Mean over each domain of the outer product of two rows.
 
     $$M_e = \frac1{n_e} \sum_{n \in e} \text{left}_n \otimes \text{right}_n$$
@@ -101,20 +184,50 @@ def mean_outer(
         left: One row per sample, domains contiguous.
         right: One row per sample.
         sizes: Samples per domain.
+        bias: Append a 1 to the right rows.
+        squared: Take the squares of the right rows.
 
     Returns:
         The means, in the accumulation precision.
 
     Example:
-        >>> mean_outer(torch.ones(3, 1), torch.tensor([[1.0], [3.0], [5.0]]), (2, 1)).flatten()
-        tensor([2., 5.], dtype=torch.float64)
+        >>> right = torch.tensor([[1.0], [3.0], [5.0]])
+        >>> mean_outer(torch.ones(3, 1), right, (2, 1), bias=True).squeeze()
+        tensor([[2., 1.],
+                [5., 1.]], dtype=torch.float64)
     """
-    shares = left.to(accumulation_dtype(right.device))
-    if len(set(sizes)) == 1:
-        batch = (len(sizes), sizes[0], -1)
-        return _sum_outer(shares.reshape(batch) / sizes[0], right.reshape(batch))
-    parts = zip(shares.split(sizes), right.split(sizes), sizes, strict=True)
-    return torch.cat([_sum_outer((a / size)[None], b[None]) for a, b, size in parts])
+    options = _MeanOptions(sizes, bias, squared)
+    return _mean_outer(left.to(accumulation_dtype(right.device)), right, options)
+
+
+def mean_outer_gram(
+    left: Float[Tensor, "n l"],
+    right: Float[Tensor, "n d"],
+    sizes: tuple[int, ...],
+    *,
+    bias: bool = False,
+    squared: bool = False,
+) -> Float[Tensor, "e e"]:
+    r"""Inner products $\langle M_e, M_f\rangle$ between the means of `mean_outer`.
+
+    Args:
+        left: One row per sample, domains contiguous.
+        right: One row per sample.
+        sizes: Samples per domain.
+        bias: Append a 1 to the right rows.
+        squared: Take the squares of the right rows.
+
+    Returns:
+        The Gram matrix of the means.
+
+    Example:
+        >>> right = torch.tensor([[1.0], [3.0], [5.0]])
+        >>> mean_outer_gram(torch.ones(3, 1), right, (2, 1))
+        tensor([[ 4., 10.],
+                [10., 25.]], dtype=torch.float64)
+    """
+    options = _MeanOptions(sizes, bias, squared)
+    return _mean_outer_gram(left.to(accumulation_dtype(right.device)), right, options)
 
 
 class _DomainProducts(Function):
@@ -238,69 +351,3 @@ def mean_second_moments(
     """
     parts = zip(weights.split(sizes), z.split(sizes), sizes, strict=True)
     return torch.stack([_second_moments(s, x) / size for s, x, size in parts])
-
-
-class _Gram(Function):
-    """z zᵀ in float64; the symmetry makes backward one product instead of two."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        z: Float[Tensor, "n d"],
-    ) -> Float[Tensor, "n n"]:
-        wide = z.to(accumulation_dtype(z.device))
-        ctx.save_for_backward(wide)
-        ctx.dtype = z.dtype
-        half = len(z) // 2
-        if half < FEW_ROWS or z.shape[1] < FEW_ROWS:
-            return wide @ wide.T
-        # The lower left quarter mirrors the upper right one.
-        upper = wide[:half] @ wide.T
-        lower = torch.cat([upper[:, half:].T, wide[half:] @ wide[half:].T], dim=1)
-        return torch.cat([upper, lower])
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> Tensor:
-        (wide,) = ctx.saved_tensors
-        (grad,) = grad_outputs
-        slope: Tensor = (grad + grad.T) @ wide
-        return slope.to(ctx.dtype)
-
-
-_gram: Callable[[Tensor], Tensor] = _Gram.apply
-
-
-def gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    r"""Inner products of all pairs of rows, $z_n \cdot z_m$, in float64.
-
-    Args:
-        z: Rows.
-
-    Returns:
-        The Gram matrix.
-
-    Example:
-        >>> gram(torch.tensor([[1.0, 1.0], [0.0, 2.0]]))
-        tensor([[2., 2.],
-                [2., 4.]], dtype=torch.float64)
-    """
-    return _gram(z)
-
-
-def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:
-    """Inner products of some rows with all rows, in float64.
-
-    Args:
-        rows: Rows.
-        block: Which of them; all, or a part of them where all pairs are too many.
-
-    Returns:
-        Rows of the Gram matrix.
-    """
-    if block == slice(None):
-        return gram(rows)
-    dtype = accumulation_dtype(rows.device)
-    return rows[block].to(dtype) @ rows.to(dtype).T

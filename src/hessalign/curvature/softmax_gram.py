@@ -26,7 +26,8 @@ class _SoftmaxGram(Function):
     ⟨S, S⟩ = h·h' + o² − p'²·q'² + 2 o (u + uᵀ + a) + 2 u ∘ uᵀ
 
     where h = p(1 − p), o = p'·q', u = p_t q'_t, and a = p_t q_t for samples with the same t. In the
-    code p_t is `lead` and p' is `rest`.
+    code p_t is `lead`, p' is `rest`, q_t and q'_t are `picked` and `seen`, o is `others`, u is
+    `ours` and uᵀ `theirs`.
     """
 
     @staticmethod
@@ -39,15 +40,17 @@ class _SoftmaxGram(Function):
         tail = rest.sum(1, keepdim=True)
         squares = rest.square()
         diagonal = (rest - squares).scatter_(1, top, lead * tail)
-        seen = rest[:, top[:, 0]].T
-        same = (top == top.T).to(probs.dtype)
-        others, ours = rest @ rest.T, lead * seen
-        cross = ours + ours.T + same * (lead * lead.T)
-        ctx.save_for_backward(top, lead, tail, rest, squares, diagonal, seen, same, others, cross)
-        inner = torch.addmm(
-            torch.addmm(others.square(), squares, squares.T, alpha=-1), diagonal, diagonal.T
+        picked = probs.T.contiguous().index_select(0, top.squeeze(1))
+        seen = picked.masked_fill(top == top.T, 0)
+        ours = lead * seen
+        theirs = ours.T.contiguous()
+        cross = torch.addcmul(theirs, lead, picked)
+        others = rest @ rest.T
+        ctx.save_for_backward(
+            top, lead, tail, rest, squares, diagonal, picked, seen, theirs, others, cross
         )
-        return inner.addcmul_(others, cross, value=2).addcmul_(ours, ours.T, value=2)
+        inner = torch.add(others, cross, alpha=2).mul_(others).addcmul_(ours, theirs, value=2)
+        return inner.addmm_(squares, squares.T, alpha=-1).addmm_(diagonal, diagonal.T)
 
     @staticmethod
     @once_differentiable
@@ -55,20 +58,22 @@ class _SoftmaxGram(Function):
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> Tensor:
-        top, lead, tail, rest, squares, diagonal, seen, same, others, cross = ctx.saved_tensors
+        top, lead, tail, rest, squares, diagonal, picked, seen, theirs, others, cross = (
+            ctx.saved_tensors
+        )
         weights = grad_outputs[0] + grad_outputs[0].T
-        weighted = weights * others
+        weighted, turned = weights * others, weights * theirs
+        # Half of what comes through o, u and a: to p_t, then to p'.
+        d_lead = (weighted * picked).addcmul_(turned, seen).sum(1, keepdim=True)
+        d_seen = (weighted + turned).mul_(lead)
+        d_rest = weighted.addcmul_(weights, cross) @ rest
+        d_rest.index_add_(1, top.squeeze(1), d_seen.T)
+        # And through h and p'².
         d_diagonal = weights @ diagonal
         at_top = d_diagonal.gather(1, top)
-        d_ours = torch.addcmul(weighted, weights, (lead * seen).T).mul_(2)
-        d_lead = (d_ours * seen).sum(1, keepdim=True) + 2 * (weighted * same) @ lead
-        d_lead += at_top * tail
-        d_rest = 2 * torch.addcmul(weighted, weights, cross) @ rest
-        d_rest.addcmul_(rest, weights @ squares, value=-2)
-        d_rest.index_add_(1, top[:, 0], (d_ours * lead).T)
-        d_rest += d_diagonal * (1 - 2 * rest) + at_top * lead
-        d_probs: Tensor = d_rest.scatter_(1, top, d_lead)
-        return d_probs
+        d_rest.addcmul_(rest, torch.addmm(d_diagonal, weights, squares), value=-1)
+        d_probs = torch.add(d_diagonal, d_rest, alpha=2).addcmul_(at_top, lead)
+        return d_probs.scatter_(1, top, torch.addcmul(2 * d_lead, at_top, tail))
 
 
 softmax_gram: Callable[[Tensor], Tensor] = _SoftmaxGram.apply

@@ -76,13 +76,14 @@ def test_the_evaluation_is_passed_on(monkeypatch):
     from hessalign.alignment import Moment
 
     seen = []
-    inner = Moment.inner
+    for name in ("inner", "dispersion"):
+        original = getattr(Moment, name)
 
-    def spy(self, evaluation="auto"):
-        seen.append(evaluation)
-        return inner(self, evaluation)
+        def spy(self, evaluation="auto", original=original):
+            seen.append(evaluation)
+            return original(self, evaluation)
 
-    monkeypatch.setattr(Moment, "inner", spy)
+        monkeypatch.setattr(Moment, name, spy)
     for kind in ("full", "diagonal", "product", "expected"):
         ha.HessianAlignment(ALPHA, BETA, kind, evaluation="dual")(*CASES[1].build())
     assert set(seen) == {"dual"}

@@ -6,8 +6,8 @@ from tests.cases import CASES, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 
 from hessalign._names import UnknownNameError
-from hessalign.alignment import QUANTITIES, Moment, inner_products, moments
-from hessalign.alignment.quantities import moment
+from hessalign.alignment import QUANTITIES, Moment, dispersion, inner_products, moments
+from hessalign.alignment.quantities import moment, quantity_dispersion
 from hessalign.curvature import linear_head, products
 from hessalign.curvature.domains import Domains
 from hessalign.curvature.factors import Features, Linear, Outer, Rows
@@ -102,6 +102,20 @@ def test_blocks_of_pairs_change_nothing(monkeypatch, route, loss, quantity, rows
     monkeypatch.setattr(moments, "checkpoint", spy)
     actual = inner_products(linear_head(*batch, **case.options), quantity, "dual")
     assert len(calls) == samples // rows
+    assert_agrees(actual, expected, 1e-13)
+    assert_same_slopes(actual, expected, batch.inputs, 1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+@pytest.mark.parametrize("evaluation", ["primal", "dual"])
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_dispersion_is_that_of_the_inner_products(monkeypatch, loss, quantity, evaluation, rows):
+    case = Case("dispersion", loss, LOSSES[loss])
+    batch = case.build()
+    expected = dispersion(inner_products(linear_head(*batch, **case.options), quantity, evaluation))
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", rows * len(batch.z))
+    actual = quantity_dispersion(linear_head(*batch, **case.options), quantity, evaluation)
     assert_agrees(actual, expected, 1e-13)
     assert_same_slopes(actual, expected, batch.inputs, 1e-12)
 

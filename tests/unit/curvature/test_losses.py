@@ -20,8 +20,9 @@ def test_value_error_and_curvature(case):
     options = {"loss": case.loss, "activation": case.activation}
     values, errors, curvatures = oracles.per_sample(batch, **options)
     assert_agrees(loss.values(logits, batch.y), values)
-    assert_agrees(loss.error(logits, batch.y), errors)
-    assert_agrees(loss.curvature(logits, batch.y).matrix(), curvatures)
+    prediction = loss.predict(logits)
+    assert_agrees(loss.error(prediction, logits, batch.y), errors)
+    assert_agrees(loss.curvature(prediction, logits, batch.y).matrix(), curvatures)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
@@ -32,14 +33,17 @@ def test_extreme_logits_are_harmless(loss):
         logits, y = logits.T, torch.tensor([0, 1])
     head_loss = make_loss(loss)
     assert head_loss.values(logits, y).max().item() == (900 if loss == "binary" else 1800)
-    assert bool(head_loss.error(logits, y).isfinite().all())
-    assert_agrees(head_loss.curvature(logits, y).diagonal(), torch.zeros_like(logits), 1e-15)
+    prediction = head_loss.predict(logits)
+    assert bool(head_loss.error(prediction, logits, y).isfinite().all())
+    curvature = head_loss.curvature(prediction, logits, y).diagonal()
+    assert_agrees(curvature, torch.zeros_like(logits), 1e-15)
 
 
 def test_binary_curvature_keeps_its_digits_when_saturated():
     """p(1 − p) as a product of two sigmoids, not a difference of numbers near 1."""
     logits = torch.tensor([[40.0]]).double()
-    curvature = make_loss("binary").curvature(logits, None).diagonal()
+    loss = make_loss("binary")
+    curvature = loss.curvature(loss.predict(logits), logits, None).diagonal()
     assert curvature.item() == pytest.approx(4.248354255291589e-18, rel=1e-12, abs=0)
 
 
@@ -73,9 +77,10 @@ def test_an_activation_goes_with_squared_error_only(loss):
 @pytest.mark.parametrize("activation", ["tanh", torch.sin], ids=["tanh", "sin"])
 def test_curvature_of_squared_error_needs_targets_unless_linear(activation):
     logits = torch.randn(3, 1)
-    assert make_loss("squared").curvature(logits, None).diagonal().tolist() == [[1.0]] * 3
+    plain = make_loss("squared").curvature(logits, logits, None)
+    assert plain.diagonal().tolist() == [[1.0]] * 3
     with pytest.raises(ValueError, match="Expected targets y: the curvature of squared error"):
-        make_loss("squared", activation).curvature(logits, None)
+        make_loss("squared", activation).curvature(logits, logits, None)
 
 
 BAD_TARGETS = {

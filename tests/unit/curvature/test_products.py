@@ -1,17 +1,20 @@
 """Means of outer products and Gram matrices: values, slopes, precision."""
 
+import functools
+
 import pytest
 import torch
 from tests.comparison import assert_agrees, assert_same_slopes
 from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
+from hessalign.curvature.gram import gram
 from hessalign.curvature.products import (
     accumulation_dtype,
     chunk_rows,
     domain_products,
-    gram,
     mean_outer,
+    mean_outer_gram,
     mean_second_moments,
 )
 from hessalign.curvature.softmax_gram import softmax_gram
@@ -23,14 +26,21 @@ def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("squared", [True, False], ids=["squared", "plain"])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
-def test_mean_outer(sizes):
+def test_mean_outer(sizes, squared, bias):
     left, right = draw(6, 2), draw(6, 4)
-    each = torch.einsum("nl,nd->nld", left, right)
+    rows = torch.cat([right, torch.ones(6, 1)], 1) if bias else right
+    each = torch.einsum("nl,nd->nld", left, rows.square() if squared else rows)
     expected = torch.stack([part.mean(0) for part in each.split(sizes)])
-    actual = mean_outer(left, right, sizes)
+    actual = mean_outer(left, right, sizes, bias=bias, squared=squared)
     assert_agrees(actual, expected, 1e-14)
     assert_same_slopes(actual, expected, (left, right), 1e-13)
+    inner = expected.flatten(1) @ expected.flatten(1).T
+    actual = mean_outer_gram(left, right, sizes, bias=bias, squared=squared)
+    assert_agrees(actual, inner, 1e-13)
+    assert_same_slopes(actual, inner, (left, right), 1e-13)
 
 
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
@@ -50,18 +60,33 @@ def test_gram(route, shape):
     assert_same_slopes(gram(z), z @ z.T, (z,), 1e-13)
 
 
+@pytest.mark.parametrize("disturbance", [1, 1e-2, 1e-4])
+def test_slopes_of_a_gram_matrix_where_terms_cancel(disturbance):
+    """Rows against slightly disturbed copies: float32 sums alone would be off by 1e-3."""
+    rows = torch.randn(50, 4).relu() + 1
+    z = torch.cat([rows, rows + disturbance * torch.randn(50, 4)]).requires_grad_()
+    signs = torch.ones(100, dtype=torch.float64)
+    signs[50:] = -1
+    weights = signs.unsqueeze(1) * signs
+    (actual,) = torch.autograd.grad((weights * gram(z)).sum(), z)
+    wide = z.detach().double()
+    assert_agrees(actual.double(), 2 * weights @ wide, 1e-4)
+
+
 def test_hand_written_slopes(route):
     """And those of the slopes, where they can be differentiated again."""
     z, weights = draw(4, 2), draw(4, 3)
     assert gradcheck(gram, (z,))
     assert gradcheck(softmax_gram, (draw(5, 4).softmax(1).detach().requires_grad_(),))
 
-    def outer(left, right):
-        return mean_outer(left, right, (3, 1))
-
-    assert gradcheck(outer, (weights, z))
-    assert gradgradcheck(outer, (weights, z))
     assert gradgradcheck(gram, (z,))
+
+    for squared in (False, True):
+        options = {"sizes": (3, 1), "bias": True, "squared": squared}
+        for function in (mean_outer, mean_outer_gram):
+            outer = functools.partial(function, **options)
+            assert gradcheck(outer, (weights, z))
+            assert gradgradcheck(outer, (weights, z))
 
     def moments(weights, z):
         return mean_second_moments(weights, z, (3, 1))
@@ -115,6 +140,11 @@ def test_accumulation_precision():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_slopes_have_the_precision_of_the_features(dtype):
     z, weights = draw(4, 2).to(dtype).detach().requires_grad_(), draw(4, 2)
-    for result in (gram(z), mean_outer(weights, z, (4,)), mean_second_moments(weights, z, (4,))):
+    for result in (
+        gram(z),
+        mean_outer(weights, z, (4,)),
+        mean_outer_gram(weights, z, (4,), squared=True),
+        mean_second_moments(weights, z, (4,)),
+    ):
         slope_z = torch.autograd.grad(result.sum(), z)[0]
         assert slope_z.dtype == dtype
