@@ -19,7 +19,13 @@ README = [page for page in [ROOT / "README.md"] if page.is_file()]
 RUN = [*README, *DOCS]
 LINKED = [*sorted(ROOT.glob("*.md")), *DOCS]
 REFERENCE = ROOT / "docs" / "reference.md"
-PACKAGES = ["hessalign", "hessalign.curvature", "hessalign.alignment", "hessalign.data"]
+PACKAGES = [
+    "hessalign",
+    "hessalign.curvature",
+    "hessalign.alignment",
+    "hessalign.transfer",
+    "hessalign.data",
+]
 
 SKIP = "<!-- no-test -->"
 FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*\{?\.?([\w+-]*)")
