@@ -6,7 +6,7 @@ from tests.transfer_problems import classification, regression
 
 from hessalign.curvature import make_loss
 from hessalign.transfer.fit import fit_domain
-from hessalign.transfer.head_data import make_head_data
+from hessalign.transfer.inputs import make_head_data
 from hessalign.transfer.measure import transfer_measure
 from hessalign.transfer.minimal_set import MinimalSet
 from hessalign.transfer.whitening import make_whitening

@@ -2,6 +2,7 @@
 
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,14 @@ from hessalign import transfer_bound, transfer_measure
 
 SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture
+def unchecked():
+    """No shape checks, which would take most of the time; the other tests have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def powers_of_ten(lowest, highest):
@@ -38,6 +47,7 @@ def measure(problem, tolerance, **options):
     )
 
 
+@pytest.mark.usefixtures("unchecked")
 @settings(max_examples=940)
 @given(
     seeds,
@@ -57,7 +67,8 @@ def test_quadratics_stay_below_the_bound(seed, tolerance, l2, features, outputs,
     assert brute_force(problem, tolerance) <= found.value * SLACK
 
 
-@settings(max_examples=60)
+@pytest.mark.usefixtures("unchecked")
+@settings(max_examples=80)
 @given(
     seeds,
     powers_of_ten(-4, 0),

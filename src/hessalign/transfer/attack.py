@@ -20,8 +20,8 @@ from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss
 from hessalign.transfer.ascent import Ball
 from hessalign.transfer.exact_attack import Expansion, exact_attack, expand
-from hessalign.transfer.head_data import HeadData, make_head_data
-from hessalign.transfer.inputs import check_deltas, check_several, head_matrix
+from hessalign.transfer.head_data import HeadData
+from hessalign.transfer.inputs import check_deltas, check_several, head_matrix, make_head_data
 from hessalign.transfer.published_attack import PublishedAttack, published_attack
 
 Mode = Literal["exact", "published"]

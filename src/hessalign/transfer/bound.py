@@ -18,8 +18,8 @@ from hessalign.alignment.distance import spectral_norm_of_difference
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
 from hessalign.transfer.fit import FittedHead, StrongConvexity, fit_domain
-from hessalign.transfer.head_data import HeadData, make_head_data
-from hessalign.transfer.inputs import check_positive, source_and_target
+from hessalign.transfer.head_data import HeadData
+from hessalign.transfer.inputs import check_positive, make_head_data, source_and_target
 from hessalign.transfer.measure import TransferMeasure
 from hessalign.transfer.whitening import make_whitening
 

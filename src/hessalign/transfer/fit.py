@@ -5,7 +5,6 @@ Indices: n sample, k output, d feature (with the constant of the bias), p = (k, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -14,15 +13,17 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature import make_loss
+from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss, Squared
-from hessalign.transfer.head_data import HeadData, make_head_data
+from hessalign.transfer.conjugate_gradients import conjugate_gradients
+from hessalign.transfer.head_data import HeadData
+from hessalign.transfer.inputs import make_head_data
 from hessalign.transfer.whitening import Whitening, make_whitening
 
 TOLERANCE = 1e-10
 """Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
 
 MAX_STEPS = 100
-MAX_PRODUCTS = 1000
 STILL_MOVING = 0.05
 """If Newton's step changes a logit by more than this where the gradient vanishes, there is no
 minimum: near one, the step vanishes with the gradient."""
@@ -97,8 +98,9 @@ def fit_head(
     bias: bool = True,
     outputs: int | None = None,
 ) -> FittedHead:
-    r"""The head that minimises $\frac1n \sum_n \ell(\Theta\tilde z_n, y_n)
-    + \frac\lambda2 \|\Theta\|^2$.
+    r"""The head that minimises the L2-regularised mean loss.
+
+    $$\frac1n \sum_n \ell(\Theta\tilde z_n, y_n) + \frac\lambda2 \|\Theta\|^2$$
 
     Args:
         z: Features that enter the head.
@@ -117,7 +119,8 @@ def fit_head(
         >>> fitted = fit_head(z, y, "squared", l2=0.0, bias=False)
         >>> round(float(fitted.parameters), 6), fitted.gradient_norm < 1e-9
         (2.0, True)
-    """  # noqa: D205 - the formula continues the sentence
+    """
+    check_features(z)
     head_loss = make_loss(loss)
     one = torch.zeros(len(z), dtype=torch.long, device=z.device)
     data = make_head_data(z, y, one, head_loss, outputs=outputs, bias=bias, l2=l2)
@@ -208,43 +211,6 @@ def _newton_step(
 
     x = conjugate_gradients(product, -metric.slopes(gradient.unsqueeze(0))[0], accuracy)
     return metric.parameters(x.unsqueeze(0))[0]
-
-
-def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], right: Float[Tensor, " p"], accuracy: float
-) -> Float[Tensor, " p"]:
-    """Solve A x = b for a positive semi-definite A given by its products.
-
-    Args:
-        product: x ↦ A x.
-        right: b, in the range of A.
-        accuracy: Residual to reach, as a share of ‖b‖.
-
-    Returns:
-        The solution of least norm.
-
-    Example:
-        >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
-        >>> x = conjugate_gradients(lambda x: A @ x, torch.tensor([3.0, 4.0]), 1e-6)
-        >>> torch.allclose(x, torch.ones(2))
-        True
-    """
-    x, residual = torch.zeros_like(right), right.clone()
-    direction, square = residual.clone(), float(residual @ residual)
-    goal = accuracy**2 * square
-    for _ in range(MAX_PRODUCTS):
-        if square <= goal:
-            break
-        bent = product(direction)
-        curvature = float(direction @ bent)
-        if curvature <= 0:
-            break
-        length = square / curvature
-        x = x + length * direction
-        residual = residual - length * bent
-        previous, square = square, float(residual @ residual)
-        direction = residual + (square / previous) * direction
-    return x
 
 
 def _check_minimum(

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LinearHead, linear_head
-from hessalign.curvature.domains import make_domains
-from hessalign.curvature.inputs import check_domain, check_features, check_targets
 from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss
 
 CHUNK_LOGITS = 1 << 22
@@ -30,7 +28,7 @@ CHUNK_LOGITS = 1 << 22
 @final
 @dataclass(frozen=True, eq=False)
 class HeadData:
-    r"""Samples of several domains, as a head sees them; build it with `make_head_data`.
+    r"""Samples of several domains, as a head sees them; build it with `make_head_data` of `inputs`.
 
     The risk of domain e is $L_e(\Theta) = \frac1{n_e} \sum_n \ell(\Theta \tilde z_n, y_n)
     + \frac\lambda2 \|\Theta\|^2$.
@@ -209,72 +207,3 @@ class HeadData:
             Converted data.
         """
         return replace(self, features=tuple(z.to(dtype) for z in self.features))
-
-
-def make_head_data(
-    z: Float[Tensor, "n d"],
-    y: Tensor,
-    domain: Int[Tensor, " n"],
-    loss: HeadLoss,
-    *,
-    outputs: int | None = None,
-    bias: bool = True,
-    l2: float = 0.0,
-) -> HeadData:
-    """Check samples and arrange them by domain.
-
-    Args:
-        z: Features that enter the head.
-        y: Targets.
-        domain: The domain of each sample, any integers.
-        loss: The loss of the head.
-        outputs: Outputs of the head; by default what the targets need.
-        bias: Whether the head has a bias.
-        l2: The weight of the L2 term.
-
-    Returns:
-        The data, domains ordered by id.
-
-    Raises:
-        TypeError: If y is not a tensor.
-        ValueError: If the L2 weight is negative or not finite.
-
-    Example:
-        >>> z, y, domain = torch.ones(3, 2), torch.tensor([0, 2, 1]), torch.tensor([7, 3, 7])
-        >>> data = make_head_data(z, y, domain, CrossEntropy())
-        >>> data.ids, data.shape
-        ((3, 7), (3, 3))
-    """
-    check_features(z)
-    check_domain(domain, len(z))
-    if not isinstance(y, Tensor):
-        raise TypeError(f"Expected y as a tensor, got {type(y).__name__}.")
-    if not 0 <= l2 < float("inf"):
-        raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
-    count = needed_outputs(y, loss) if outputs is None else outputs
-    check_targets(y, z.new_zeros(len(z), count), loss)
-    domains = make_domains(domain)
-    z = domains.arrange(z.detach() if z.dtype == torch.float64 else z.detach().float())
-    y = domains.arrange(y.detach())
-    if bias:
-        z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
-    ids = tuple(domains.ids.tolist())
-    return HeadData(ids, z.split(domains.sizes), y.split(domains.sizes), loss, count, l2)
-
-
-def needed_outputs(y: Tensor, loss: HeadLoss) -> int:
-    """Outputs a head needs for these targets.
-
-    Args:
-        y: The targets.
-        loss: The loss of the head.
-
-    Returns:
-        One for binary labels, the number of classes up to the largest label (at least 2) for
-        cross-entropy, the columns of the targets for squared error.
-    """
-    if isinstance(loss, Binary) or y.numel() == 0:
-        return 1
-    if isinstance(loss, CrossEntropy):
-        return max(2, int(y.max()) + 1)
-    return y.shape[1] if y.ndim == 2 else 1

@@ -101,7 +101,7 @@ def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whiten
 
     Example:
         >>> from hessalign.curvature import make_loss
-        >>> from hessalign.transfer.head_data import make_head_data
+        >>> from hessalign.transfer.inputs import make_head_data
         >>> z, y = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, dtype=torch.float64)
         >>> data = make_head_data(z, y, torch.zeros(9).long(), make_loss("squared"), l2=0.1)
         >>> w = make_whitening(data, torch.zeros(4, dtype=torch.float64), 0)
