@@ -1,6 +1,5 @@
 """The transfer measure against eigen-decompositions and random search, with its certificate."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -61,7 +60,7 @@ def test_random_search_finds_nothing_larger(loss):
     best = fit_head(*problem.of(0), loss, problem.l2, outputs=problem.outputs).parameters
     lows, gaps = [], []
     for _ in range(3000):
-        theta = best + 2 * np.random.default_rng().uniform() * torch.randn_like(best)
+        theta = best + 2 * float(torch.rand(())) * torch.randn_like(best)
         source = mean_loss(problem, theta, 0) - found.source.risk
         if source <= 0.2:
             target = mean_loss(problem, theta, 1)
