@@ -23,6 +23,7 @@ PACKAGES = [
     "hessalign",
     "hessalign.curvature",
     "hessalign.alignment",
+    "hessalign.transfer",
     "hessalign.data",
     "hessalign.algorithms",
     "hessalign.training",

@@ -86,6 +86,9 @@ PUBLIC = (
     "hessian_distance",
     "hutchinson_diagonal",
     "linear_head",
+    "transfer_bound",
+    "transfer_measure",
+    "worst_case_gap",
     "__version__",
 )
 

@@ -25,7 +25,7 @@ from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.curvature.domains import Domains
-from hessalign.curvature.factors import LeftFactor, RightFactor
+from hessalign.curvature.factors import LeftFactor, Linear, Outer, RightFactor
 
 Evaluation = Literal["auto", "primal", "dual"]
 
@@ -101,6 +101,8 @@ class Moment:
         if self._chosen(evaluation) == "primal":
             return dispersion(self._primal())
         deviating = self.domains.deviating
+        if isinstance(self.right, Linear | Outer) and self._pairs_fit():
+            return self.right.pair_sum(self.left.inner(slice(None)), deviating.T @ deviating)
         return self._over_pairs(
             lambda block, products: (products * (deviating[:, block].T @ deviating)).sum()
         )
@@ -118,6 +120,10 @@ class Moment:
             lambda block, products: averaging[:, block] @ products @ averaging.T
         )
 
+    def _pairs_fit(self) -> bool:
+        """Whether the inner products of all pairs can be held at once."""
+        return sum(self.domains.sizes) ** 2 <= PAIR_ELEMENTS
+
     def _over_pairs(self, reduced: Callable[[slice, Tensor], Tensor]) -> Tensor:
         """Sum over blocks of samples of what is made of their inner products with all samples."""
         samples = sum(self.domains.sizes)
@@ -125,9 +131,9 @@ class Moment:
         def pairs(block: slice) -> Tensor:
             return reduced(block, self.left.inner(block) * self.right.inner(block))
 
-        rows = max(1, PAIR_ELEMENTS // samples)
-        if rows >= samples:
+        if self._pairs_fit():
             return pairs(slice(None))
+        rows = max(1, PAIR_ELEMENTS // samples)
         # Too many pairs to hold: go block by block, and again in the backward pass.
         parts: list[Tensor] = [
             checkpoint(pairs, slice(start, start + rows), use_reentrant=False)

@@ -93,7 +93,7 @@ class AutogradHead:
     @cached_property
     def error(self) -> Float[Tensor, "n k"]:
         """The first derivative r of each sample's loss in the logits."""
-        return self.loss.error(self.logits, self.y)
+        return self.loss.error(self.loss.predict(self.logits), self.logits, self.y)
 
     def _each_domain(self, statistic: Callable[[Risk], Tensor]) -> Tensor:
         dtype = accumulation_dtype(self.z.device)

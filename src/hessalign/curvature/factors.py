@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.curvature.gram import gram, inner
+from hessalign.curvature.gram import CANCELLATION, gram, inner, pair_sum, rough_gram
 from hessalign.curvature.products import accumulation_dtype, mean_outer_gram, mean_second_moments
 from hessalign.curvature.softmax_gram import softmax_gram
 
@@ -238,6 +238,39 @@ class Features:
         """All inner products of z̃ = [z, 1], computed once."""
         return self.gram + 1
 
+    @cached_property
+    def rough(self) -> Float[Tensor, "n n"]:
+        """All inner products from products in the features' own precision, as numbers."""
+        return rough_gram(self.z)
+
+    def pair_sum(
+        self,
+        left: Float[Tensor, "n n"],
+        weights: Float[Tensor, "n n"],
+        *,
+        bias: bool,
+        power: int,
+    ) -> Float[Tensor, ""]:
+        r"""Sum over all pairs of samples of $w L (\tilde z \cdot \tilde z')^p$.
+
+        float32 features are multiplied in float32 first. Where the sum turns out far smaller than
+        its terms, as it does near alignment, they are multiplied again in float64.
+
+        Args:
+            left: The matrix L, symmetric.
+            weights: The matrix w, symmetric.
+            bias: Whether of z̃ = [z, 1] or just of z.
+            power: The power p, 1 or 2.
+
+        Returns:
+            The sum, differentiable once in `left` and the features.
+        """
+        if self.z.dtype != left.dtype and "gram" not in self.__dict__:
+            total = pair_sum(left, self.z, weights, self.rough, bias=bias, power=power)
+            if not _is_small(total, left, weights, self.rough, bias=bias, power=power):
+                return total
+        return pair_sum(left, self.z, weights, self.gram.detach(), bias=bias, power=power)
+
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: none once the Gram matrix is there."""
@@ -256,6 +289,15 @@ class Features:
         if block == slice(None):
             return self.gram_with_bias if bias else self.gram
         return inner(self.z, block) + bias
+
+
+@torch.no_grad()
+def _is_small(
+    total: Tensor, left: Tensor, weights: Tensor, products: Tensor, *, bias: bool, power: int
+) -> bool:
+    """Whether a sum over pairs is far smaller than the terms of single samples in it."""
+    terms = (weights.diagonal() * left.diagonal() * (products.diagonal() + bias) ** power).sum()
+    return not bool(terms * len(left) <= CANCELLATION * total)
 
 
 @final
@@ -316,6 +358,12 @@ class Linear:
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
         return self.features.inner(block, bias=self.bias)
+
+    def pair_sum(
+        self, left: Float[Tensor, "n n"], weights: Float[Tensor, "n n"]
+    ) -> Float[Tensor, ""]:
+        """Sum over all pairs of w L z̃·z̃'."""
+        return self.features.pair_sum(left, weights, bias=self.bias, power=1)
 
 
 @final
@@ -391,6 +439,12 @@ class Outer:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""
         products = self.features.inner(block, bias=self.bias)
         return products * products  # its slope is cheaper than that of a power
+
+    def pair_sum(
+        self, left: Float[Tensor, "n n"], weights: Float[Tensor, "n n"]
+    ) -> Float[Tensor, ""]:
+        """Sum over all pairs of w L (z̃·z̃')²."""
+        return self.features.pair_sum(left, weights, bias=self.bias, power=2)
 
 
 RightFactor = Constant | Linear | Squares | Outer

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from hessalign._shapes import Float
 from hessalign.curvature.products import accumulation_dtype
@@ -22,7 +23,7 @@ SHORT_ROWS = 512
 """Nor are blocks with shorter rows."""
 
 CANCELLATION = 256
-"""Sums of float32 rows that are smaller than their terms by more than this are float64."""
+"""Sums that are smaller than their terms by more than this are made of float64 products."""
 
 
 class _Gram(Function):
@@ -44,10 +45,7 @@ class _Gram(Function):
         *grad_outputs: Tensor,
     ) -> Tensor:
         z, products = ctx.saved_tensors
-        weights = grad_outputs[0] + grad_outputs[0].T
-        if z.dtype == products.dtype or _cancels(weights, products):
-            return torch.mm(weights, z.to(products.dtype)).to(z.dtype)
-        return torch.mm(weights.to(z.dtype), z)
+        return _times_rows(grad_outputs[0] + grad_outputs[0].T, z, products)
 
 
 def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
@@ -59,6 +57,15 @@ def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     upper = z[:half] @ z.T
     lower = torch.cat([upper[:, half:].T, z[half:] @ z[half:].T], dim=1)
     return torch.cat([upper, lower])
+
+
+def _times_rows(
+    weights: Float[Tensor, "n n"], z: Float[Tensor, "n d"], products: Float[Tensor, "n n"]
+) -> Float[Tensor, "n d"]:
+    """Sums of rows, in float64 where they cancel; `products` are the rows' inner products."""
+    if z.dtype == products.dtype or _cancels(weights, products):
+        return torch.mm(weights, z.to(products.dtype)).to(z.dtype)
+    return torch.mm(weights.to(z.dtype), z)
 
 
 def _cancels(weights: Float[Tensor, "n n"], products: Float[Tensor, "n n"]) -> bool:
@@ -88,6 +95,91 @@ def gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
                 [2., 4.]], dtype=torch.float64)
     """
     return _gram(z)
+
+
+class _PairSum(Function):
+    """The sum over pairs of w L (K + b)ᵖ, where K are the inner products of z, given as numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        left: Float[Tensor, "n n"],
+        z: Float[Tensor, "n d"],
+        weights: Float[Tensor, "n n"],
+        products: Float[Tensor, "n n"],
+        bias: bool,
+        power: int,
+    ) -> Float[Tensor, ""]:
+        right = products + 1 if bias else products
+        weighted = weights * right if power == 1 else weights * right * right
+        ctx.save_for_backward(left, z, weights, products, right, weighted)
+        ctx.power = power
+        return torch.dot(weighted.view(-1), left.reshape(-1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        left, z, weights, products, right, weighted = ctx.saved_tensors
+        slope = grad_outputs[0]
+        d_left = slope * weighted if ctx.needs_input_grad[0] else None
+        d_z = None
+        if ctx.needs_input_grad[1]:
+            # Everything is symmetric, so each pair reaches a row twice.
+            d_products = (2 * ctx.power * slope) * weights * left
+            if ctx.power == 2:
+                d_products *= right
+            d_z = _times_rows(d_products, z, products)
+        return d_left, d_z, None, None, None, None
+
+
+_pair_sum: Callable[..., Tensor] = _PairSum.apply
+
+
+def pair_sum(
+    left: Float[Tensor, "n n"],
+    z: Float[Tensor, "n d"],
+    weights: Float[Tensor, "n n"],
+    products: Float[Tensor, "n n"],
+    *,
+    bias: bool,
+    power: int,
+) -> Float[Tensor, ""]:
+    r"""Sum over all pairs of samples of $w_{nm} L_{nm} (z_n \cdot z_m + b)^p$.
+
+    Args:
+        left: The matrix L, symmetric, in float64.
+        z: Rows.
+        weights: The matrix w, symmetric, in float64.
+        products: The inner products of the rows, as numbers: they carry no slope.
+        bias: Whether b is 1 or 0.
+        power: The power p, 1 or 2.
+
+    Returns:
+        The sum, differentiable once in `left` and `z`.
+
+    Example:
+        >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        >>> ones = torch.ones_like(z @ z.T)
+        >>> pair_sum(ones, z, ones, z @ z.T, bias=True, power=2)
+        tensor(47., dtype=torch.float64)
+    """
+    return _pair_sum(left, z, weights, products, bias, power)
+
+
+def rough_gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Inner products of all pairs of rows, multiplied in the rows' own precision.
+
+    Args:
+        z: Rows.
+
+    Returns:
+        The products as float64 numbers, without slope.
+    """
+    rows = z.detach()
+    return (rows @ rows.T).to(accumulation_dtype(z.device))
 
 
 def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:

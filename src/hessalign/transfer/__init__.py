@@ -1,0 +1,17 @@
+"""How far a head that is good on one domain can fail on another, with features fixed.
+
+`transfer_measure` finds the worst near-optimal head of the source (Definition 2), `transfer_bound`
+bounds it by derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
+"""
+
+from hessalign.transfer.attack import Attack as Attack
+from hessalign.transfer.attack import WorstCaseGap as WorstCaseGap
+from hessalign.transfer.attack import worst_case_gap as worst_case_gap
+from hessalign.transfer.bound import TransferBound as TransferBound
+from hessalign.transfer.bound import transfer_bound as transfer_bound
+from hessalign.transfer.fit import FittedHead as FittedHead
+from hessalign.transfer.fit import StrongConvexity as StrongConvexity
+from hessalign.transfer.fit import fit_head as fit_head
+from hessalign.transfer.measure import TransferMeasure as TransferMeasure
+from hessalign.transfer.measure import transfer_measure as transfer_measure
+from hessalign.transfer.published_attack import PublishedAttack as PublishedAttack

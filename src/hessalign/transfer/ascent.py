@@ -1,0 +1,222 @@
+r"""Ascent inside a region, for many points at once.
+
+Spectral (Barzilai-Borwein) steps along the gradient; at the border of the region along the part of
+the gradient that does not leave it. A step that leaves the region is drawn back towards the centre.
+A step is kept if it beats the worst of the last few values (Grippo, Lampariello and Lucidi, 1986),
+otherwise shortened; the best point seen is returned, so the result is never below the start.
+
+Indices: b point, p parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float, Int
+
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From points [b, p] and their row numbers [b] to values [b] and gradients [b, p]."""
+
+MEMORY = 5
+"""How many past values a step is compared with."""
+
+PATIENCE = 10
+"""A row that gains less than rounding in this many evaluations is done."""
+
+ON_THE_BORDER = 1e-6
+"""Closer to the border than this share of the region's size counts as on it."""
+
+
+@runtime_checkable
+class Region(Protocol):
+    """A set that contains, with any point, the segment from it to the centre 0."""
+
+    @property
+    def size(self) -> float:
+        """A typical distance from the centre to the border."""
+        ...
+
+    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+        """Draw points outside towards the centre until they are inside.
+
+        Args:
+            points: Any points.
+
+        Returns:
+            Points of the region; those that were inside are unchanged.
+        """
+        ...
+
+    def tangent(
+        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
+    ) -> Float[Tensor, "b p"]:
+        """Take from directions at the border what points straight out of the region.
+
+        Args:
+            points: Points of the region.
+            directions: A direction at each.
+
+        Returns:
+            Directions that stay inside to first order.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Ball:
+    """All points of norm at most `radius`.
+
+    Attributes:
+        radius: The radius.
+    """
+
+    radius: float
+
+    @property
+    def size(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+        """Scale points outside to the radius.
+
+        Args:
+            points: Any points.
+
+        Returns:
+            Points of the ball.
+        """
+        norms = points.norm(dim=1, keepdim=True)
+        drawn: Tensor = points * (self.radius / norms.clamp_min(self.radius))
+        return drawn
+
+    def tangent(
+        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
+    ) -> Float[Tensor, "b p"]:
+        """Take away the radial part of directions that point outwards on the sphere.
+
+        Args:
+            points: Points of the ball.
+            directions: A direction at each.
+
+        Returns:
+            Directions that stay inside to first order.
+        """
+        norms = points.norm(dim=1)
+        return without_normal(points, directions, norms >= self.radius * (1 - ON_THE_BORDER))
+
+
+def without_normal(
+    normals: Float[Tensor, "b p"], directions: Float[Tensor, "b p"], border: Tensor
+) -> Float[Tensor, "b p"]:
+    """Project directions on the tangent space where they point along the outward normal.
+
+    Args:
+        normals: Outward normals, of any length.
+        directions: Directions.
+        border: Which points are on the border.
+
+    Returns:
+        The directions, projected where they would leave.
+    """
+    squares = normals.square().sum(1)
+    outward = (normals * directions).sum(1).clamp_min(0)
+    share = torch.where(border & (squares > 0), outward / squares, 0)
+    return directions - share.unsqueeze(1) * normals
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """Where ascent ended.
+
+    Attributes:
+        points: The best point of each row.
+        values: Its value.
+        residual: What moving across the region along the remaining slope would still bring, to
+            first order.
+        steps: Evaluations of the objective.
+    """
+
+    points: Float[Tensor, "b p"]
+    values: Float[Tensor, " b"]
+    residual: Float[Tensor, " b"]
+    steps: int
+
+
+def ascend(
+    objective: Objective,
+    region: Region,
+    starts: Float[Tensor, "b p"],
+    *,
+    steps: int,
+    tolerance: float,
+) -> Ascent:
+    """Climb from each start to a local maximum in the region.
+
+    Args:
+        objective: Values and gradients of points.
+        region: Where the points may be.
+        starts: One start per row; drawn into the region first.
+        steps: At most this many evaluations.
+        tolerance: Stop where the residual is below this share of the value.
+
+    Returns:
+        The best points found.
+
+    Example:
+        >>> slope = torch.tensor([3.0, 4.0])
+        >>> linear = lambda x, rows: (x @ slope, slope.expand_as(x))
+        >>> found = ascend(linear, Ball(2.0), torch.ones(1, 2), steps=50, tolerance=1e-6)
+        >>> round(float(found.values), 4)
+        10.0
+    """
+    x = region.retract(starts)
+    rows = torch.arange(len(x), device=x.device)
+    value, gradient = objective(x, rows)
+    slope = region.tangent(x, gradient)
+    best, best_value, best_slope = x.clone(), value.clone(), slope.norm(dim=1)
+    milestone = value.clone()
+    past = value.unsqueeze(1).repeat(1, MEMORY)
+    tiny = torch.finfo(x.dtype).tiny
+    length = 0.5 * region.size / slope.norm(dim=1).clamp_min(tiny)
+    for count in range(1, steps):
+        gain = slope.norm(dim=1) * region.size
+        moving = length * gain > torch.finfo(x.dtype).eps * region.size**2
+        if count > PATIENCE and count % PATIENCE == 0:
+            stalled = best_value - milestone <= tolerance**2 * best_value.abs()
+            length[stalled], milestone = 0, best_value.clone()
+        a = rows[(gain > tolerance * value.abs() + tiny) & moving]
+        if len(a) == 0:
+            return Ascent(best, best_value, best_slope * region.size, count)
+        trial = region.retract(x[a] + length[a].unsqueeze(1) * slope[a])
+        trial_value, trial_gradient = objective(trial, a)
+        trial_slope = region.tangent(trial, trial_gradient)
+        move, bend = trial - x[a], trial_slope - slope[a]
+        kept = trial_value > past[a].amin(1)
+        length[a] = torch.where(kept, _spectral_length(move, bend, length[a]), length[a] / 4)
+        _update(kept, a, ((x, trial), (value, trial_value), (slope, trial_slope)))
+        past[a[kept], count % MEMORY] = trial_value[kept]
+        better = trial_value > best_value[a]
+        new = ((best, trial), (best_value, trial_value), (best_slope, trial_slope.norm(dim=1)))
+        _update(better, a, new)
+    return Ascent(best, best_value, best_slope * region.size, steps)
+
+
+def _spectral_length(move: Tensor, bend: Tensor, length: Tensor) -> Tensor:
+    """Barzilai and Borwein's step, |s|²/|s·y|, at most ten times the last one."""
+    square, product = move.square().sum(1), (move * bend).sum(1).abs()
+    return torch.minimum(square / product.clamp_min(1e-30), 10 * length)
+
+
+def _update(
+    chosen: Tensor, rows: Int[Tensor, " b"], pairs: tuple[tuple[Tensor, Tensor], ...]
+) -> None:
+    for target, source in pairs:
+        target[rows[chosen]] = source[chosen]

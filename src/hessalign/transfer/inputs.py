@@ -1,0 +1,196 @@
+"""What a caller hands in, checked and arranged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._shapes import Float, Int
+from hessalign.curvature.domains import make_domains
+from hessalign.curvature.inputs import check_domain, check_features, check_targets
+from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss
+from hessalign.transfer.head_data import HeadData
+
+
+def make_head_data(
+    z: Float[Tensor, "n d"],
+    y: Tensor,
+    domain: Int[Tensor, " n"],
+    loss: HeadLoss,
+    *,
+    outputs: int | None = None,
+    bias: bool = True,
+    l2: float = 0.0,
+) -> HeadData:
+    """Check samples and arrange them by domain.
+
+    Args:
+        z: Features that enter the head.
+        y: Targets.
+        domain: The domain of each sample, any integers.
+        loss: The loss of the head.
+        outputs: Outputs of the head; by default what the targets need.
+        bias: Whether the head has a bias.
+        l2: The weight of the L2 term.
+
+    Returns:
+        The data, domains ordered by id.
+
+    Raises:
+        TypeError: If y is not a tensor.
+        ValueError: If the L2 weight is negative or not finite.
+
+    Example:
+        >>> z, y, domain = torch.ones(3, 2), torch.tensor([0, 2, 1]), torch.tensor([7, 3, 7])
+        >>> data = make_head_data(z, y, domain, CrossEntropy())
+        >>> data.ids, data.shape
+        ((3, 7), (3, 3))
+    """
+    check_features(z)
+    check_domain(domain, len(z))
+    if not isinstance(y, Tensor):
+        raise TypeError(f"Expected y as a tensor, got {type(y).__name__}.")
+    if not 0 <= l2 < float("inf"):
+        raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
+    count = needed_outputs(y, loss) if outputs is None else outputs
+    check_targets(y, z.new_zeros(len(z), count), loss)
+    domains = make_domains(domain)
+    z = domains.arrange(z.detach() if z.dtype == torch.float64 else z.detach().float())
+    y = domains.arrange(y.detach())
+    if bias:
+        z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
+    ids = tuple(domains.ids.tolist())
+    return HeadData(ids, z.split(domains.sizes), y.split(domains.sizes), loss, count, l2)
+
+
+def needed_outputs(y: Tensor, loss: HeadLoss) -> int:
+    """Outputs a head needs for these targets.
+
+    Args:
+        y: The targets.
+        loss: The loss of the head.
+
+    Returns:
+        One for binary labels, the number of classes up to the largest label (at least 2) for
+        cross-entropy, the columns of the targets for squared error.
+    """
+    if isinstance(loss, Binary) or y.numel() == 0:
+        return 1
+    if isinstance(loss, CrossEntropy):
+        return max(2, int(y.max()) + 1)
+    return y.shape[1] if y.ndim == 2 else 1
+
+
+def check_positive(value: float, name: str) -> None:
+    """A finite number above zero.
+
+    Args:
+        value: What should be one.
+        name: Its name for the message.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not 0 < value < float("inf"):
+        raise ValueError(f"Expected a positive, finite {name}, got {value}.")
+
+
+def check_several(ids: Sequence[int]) -> None:
+    """At least two domains.
+
+    Args:
+        ids: The domains there are.
+
+    Raises:
+        ValueError: If there is only one.
+    """
+    if len(ids) < 2:
+        raise ValueError(
+            f"Expected samples of at least 2 domains, got only domain {ids[0]}: a gap is between "
+            "two. Check the argument domain."
+        )
+
+
+def source_and_target(data: HeadData, source: int, target: int) -> tuple[HeadData, int, int]:
+    """Two of the domains.
+
+    Args:
+        data: The samples of all domains.
+        source: The id of one domain.
+        target: The id of another.
+
+    Returns:
+        The samples in float64, and the positions of the two domains.
+
+    Raises:
+        ValueError: If there is only one domain, no domain of that id, or both are the same.
+    """
+    check_several(data.ids)
+    for role, wanted in (("source", source), ("target", target)):
+        if wanted not in data.ids:
+            found = ", ".join(map(str, data.ids))
+            raise ValueError(f"Expected the {role} to be one of the domains {found}, got {wanted}.")
+    if source == target:
+        raise ValueError(
+            f"Expected two different domains as source and target, got {source} for both."
+        )
+    return data.to(torch.float64), data.ids.index(source), data.ids.index(target)
+
+
+def check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    """Radii, one or several.
+
+    Args:
+        delta: A positive number or several.
+
+    Returns:
+        The radii, ascending, each once.
+
+    Raises:
+        ValueError: If there is none, or one is not positive and finite.
+    """
+    if isinstance(delta, Tensor):
+        delta = delta.flatten().tolist()
+    radii = [float(delta)] if isinstance(delta, int | float) else [float(value) for value in delta]
+    if not radii:
+        raise ValueError("Expected at least one delta, got none.")
+    for radius in radii:
+        check_positive(radius, "delta")
+    return tuple(sorted(set(radii)))
+
+
+def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, "k d"], bool]:
+    """The parameters of a head as one matrix, and whether they include a bias.
+
+    Args:
+        head: A linear layer, or its matrix: one row per output, weights before bias.
+        features: Features d that enter it.
+
+    Returns:
+        The matrix in float64, and whether its last column is a bias.
+
+    Raises:
+        TypeError: If the head is neither.
+        ValueError: If its width does not suit the features, or a parameter is not finite.
+
+    Example:
+        >>> head_matrix(nn.Linear(3, 2, bias=False), 3)[1], head_matrix(torch.zeros(2, 4), 3)[1]
+        (False, True)
+    """
+    if isinstance(head, nn.Linear):
+        parts = [head.weight] if head.bias is None else [head.weight, head.bias.unsqueeze(1)]
+        head = torch.cat(parts, dim=1)
+    if not isinstance(head, Tensor) or not head.is_floating_point():
+        found = head.dtype if isinstance(head, Tensor) else type(head).__name__
+        raise TypeError(f"Expected the head as a torch.nn.Linear or its matrix, got {found}.")
+    matrix = head.detach().double()
+    if matrix.ndim != 2 or matrix.shape[1] not in {features, features + 1}:
+        raise ValueError(
+            f"Expected a head of shape [outputs, {features}], or [outputs, {features + 1}] with "
+            f"its bias in the last column, to match z; got {list(matrix.shape)}."
+        )
+    if not bool(matrix.isfinite().all()):
+        raise ValueError("Expected finite parameters of the head, found NaN or infinity.")
+    return matrix, matrix.shape[1] == features + 1
