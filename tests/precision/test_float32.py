@@ -149,3 +149,27 @@ def test_fields_of_confident_predictions(field, margin):
     else:
         found, expected = getattr(low, field), getattr(high, field)
     assert (found - expected).norm() <= TOLERANCE * expected.norm()
+
+
+def test_float64_products_only_where_domains_nearly_agree(monkeypatch):
+    """The rough products serve far from alignment, and are made again near it."""
+    from hessalign.curvature import factors
+
+    made = []
+    plain = factors.gram
+
+    def spy(z, *, exact=True):
+        made.append(exact)
+        return plain(z, exact=exact)
+
+    monkeypatch.setattr(factors, "gram", spy)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(40, 600, generator=generator).relu()
+    logits = torch.randn(40, 5, generator=generator)
+    domain = torch.arange(2).repeat_interleave(20)
+    twice = torch.cat([z[:20], z[:20] + 1e-5]), torch.cat([logits[:20], logits[:20] + 1e-5])
+    for (features, outputs), expected in (((z, logits), [False]), (twice, [False, True])):
+        made.clear()
+        head = linear_head(features, outputs, None, domain)
+        quantity_dispersion(head, "hessian", "dual")
+        assert made == expected

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.curvature.gram import CANCELLATION, gram, inner, pair_sum, rough_gram
+from hessalign.curvature.gram import CANCELLATION, gram, inner, pair_sum
 from hessalign.curvature.products import accumulation_dtype, mean_outer_gram, mean_second_moments
 from hessalign.curvature.softmax_gram import softmax_gram
 
@@ -240,8 +240,8 @@ class Features:
 
     @cached_property
     def rough(self) -> Float[Tensor, "n n"]:
-        """All inner products from products in the features' own precision, as numbers."""
-        return rough_gram(self.z)
+        """All inner products, multiplied in the features' own precision, computed once."""
+        return gram(self.z, exact=False)
 
     def pair_sum(
         self,
@@ -257,8 +257,8 @@ class Features:
         its terms, as it does near alignment, they are multiplied again in float64.
 
         Args:
-            left: The matrix L, symmetric.
-            weights: The matrix w, symmetric.
+            left: The matrix L.
+            weights: The matrix w.
             bias: Whether of z̃ = [z, 1] or just of z.
             power: The power p, 1 or 2.
 
@@ -266,15 +266,15 @@ class Features:
             The sum, differentiable once in `left` and the features.
         """
         if self.z.dtype != left.dtype and "gram" not in self.__dict__:
-            total = pair_sum(left, self.z, weights, self.rough, bias=bias, power=power)
+            total = pair_sum(left, self.rough, weights, bias=bias, power=power)
             if not _is_small(total, left, weights, self.rough, bias=bias, power=power):
                 return total
-        return pair_sum(left, self.z, weights, self.gram.detach(), bias=bias, power=power)
+        return pair_sum(left, self.gram, weights, bias=bias, power=power)
 
     @property
     def dual_size(self) -> int:
-        """Multiplications per inner product: none once the Gram matrix is there."""
-        return 0 if "gram" in self.__dict__ else self.z.shape[1]
+        """Multiplications per inner product: none once they are there."""
+        return 0 if {"gram", "rough"} & self.__dict__.keys() else self.z.shape[1]
 
     def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
         """Inner products of the samples in `block` with all samples.

@@ -27,15 +27,16 @@ CANCELLATION = 256
 
 
 class _Gram(Function):
-    """z zᵀ in float64; the symmetry makes backward one product instead of two."""
+    """z zᵀ as float64; the symmetry makes backward one product instead of two."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401 - torch's context has no public type
         z: Float[Tensor, "n d"],
+        exact: bool,
     ) -> Float[Tensor, "n n"]:
-        wide = z.to(accumulation_dtype(z.device))
-        products = _symmetric_product(wide)
+        wide = accumulation_dtype(z.device)
+        products = _symmetric_product(z.to(wide) if exact else z).to(wide)
         ctx.save_for_backward(z, products)
         return products
 
@@ -43,9 +44,12 @@ class _Gram(Function):
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, None]:
         z, products = ctx.saved_tensors
-        return _times_rows(grad_outputs[0] + grad_outputs[0].T, z, products)
+        weights = grad_outputs[0] + grad_outputs[0].T
+        if z.dtype == products.dtype or _cancels(weights, products):
+            return torch.mm(weights, z.to(products.dtype)).to(z.dtype), None
+        return torch.mm(weights.to(z.dtype), z), None
 
 
 def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
@@ -59,15 +63,6 @@ def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     return torch.cat([upper, lower])
 
 
-def _times_rows(
-    weights: Float[Tensor, "n n"], z: Float[Tensor, "n d"], products: Float[Tensor, "n n"]
-) -> Float[Tensor, "n d"]:
-    """Sums of rows, in float64 where they cancel; `products` are the rows' inner products."""
-    if z.dtype == products.dtype or _cancels(weights, products):
-        return torch.mm(weights, z.to(products.dtype)).to(z.dtype)
-    return torch.mm(weights.to(z.dtype), z)
-
-
 def _cancels(weights: Float[Tensor, "n n"], products: Float[Tensor, "n n"]) -> bool:
     """Whether the sums w z are so much smaller than their terms that float32 will not do."""
     # They are near alignment, where the parts of the domains cancel. The Gram matrix knows the size
@@ -77,14 +72,15 @@ def _cancels(weights: Float[Tensor, "n n"], products: Float[Tensor, "n n"]) -> b
     return not bool(terms <= CANCELLATION**2 * sums)
 
 
-_gram: Callable[[Tensor], Tensor] = _Gram.apply
+_gram: Callable[[Tensor, bool], Tensor] = _Gram.apply
 
 
-def gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    r"""Inner products of all pairs of rows, $z_n \cdot z_m$, in float64.
+def gram(z: Float[Tensor, "n d"], *, exact: bool = True) -> Float[Tensor, "n n"]:
+    r"""Inner products of all pairs of rows, $z_n \cdot z_m$, as float64.
 
     Args:
         z: Rows.
+        exact: Multiply in float64, not in the rows' own precision.
 
     Returns:
         The Gram matrix.
@@ -94,25 +90,24 @@ def gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
         tensor([[2., 2.],
                 [2., 4.]], dtype=torch.float64)
     """
-    return _gram(z)
+    return _gram(z, exact)
 
 
 class _PairSum(Function):
-    """The sum over pairs of w L (K + b)ᵖ, where K are the inner products of z, given as numbers."""
+    """The sum over pairs of w L (K + b)ᵖ: one node instead of many small ones."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
         left: Float[Tensor, "n n"],
-        z: Float[Tensor, "n d"],
-        weights: Float[Tensor, "n n"],
         products: Float[Tensor, "n n"],
+        weights: Float[Tensor, "n n"],
         bias: bool,
         power: int,
     ) -> Float[Tensor, ""]:
         right = products + 1 if bias else products
         weighted = weights * right if power == 1 else weights * right * right
-        ctx.save_for_backward(left, z, weights, products, right, weighted)
+        ctx.save_for_backward(left, right, weights, weighted)
         ctx.power = power
         return torch.dot(weighted.view(-1), left.reshape(-1))
 
@@ -122,17 +117,13 @@ class _PairSum(Function):
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        left, z, weights, products, right, weighted = ctx.saved_tensors
+        left, right, weights, weighted = ctx.saved_tensors
         slope = grad_outputs[0]
         d_left = slope * weighted if ctx.needs_input_grad[0] else None
-        d_z = None
-        if ctx.needs_input_grad[1]:
-            # Everything is symmetric, so each pair reaches a row twice.
-            d_products = (2 * ctx.power * slope) * weights * left
-            if ctx.power == 2:
-                d_products *= right
-            d_z = _times_rows(d_products, z, products)
-        return d_left, d_z, None, None, None, None
+        d_products = (ctx.power * slope) * weights * left
+        if ctx.power == 2:
+            d_products *= right
+        return d_left, d_products, None, None, None
 
 
 _pair_sum: Callable[..., Tensor] = _PairSum.apply
@@ -140,46 +131,30 @@ _pair_sum: Callable[..., Tensor] = _PairSum.apply
 
 def pair_sum(
     left: Float[Tensor, "n n"],
-    z: Float[Tensor, "n d"],
-    weights: Float[Tensor, "n n"],
     products: Float[Tensor, "n n"],
+    weights: Float[Tensor, "n n"],
     *,
     bias: bool,
     power: int,
 ) -> Float[Tensor, ""]:
-    r"""Sum over all pairs of samples of $w_{nm} L_{nm} (z_n \cdot z_m + b)^p$.
+    r"""Sum over all pairs of samples of $w_{nm} L_{nm} (K_{nm} + b)^p$.
 
     Args:
-        left: The matrix L, symmetric, in float64.
-        z: Rows.
-        weights: The matrix w, symmetric, in float64.
-        products: The inner products of the rows, as numbers: they carry no slope.
+        left: The matrix L.
+        products: The matrix K.
+        weights: The matrix w.
         bias: Whether b is 1 or 0.
         power: The power p, 1 or 2.
 
     Returns:
-        The sum, differentiable once in `left` and `z`.
+        The sum, differentiable once in `left` and `products`.
 
     Example:
-        >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-        >>> ones = torch.ones_like(z @ z.T)
-        >>> pair_sum(ones, z, ones, z @ z.T, bias=True, power=2)
-        tensor(47., dtype=torch.float64)
+        >>> ones, products = torch.ones(2, 2), torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+        >>> pair_sum(ones, products, ones, bias=True, power=2)
+        tensor(47.)
     """
-    return _pair_sum(left, z, weights, products, bias, power)
-
-
-def rough_gram(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Inner products of all pairs of rows, multiplied in the rows' own precision.
-
-    Args:
-        z: Rows.
-
-    Returns:
-        The products as float64 numbers, without slope.
-    """
-    rows = z.detach()
-    return (rows @ rows.T).to(accumulation_dtype(z.device))
+    return _pair_sum(left, products, weights, bias, power)
 
 
 def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:

@@ -8,7 +8,7 @@ from tests.comparison import assert_agrees, assert_same_slopes
 from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
-from hessalign.curvature.gram import gram
+from hessalign.curvature.gram import gram, pair_sum
 from hessalign.curvature.products import (
     accumulation_dtype,
     chunk_rows,
@@ -148,3 +148,13 @@ def test_slopes_have_the_precision_of_the_features(dtype):
     ):
         slope_z = torch.autograd.grad(result.sum(), z)[0]
         assert slope_z.dtype == dtype
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("bias", [False, True])
+def test_pair_sum(bias, power):
+    left, products, weights = draw(5, 5), draw(5, 5), draw(5, 5).detach()
+    expected = (weights * left * (products + bias) ** power).sum()
+    actual = pair_sum(left, products, weights, bias=bias, power=power)
+    assert_agrees(actual, expected, 1e-13)
+    assert_same_slopes(actual, expected, (left, products), 1e-13)
