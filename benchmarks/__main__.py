@@ -1,4 +1,4 @@
-"""Command line: `python -m benchmarks [--tables head,growth,cmnist] [--quick] [--output DIR]`."""
+"""`python -m benchmarks [--tables head,growth,cmnist,engine] [--quick] [--output DIR]`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from benchmarks import cmnist, growth, head
+from benchmarks import cmnist, engine, growth, head
 from benchmarks.machine import machine_facts
 from benchmarks.progress import Progress
 from benchmarks.report import write_report
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, settle_allocator
 
-TABLES = ("head", "growth", "cmnist")
+TABLES = ("head", "growth", "cmnist", "engine")
 
 
 def table_names(text: str) -> tuple[str, ...]:
@@ -84,6 +84,8 @@ def run_table(name: str, quick: bool, progress: Progress) -> tuple[dict[str, Any
         return head.run(quick, effort, patience, progress)
     if name == "growth":
         return growth.run(quick, Effort(0.1, 2, 5) if quick else Effort(1.0, 3, 15), progress)
+    if name == "engine":
+        return engine.run(quick, Effort(1.0, 2, 3) if quick else Effort(20.0, 5, 9), progress)
     return cmnist.run(quick, Effort(1.0, 2, 3) if quick else Effort(20.0, 7, 15), progress)
 
 

@@ -215,5 +215,5 @@ def test_report_is_written_and_says_what_was_missed(tmp_path):
 
 def test_unknown_table_is_named():
     assert table_names("head, cmnist") == ("head", "cmnist")
-    with pytest.raises(Exception, match="expected one or more of head, growth, cmnist"):
+    with pytest.raises(Exception, match="expected one or more of head, growth, cmnist, engine"):
         table_names("heads")

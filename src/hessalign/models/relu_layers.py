@@ -20,8 +20,11 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 
-BLOCK: Final = 512
-"""Rows at a time: 512 rows of 390 units are 0.8 MB, less than a core's second-level cache."""
+BLOCK: Final = 768
+"""Rows at a time: those of 390 units take 1.2 MB, about a core's second-level cache."""
+
+CACHE_LINE: Final = 16
+"""Rows begin at multiples of so many numbers, 64 bytes in float32: products run faster then."""
 
 Runs = tuple[tuple[int, int], ...]
 """Which of the first weights applies to how many consecutive samples, in order."""
@@ -77,11 +80,12 @@ class _ReluLayers(torch.autograd.Function):
         second: Tensor,
         second_bias: Tensor,
     ) -> Tensor:
-        hidden = x.new_empty(len(x), len(first_bias))
-        z = x.new_empty(len(x), len(second_bias))
+        hidden = _aligned(x, len(x), len(first_bias))
+        z = _aligned(x, len(x), len(second_bias))
+        weights = _aligned(x, *second.shape).copy_(second)
         for index, rows in _blocks(runs):
             torch.addmm(first_bias, x[rows], first[index].T, out=hidden[rows]).relu_()
-            torch.addmm(second_bias, hidden[rows], second.T, out=z[rows]).relu_()
+            torch.addmm(second_bias, hidden[rows], weights.T, out=z[rows]).relu_()
         ctx.runs = runs
         ctx.save_for_backward(x, first, first_bias, second, second_bias, hidden, z)
         return z
@@ -99,17 +103,25 @@ class _ReluLayers(torch.autograd.Function):
             return (None, None, *torch.autograd.grad(again, parameters, dz, create_graph=True))
         d_first, d_second = torch.zeros_like(first), torch.zeros_like(second)
         d_first_bias, d_second_bias = torch.zeros_like(first_bias), torch.zeros_like(second_bias)
+        weights = _aligned(x, *second.shape).copy_(second)
+        passed = _aligned(x, BLOCK, second.shape[1])
         for index, rows in _blocks(ctx.runs):
             d_sum = torch.ops.aten.threshold_backward(dz[rows], z[rows], 0)
             d_second.addmm_(d_sum.T, hidden[rows])
             d_second_bias += d_sum.sum(0)
-            d_sum = torch.ops.aten.threshold_backward(d_sum @ second, hidden[rows], 0)
+            down = torch.mm(d_sum, weights, out=passed[: len(d_sum)])
+            d_sum = torch.ops.aten.threshold_backward(down, hidden[rows], 0)
             d_first[index].addmm_(d_sum.T, x[rows])
             d_first_bias += d_sum.sum(0)
         return None, None, d_first, d_first_bias, d_second, d_second_bias
 
 
 _relu_layers: Callable[..., Tensor] = _ReluLayers.apply
+
+
+def _aligned(like: Tensor, rows: int, columns: int) -> Tensor:
+    """An empty matrix whose rows begin at cache lines."""
+    return like.new_empty(rows, -(-columns // CACHE_LINE) * CACHE_LINE)[:, :columns]
 
 
 def _plain(

@@ -1,0 +1,264 @@
+"""Table 4: what the training engine costs, and how near a full-batch step is to the machine's limit.
+
+The engine's loop (sampling, statistics of the head, checks, terms, optimiser) is compared with a
+bare loop of the same network: forward, loss, backward, update. The rate of a Colored MNIST step is
+the multiplications it needs divided by its time, relative to the rate of the machine's own float32
+matrix product, measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.progress import Progress
+from benchmarks.targets import Target
+from benchmarks.timing import Effort, Run, Timing, measure
+from hessalign.algorithms import Batch, Setting, make_algorithm
+from hessalign.data import make_colored_mnist
+from hessalign.models import ColouredImages, Network
+from hessalign.training import ColoredMnistConfig, FullBatch, LoopConfig, Minibatches, train
+from hessalign.training.colored_mnist import make_algorithm_for, make_batch, make_loop
+from hessalign.training.memory import keep_freed_memory
+from hessalign.training.parallel import train_many
+from hessalign.training.sampling import Sampler
+
+OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
+GEMM = 2048
+STEPS = 3
+CNN_STEPS = 20
+CNN_DOMAINS, CNN_BATCH, CNN_CLASSES = 3, 32, 7
+
+
+def make_cnn() -> Network:
+    """A small convolutional network for 28×28 images.
+
+    Returns:
+        Four layers and a linear head.
+    """
+    widths = (3, 16, 32, 32, 64)
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(itertools.pairwise(widths)):
+        layers += [nn.Conv2d(before, after, 3, stride=1 + index % 2, padding=1), nn.ReLU()]
+    featurizer = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Network(featurizer, nn.Linear(widths[-1], CNN_CLASSES))
+
+
+def engine(network: Network, sampler: Sampler, config: LoopConfig, outputs: int) -> Run:
+    """Training with the engine.
+
+    Args:
+        network: What to train.
+        sampler: The source of batches.
+        config: How to train.
+        outputs: Outputs of the head.
+
+    Returns:
+        The procedure.
+    """
+    generator = torch.Generator().manual_seed(0)
+    setting = Setting(lambda **_: network, outputs, 2, config.loss, config.steps, generator)
+    algorithm = make_algorithm("erm", {}, setting)
+    return lambda: train(algorithm, sampler, lambda _: {"nothing": 0.0}, config, generator)
+
+
+def bare(network: Network, sampler: Sampler, config: LoopConfig) -> Run:
+    """The same training written out, with nothing around it.
+
+    Args:
+        network: What to train.
+        sampler: The source of batches.
+        config: How to train.
+
+    Returns:
+        The procedure.
+    """
+    parameters = list(network.parameters())
+
+    def loss_of(batch: Batch) -> Tensor:
+        logits = network(batch.x)
+        if config.loss == "binary":
+            loss = functional.binary_cross_entropy_with_logits(logits.squeeze(1), batch.y.float())
+        else:
+            loss = functional.cross_entropy(logits, batch.y)
+        if config.l2:
+            loss = loss + config.l2 * torch.stack([p.square().sum() for p in parameters]).sum()
+        return loss
+
+    def run() -> None:
+        optimizer = torch.optim.Adam(parameters, lr=config.learning_rate)
+        for _ in range(config.steps):
+            optimizer.zero_grad()
+            loss_of(sampler.draw()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return run
+
+
+def step_products(images: ColouredImages, width: int) -> int:
+    """Multiplications and additions of the matrix products that one step needs.
+
+    Args:
+        images: The batch.
+        width: Width of both hidden layers.
+
+    Returns:
+        Forward: both layers and the head. Backward: weights of all three, inputs of two.
+    """
+    samples, lit = images.lit.shape
+    return 2 * samples * (2 * lit * width + 3 * width**2 + 3 * width)
+
+
+def make_product() -> Run:
+    """The machine's own matrix product, of two large square matrices.
+
+    Returns:
+        The procedure.
+    """
+    a, b, out = torch.rand(GEMM, GEMM), torch.rand(GEMM, GEMM), torch.empty(GEMM, GEMM)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def checkpoint_seconds(config: ColoredMnistConfig) -> float:
+    """How long one checkpoint takes.
+
+    Args:
+        config: The experiment.
+
+    Returns:
+        Elapsed seconds, the smallest of five.
+    """
+    from hessalign.training.run_folder import RunFolder
+    from hessalign.training.state import TrainingState, make_optimizers
+
+    algorithm = make_algorithm_for(config, torch.Generator())
+    batch = Batch(torch.zeros(2, 2, 14, 14), torch.tensor([0, 1]), torch.tensor([0, 1]))
+    optimizers = make_optimizers(algorithm, 1e-3, 0.0)
+    algorithm.network(batch.x).sum().backward()
+    optimizers["main"].step()
+    state = TrainingState(algorithm, optimizers, FullBatch(batch), torch.Generator())
+    times = []
+    with (
+        tempfile.TemporaryDirectory() as name,
+        RunFolder(Path(name), {}, lambda message: None) as folder,
+    ):
+        for _ in range(5):
+            start = time.perf_counter()
+            folder.save(state)
+            times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def scaling(quick: bool) -> dict[str, float]:
+    """Two runs one after the other, and two at once on two cores.
+
+    Args:
+        quick: Fewer images and steps.
+
+    Returns:
+        Training seconds of each, without the start of processes.
+    """
+    size = {"train_images": 2000, "steps": 6} if quick else {"train_images": 50_000, "steps": 12}
+    configs = [
+        ColoredMnistConfig("erm", seed=seed, evaluate_every=10**6, **size) for seed in (0, 1)
+    ]
+    seconds = {}
+    for jobs, name in ((1, "one_after_the_other"), (2, "at_once")):
+        runs = train_many(configs, jobs, lambda config, record: None)
+        times = [run.records[-1].seconds - run.records[0].seconds for run in runs]
+        seconds[name] = sum(times) if jobs == 1 else max(times)
+    return seconds
+
+
+def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any], list[Target]]:
+    """Measure the table.
+
+    Args:
+        quick: Fewer samples; the ratios are then not those of the real step.
+        effort: How long to measure each procedure.
+        progress: Where to report.
+
+    Returns:
+        The table as it is written to JSON, and the targets.
+    """
+    progress.stage("engine")
+    keep_freed_memory()
+    config = ColoredMnistConfig("erm", train_images=5000 if quick else 50_000, steps=STEPS)
+    source = make_batch(make_colored_mnist(0, train_images=config.train_images).train)
+    coloured = make_loop(config)
+    procedures: dict[str, Run] = {}
+    for name in ("engine", "bare"):
+        network = make_algorithm_for(config, torch.Generator().manual_seed(0)).network
+        make = bare if name == "bare" else (lambda n, s, c: engine(n, s, c, 1))
+        procedures[f"Colored MNIST, {name}"] = make(network, FullBatch(source), coloured)
+    generator = torch.Generator().manual_seed(0)
+    x = [torch.rand(200, 3, 28, 28, generator=generator) for _ in range(CNN_DOMAINS)]
+    y = [torch.randint(CNN_CLASSES, (200,), generator=generator) for _ in range(CNN_DOMAINS)]
+    small = LoopConfig(CNN_STEPS, 1e-3, "cross_entropy", evaluate_every=10**6)
+    for name in ("engine", "bare"):
+        torch.manual_seed(0)
+        sampler = Minibatches(x, y, CNN_BATCH, seed=0)
+        make = bare if name == "bare" else (lambda n, s, c: engine(n, s, c, CNN_CLASSES))
+        procedures[f"small CNN, {name}"] = make(make_cnn(), sampler, small)
+    procedures["float32 matrix product"] = make_product()
+    timings = measure(procedures, effort, progress)
+    return summarise(config, source, timings, scaling(quick))
+
+
+def summarise(
+    config: ColoredMnistConfig, source: Batch, timings: dict[str, Timing], two: dict[str, float]
+) -> tuple[dict[str, Any], list[Target]]:
+    """Ratios and targets.
+
+    Args:
+        config: The experiment.
+        source: Its batch.
+        timings: By procedure.
+        two: Seconds of two runs, one after the other and at once.
+
+    Returns:
+        The table as it is written to JSON, and the targets.
+    """
+    overheads = {
+        name: timings[f"{name}, engine"].median / timings[f"{name}, bare"].median
+        for name in ("Colored MNIST", "small CNN")
+    }
+    limit = 2 * GEMM**3 / timings["float32 matrix product"].median
+    images = source.x
+    assert isinstance(images, ColouredImages)
+    needed = step_products(images, config.width)
+    rate = STEPS * needed / timings["Colored MNIST, engine"].median
+    gain = two["one_after_the_other"] / two["at_once"]
+    targets = [
+        *(
+            Target(f"engine, {name}, relative to the bare loop", ratio, "at most", OVERHEAD)
+            for name, ratio in overheads.items()
+        ),
+        Target(
+            "full-batch Colored MNIST, of the float32 product's rate",
+            rate / limit,
+            "at least",
+            RATE,
+        ),
+        Target("two runs at once, faster than one after the other", gain, "at least", SCALING),
+    ]
+    record = {
+        "samples": len(images),
+        "lit_pixels": images.lit.shape[1],
+        "gigaflop_per_step": needed / 1e9,
+        "product_gigaflop_per_second": limit / 1e6,
+        "step_gigaflop_per_second": rate / 1e6,
+        "overhead": overheads,
+        "checkpoint_seconds": checkpoint_seconds(config),
+        "two_runs_seconds": two,
+        "rows": {name: timing.record() for name, timing in timings.items()},
+        "targets": [target.record() for target in targets],
+    }
+    return record, targets
