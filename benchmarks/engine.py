@@ -1,4 +1,4 @@
-"""Table 4: what the training engine costs, and how near a full-batch step is to the machine's limit.
+"""Table 4: what the training engine costs, and how near a full-batch step is to the limit.
 
 The engine's loop (sampling, statistics of the head, checks, terms, optimiser) is compared with a
 bare loop of the same network: forward, loss, backward, update. The rate of a Colored MNIST step is

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Float, Int
-from hessalign.curvature import HeadStatistics, autograd_head, linear_head
-from hessalign.curvature.domains import make_domains
-from hessalign.curvature.losses import make_loss
+from hessalign.curvature import HeadStatistics, autograd_head, make_loss
+from hessalign.curvature.domains import Domains, make_domains
+from hessalign.curvature.inputs import check_targets
+from hessalign.curvature.linear import arranged_head
 from hessalign.models import ColouredImages, Network
 
 REMEDY = "Lower the learning rate or the penalty weight."
@@ -39,9 +40,17 @@ class Batch:
     domain: Int[Tensor, " n"]
 
     @cached_property
+    def domains(self) -> Domains:
+        """The grouping of the samples, found once."""
+        domains = make_domains(self.domain)
+        if domains.order is not None:
+            raise ValueError("Expected the samples of each domain together, domains ascending.")
+        return domains
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Samples per domain, in order."""
-        return make_domains(self.domain).sizes
+        return self.domains.sizes
 
     @property
     def inputs(self) -> Tensor:
@@ -116,16 +125,12 @@ class Step:
     def statistics(self) -> HeadStatistics:
         """Per-domain statistics of the head: closed form if it is linear, else by autograd."""
         head, batch = self.network.head, self.batch
-        if isinstance(head, nn.Linear):
-            return linear_head(
-                self.z,
-                self.logits,
-                batch.y,
-                batch.domain,
-                loss=self.loss,
-                bias=head.bias is not None,
-            )
-        return autograd_head(head, self.z, batch.y, batch.domain, loss=self.loss)
+        if not isinstance(head, nn.Linear):
+            return autograd_head(head, self.z, batch.y, batch.domain, loss=self.loss)
+        loss, logits = make_loss(self.loss), self.logits
+        check_targets(batch.y, logits, loss)
+        bias = head.bias is not None
+        return arranged_head(self.z, logits, batch.y, batch.domains, loss, bias=bias)
 
     def risks_of(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, " e"]:
         """Mean loss of each domain, for algorithms with a forward pass of their own.

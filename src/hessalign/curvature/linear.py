@@ -275,17 +275,41 @@ class LinearHead:
         rows = slice(start, start + sizes[index])
         domains = Domains(self.domains.ids[index : index + 1], (sizes[index],), None)
         y = None if self.y is None else self.y[rows]
-        return _make_head(
-            self.features.z[rows], self.logits[rows], y, domains, self.loss, self.bias
+        return arranged_head(
+            self.features.z[rows], self.logits[rows], y, domains, self.loss, bias=self.bias
         )
 
 
-def _make_head(
-    z: Tensor, logits: Tensor, y: Tensor | None, domains: Domains, loss: HeadLoss, bias: bool
+def arranged_head(
+    z: Float[Tensor, "n d"],
+    logits: Float[Tensor, "n k"],
+    y: Tensor | None,
+    domains: Domains,
+    loss: HeadLoss,
+    *,
+    bias: bool = True,
 ) -> LinearHead:
+    """Statistics of a head from inputs that are known to be sound, with domains contiguous.
+
+    `linear_head` checks and arranges what it is given; a training loop that made the batch itself
+    can do without.
+
+    Args:
+        z: Features that enter the head, finite.
+        logits: What the head made of them, finite.
+        y: Targets; None where only curvature is wanted.
+        domains: The grouping of the samples.
+        loss: The loss of the head.
+        bias: Whether the head has a bias.
+
+    Returns:
+        The statistics, lazily computed.
+    """
+    features = z if z.dtype == torch.float64 else z.float()
+    logits = logits.to(accumulation_dtype(z.device))
     prediction = loss.predict(logits)
     curvature = loss.curvature(prediction, logits, y)
-    return LinearHead(Features(z), logits, prediction, y, domains, loss, bias, curvature)
+    return LinearHead(Features(features), logits, prediction, y, domains, loss, bias, curvature)
 
 
 def linear_head(
@@ -326,8 +350,6 @@ def linear_head(
     check_domain(domain, len(z))
     check_targets(y, logits, head_loss)
     domains = make_domains(domain)
-    dtype = accumulation_dtype(z.device)
-    features = z if z.dtype == torch.float64 else z.float()
     targets = None if y is None else domains.arrange(y)
-    wide_logits = domains.arrange(logits).to(dtype)
-    return _make_head(domains.arrange(features), wide_logits, targets, domains, head_loss, bias)
+    arrange = domains.arrange
+    return arranged_head(arrange(z), arrange(logits), targets, domains, head_loss, bias=bias)
