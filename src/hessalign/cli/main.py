@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hessalign import __version__
+from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, collect, demo, reproduce, train
+from hessalign.cli import algorithms, attack, collect, demo, reproduce, train
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, collect, algorithms)
+VERBS = (demo, train, reproduce, collect, attack, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

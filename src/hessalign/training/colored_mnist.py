@@ -7,6 +7,7 @@ The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unch
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from hessalign.models import Network, make_coloured_images, make_coloured_mlp
 from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.memory import keep_freed_memory
 from hessalign.training.records import Record
-from hessalign.training.run_folder import RunFolder
+from hessalign.training.run_folder import RunFolder, RunFolderError
 from hessalign.training.sampling import FullBatch
 
 CHANNELS: Final = 2
@@ -146,6 +147,32 @@ def train_colored_mnist(
             return Run(config, opened.records(), algorithm.network)
         records = _train(config, algorithm, loop, generator, opened, report)
     return Run(config, records, algorithm.network)
+
+
+def load_run(folder: Path) -> Run:
+    """A complete run from its folder.
+
+    Args:
+        folder: What `train_colored_mnist` was given.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunFolderError: If there is no complete run of this experiment.
+    """
+    path = folder / "config.json"
+    if not path.exists() or not (folder / "done.json").exists():
+        found = "a run that is not complete" if path.exists() else "none"
+        raise RunFolderError(
+            f"Expected a complete run in {folder}, found {found}. Give the folder of one, for "
+            "example OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
+        )
+    try:
+        config = ColoredMnistConfig(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"Expected a Colored MNIST run in {folder}: {error}.") from error
+    return train_colored_mnist(config, folder)
 
 
 def make_loop(config: ColoredMnistConfig) -> LoopConfig:
