@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from hessalign.cli import main
-from hessalign.cli.attack import features
 from hessalign.training import ColoredMnistConfig, train_colored_mnist
-from hessalign.training.colored_mnist import load_run
+from hessalign.training.colored_mnist import head_inputs, load_run
 from hessalign.transfer import worst_case_gap
 
 CONFIG = ColoredMnistConfig("hgp", train_images=200, test_images=80, steps=4, jump=2, width=6)
@@ -52,9 +51,9 @@ def test_published_states_its_reach_and_is_never_better(folder, capsys, tmp_path
 
 def test_features_are_those_of_the_network_and_balanced_between_domains(folder):
     trained = load_run(folder)
-    z, y, domain = features(trained, 30, seed=1)
+    z, y, domain = head_inputs(trained, 30, seed=1)
     assert domain.bincount().tolist() == [30, 30, 30]
-    everything = features(trained, 10**6, seed=1)[2]
+    everything = head_inputs(trained, 10**6, seed=1)[2]
     assert everything.bincount().tolist() == [100, 100, 80]
     logits = trained.network.head(z).squeeze(1)
     result = worst_case_gap(z, y, domain, trained.network.head, 0.1, loss="binary")

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from hessalign._names import check_name
-from hessalign.data import make_colored_mnist
 from hessalign.report.figures import plot_worst_case
 from hessalign.report.tables import markdown_table
-from hessalign.training.colored_mnist import LOSS, Run, load_run, make_batch
+from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run
 from hessalign.training.records import write_atomically
 from hessalign.transfer import WorstCaseGap, worst_case_gap
 from hessalign.transfer.attack import Mode
@@ -63,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     head = trained.network.head
     if not isinstance(head, nn.Linear):
         raise ValueError(f"Expected a run with a linear head, got {type(head).__name__}.")
-    z, y, domain = features(trained, options.samples, options.seed)
+    z, y, domain = head_inputs(trained, options.samples, options.seed)
     result = worst_case_gap(
         z,
         y,
@@ -84,36 +83,6 @@ def run(options: argparse.Namespace) -> None:
         result, NAMES, figure, f"{trained.config.algorithm}, seed {trained.config.seed}"
     )
     sys.stdout.write(f"{table}\n\nSaved in {folder}\n")
-
-
-def features(trained: Run, samples: int, seed: int) -> tuple[torch.Tensor, ...]:
-    """What enters the head: features, labels and domains of some images of every domain.
-
-    Args:
-        trained: The run.
-        samples: Images of each domain, at most.
-        seed: Of the draw.
-
-    Returns:
-        Features, labels, and 0 or 1 for the sources and 2 for the target.
-    """
-    config = trained.config
-    data = make_colored_mnist(
-        config.seed,
-        imbalance=config.imbalance,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    )
-    generator = torch.Generator().manual_seed(seed)
-    batch = make_batch((*data.train, data.test))
-    with torch.no_grad():
-        z = trained.network.features(batch.x)
-    rows, start = [], 0
-    for size in batch.sizes:
-        rows.append(start + torch.randperm(size, generator=generator)[:samples])
-        start += size
-    chosen = torch.cat(rows)
-    return z[chosen], batch.y[chosen], batch.domain[chosen]
 
 
 def describe(result: WorstCaseGap) -> str:

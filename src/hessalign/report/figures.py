@@ -15,6 +15,7 @@ COLOURS = {
     "irm": "#b8860b",
     "vrex": "#8c6bb1",
     "fishr": "#b2182b",
+    "coral": "#7a9a01",
     "gradient": "#cc79a7",
     "hgp": "#e69f00",
     "hutchinson": "#0072b2",
@@ -335,4 +336,38 @@ def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, titl
         axes.set_xlabel(r"radius $\delta$")
         _tidy(axes)
     figure.suptitle(f"Attacked head ({result.mode}): {title}", fontsize=11)
+    _save(pyplot, figure, path)
+
+
+def plot_attacked_heads(
+    radii: Sequence[float], entries: Sequence[Mapping[str, Any]], path: Path
+) -> None:
+    """Gap and accuracy of the unseen domain against the radius, one line per method.
+
+    Args:
+        radii: The radii, 0 first.
+        entries: Rows with "method", "algorithm", and per restart "gap", "predicted" and
+            "target_accuracy", one value per radius.
+        path: Where to save the figure; the suffix chooses the format.
+    """
+    pyplot = _pyplot()
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.4, 4.2), layout="constrained")
+    for entry in entries:
+        colour = COLOURS.get(entry["algorithm"])
+        for axes, key, style in (
+            (left, "gap", "o-"),
+            (left, "predicted", ":"),
+            (right, "target_accuracy", "o-"),
+        ):
+            means = [sum(column) / len(column) for column in zip(*entry[key], strict=True)]
+            label = entry["method"] if key != "predicted" else None
+            axes.plot(radii, means, style, color=colour, label=label, markersize=4)
+    left.set(ylabel="largest loss gap (dotted: Theorem 1)", yscale="log")
+    right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
+    for axes in (left, right):
+        axes.set_xlabel(r"radius $\delta$")
+        _tidy(axes)
+    figure.legend(
+        *right.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
+    )
     _save(pyplot, figure, path)

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Final, final, get_args
 
 import torch
+from torch import Tensor
 
 from hessalign._names import check_name
 from hessalign.algorithms import (
@@ -268,6 +269,36 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
         return metrics
 
     return evaluate
+
+
+def head_inputs(trained: Run, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What enters the head: features, labels and domains of some images of every domain.
+
+    Args:
+        trained: The run.
+        samples: Images of each domain, at most.
+        seed: Of the draw.
+
+    Returns:
+        Features, labels, and 0 or 1 for the sources and 2 for the target.
+    """
+    config = trained.config
+    data = make_colored_mnist(
+        config.seed,
+        imbalance=config.imbalance,
+        train_images=config.train_images,
+        test_images=config.test_images,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    batch = make_batch((*data.train, data.test))
+    with torch.no_grad():
+        z = trained.network.features(batch.x)
+    rows, start = [], 0
+    for size in batch.sizes:
+        rows.append(start + torch.randperm(size, generator=generator)[:samples])
+        start += size
+    chosen = torch.cat(rows)
+    return z[chosen], batch.y[chosen], batch.domain[chosen]
 
 
 def make_batch(domains: tuple[ColoredDomain, ...]) -> Batch:
