@@ -522,7 +522,9 @@ class Fish(Reference):
     """Algorithm 1: a step per domain one after another, then a part of the way there."""
 
     def step(self, number, domains):
-        before = [p.detach().clone() for p in self.parameters]
+        # Running statistics, if the network has any, go the same part of the way.
+        state = [t for t in self.modules["network"].state_dict().values() if t.is_floating_point()]
+        before = [each.clone() for each in state]
         order = range(len(domains))
         if self.config.fidelity == "paper":
             order = self.draws.take("permutation").tolist()
@@ -530,8 +532,8 @@ class Fish(Reference):
         for e in order:
             risks.append(self.risk(*domains[e]))
             follow(risks[-1], self.optimizer)
-        for parameter, old in zip(self.parameters, before, strict=True):
-            parameter.data = old + self.config.meta_lr * (parameter.data - old)
+        for new, old in zip(state, before, strict=True):
+            new.copy_(old + self.config.meta_lr * (new - old))
         return dict.fromkeys(("risk", "loss"), as_float(mean(risks)))
 
 
