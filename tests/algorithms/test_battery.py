@@ -225,7 +225,7 @@ def loop_config(algorithm, loss, steps=STEPS, **options):
 def run(name, options, situation, draws=None, seed=0):
     """Train for three steps in double precision; also the algorithm as it was at the start."""
     setting = situation.setting(seed)
-    algorithm = make_algorithm(name, options, setting).double()
+    algorithm = make_algorithm(name, options, setting)
     start = copy.copy(algorithm)
     start._modules = copy.deepcopy(algorithm._modules)
     batches = Batches([situation.batch(number) for number in range(STEPS)])
@@ -406,12 +406,66 @@ def test_another_seed_makes_another_run(name, options):
         setting = dataclasses.replace(
             situation.setting(), generator=torch.Generator().manual_seed(seed)
         )
-        algorithm = make_algorithm(name, options, setting).double()
+        algorithm = make_algorithm(name, options, setting)
         config = loop_config(algorithm, situation.loss)
         sampler = FullBatch(situation.batch(0))
         records = train(algorithm, sampler, nothing_to_evaluate, config, setting.generator)
         finals.append([record.terms for record in records])
     assert finals[0] != finals[1]
+
+
+# --------------------------------------------------------------------- frozen layers and regression
+
+
+def train_briefly(name, situation, batch, change_network=lambda network: None, **changes):
+    """Two steps with default options; the algorithm before and after."""
+    plain = situation.setting()
+
+    def make_network(**sizes):
+        network = plain.make_network(**sizes)
+        change_network(network)
+        return network
+
+    setting = dataclasses.replace(plain, make_network=make_network, **changes)
+    algorithm = make_algorithm(name, {}, setting)
+    before = copy.deepcopy(algorithm.network.state_dict())
+    config = loop_config(algorithm, setting.loss, steps=2)
+    train(algorithm, FullBatch(batch), nothing_to_evaluate, config, setting.generator)
+    return before, algorithm.network.state_dict()
+
+
+@EVERY_ALGORITHM
+def test_frozen_layers_stay_as_they_are(name):
+    situation = Situation((4, 3), "cross_entropy", "mlp")
+
+    def freeze(network):
+        network.featurizer[0].requires_grad_(False)
+        network.head[0].bias.requires_grad_(False)
+
+    before, after = train_briefly(name, situation, situation.batch(0), freeze)
+    frozen = [key for key in before if key.endswith("head.0.bias") or "featurizer.0." in key]
+    if name == "arm":  # its own context network is not frozen
+        frozen = [key for key in frozen if "context" not in key]
+    assert len(frozen) == 3
+    for key, value in before.items():
+        assert torch.equal(value, after[key]) == (key in frozen), key
+
+
+NEEDS_CLASSES = {"cdann", "sagnet", "rsc"}
+
+
+@EVERY_ALGORITHM
+def test_regression_is_trained_or_refused(name):
+    situation = Situation((4, 3), "binary")
+    batch = situation.batch(0)
+    batch = Batch(batch.x, batch.x.sum(1), batch.domain)
+    if name in NEEDS_CLASSES:
+        with pytest.raises(ValueError, match="Expected a loss of classification, got 'squared'"):
+            train_briefly(name, situation, batch, loss="squared")
+        return
+    before, after = train_briefly(name, situation, batch, loss="squared")
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert any(not torch.equal(value, after[key]) for key, value in before.items())
 
 
 # --------------------------------------------------------------------------- checkpoint and resume
