@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.optim import Adam
 
 REFERENCES = {}
@@ -872,10 +873,20 @@ class Mtl(Objective):
 class Arm(Objective):
     """The network sees the mean of the context network over the domain's batch."""
 
+    def contexts(self, x):
+        """One vector per vector, or one image of the same size per image."""
+        if x.dim() == 2:
+            return perceptron(self.featurizer.context, x)
+        *hidden, last = [c for c in self.featurizer.context.modules() if isinstance(c, nn.Conv2d)]
+        for layer in hidden:
+            x = functional.conv2d(x, layer.weight, layer.bias, padding=2).clamp(min=0)
+        return functional.conv2d(x, last.weight, last.bias, padding=2)
+
     def terms(self, domains):
         risks = []
         for x, y in domains:
-            context = mean(perceptron(self.featurizer.context, x))
-            z = self.featurizer.featurizer(torch.cat([x, context.expand(len(x), -1)], dim=1))
+            context = mean(self.contexts(x))
+            seen = [torch.cat([sample, context]) for sample in x]
+            z = self.featurizer.featurizer(torch.stack(seen))
             risks.append(losses_of_samples(self.head(z), y, self.loss).mean())
         return mean(risks), None, {}

@@ -123,6 +123,7 @@ class Situation:
         head: "linear", or "mlp" for one with a hidden layer.
         one_class: Positions of domains in which all labels are the same.
         normalized: Whether the network has batch normalisation, so running statistics.
+        shape: Of one input: a vector, or channels, height and width of an image.
     """
 
     sizes: tuple[int, ...]
@@ -130,13 +131,15 @@ class Situation:
     head: str = "linear"
     one_class: tuple[int, ...] = ()
     normalized: bool = False
+    shape: tuple[int, ...] = (INPUTS,)
 
     def batch(self, seed):
         generator = torch.Generator().manual_seed(seed)
         domains = len(self.sizes)
         domain = torch.arange(domains).repeat_interleave(torch.tensor(self.sizes))
-        x = torch.randn(len(domain), INPUTS, generator=generator, dtype=torch.float64)
-        x = x * (1 + 0.3 * domain.unsqueeze(1)) + 0.2 * domain.unsqueeze(1)
+        x = torch.randn(len(domain), *self.shape, generator=generator, dtype=torch.float64)
+        place = domain.view(-1, *[1] * len(self.shape))
+        x = x * (1 + 0.3 * place) + 0.2 * place
         y = torch.randint(max(2, OUTPUTS[self.loss]), domain.shape, generator=generator)
         for index in self.one_class:
             y[domain == index] = 1
@@ -147,7 +150,8 @@ class Situation:
         outputs = OUTPUTS[self.loss]
 
         def make_network(*, extra_channels=0, head_factor=1):
-            body = nn.Sequential(nn.Linear(INPUTS + extra_channels, FEATURES), nn.Tanh())
+            inputs = (self.shape[0] + extra_channels) * math.prod(self.shape[1:])
+            body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, FEATURES), nn.Tanh())
             if self.normalized:
                 body.append(nn.BatchNorm1d(FEATURES))
             head = nn.Linear(head_factor * FEATURES, outputs)
@@ -163,7 +167,7 @@ class Situation:
 
         return Setting(
             make_network, outputs, len(self.sizes), self.loss, STEPS,
-            torch.Generator().manual_seed(seed + 1), input_shape=(INPUTS,),
+            torch.Generator().manual_seed(seed + 1), input_shape=self.shape,
         )  # fmt: skip
 
 
@@ -179,6 +183,7 @@ SITUATIONS = {
     "one-domain-one-sample": Situation((1,), "binary"),
     "single-samples": Situation((1, 1), "cross_entropy"),
     "pairs-of-samples": Situation((2, 2), "binary", "mlp"),
+    "images": Situation((3, 2), "cross_entropy", shape=(2, 3, 2)),
 }
 
 EVERY_SITUATION = pytest.mark.parametrize(
@@ -439,11 +444,11 @@ def test_frozen_layers_stay_as_they_are(name):
     situation = Situation((4, 3), "cross_entropy", "mlp")
 
     def freeze(network):
-        network.featurizer[0].requires_grad_(False)
+        network.featurizer[1].requires_grad_(False)
         network.head[0].bias.requires_grad_(False)
 
     before, after = train_briefly(name, situation, situation.batch(0), freeze)
-    frozen = [key for key in before if key.endswith("head.0.bias") or "featurizer.0." in key]
+    frozen = [key for key in before if key.endswith("head.0.bias") or "featurizer.1." in key]
     if name == "arm":  # its own context network is not frozen
         frozen = [key for key in frozen if "context" not in key]
     assert len(frozen) == 3
