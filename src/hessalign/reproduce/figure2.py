@@ -25,9 +25,9 @@ READING: Final = (
     "The head of each trained run is moved within ‖θ − θ*‖ ≤ δ so that the losses of two domains "
     "(two sources, one target) differ as much as possible: exact attack, {samples:,} images of "
     "each domain, features fixed. Above, the largest gap found, with Theorem 1's second-order "
-    "prediction for that pair in brackets; below, the accuracy of the unseen domain at the attacked "
-    "head. Mean over restarts, ± standard deviation. The paper attacks ResNet-50 heads and shows "
-    "accuracies without numbers; it finds that Hessian alignment loses least."
+    "prediction for that pair in brackets; below, the accuracy of the unseen domain at the "
+    "attacked head. Mean over restarts, ± standard deviation. The paper attacks ResNet-50 heads "
+    "and shows accuracies without numbers; it finds that Hessian alignment loses least."
 )
 
 
