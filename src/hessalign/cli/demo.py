@@ -30,7 +30,8 @@ VERDICT: Final = """\
 ERM trusts the colour: {erm:.0f} % on the unseen domain. Aligning the Hessians and gradients of the
 classifier head between the training domains gives {best:.0f} % ({name}), {gap:+.0f} points.
 The paper's numbers are means of 10 restarts with 50,000 images and {full_width} units a layer; this
-is one run with {images:,} images and {width} units. `hessalign train` runs the whole protocol.
+is one run with {images:,} images and {width} units. `hessalign reproduce table2` runs the whole
+protocol.
 """
 
 
