@@ -1,21 +1,32 @@
-"""Data sets: MNIST at 14×14 pixels, shipped with the package, and Colored MNIST made from it.
+"""Data sets: what ships with the package, what benchmarks use, and what users bring.
 
-Also the catalog of the benchmark data sets of domain generalization, and how domains are split.
+MNIST at 14×14 pixels with Colored MNIST made from it, synthetic shifts, folders of images,
+manifests, arrays; how images are checked, cached and augmented; the catalog of the benchmark data
+sets of domain generalization, and how domains are split.
 
 Nothing is downloaded, every random choice comes from an explicit seed or generator, and nothing
 here knows of models or of the layers above.
 """
 
+from hessalign.data.archives import extract_archive as extract_archive
+from hessalign.data.arrays import read_arrays as read_arrays
 from hessalign.data.catalog import DATASETS as DATASETS
+from hessalign.data.catalog import PRESETS as PRESETS
 from hessalign.data.catalog import DatasetInfo as DatasetInfo
 from hessalign.data.catalog import Family as Family
+from hessalign.data.catalog import ImageFolderPreset as ImageFolderPreset
 from hessalign.data.colored_mnist import ColoredDomain as ColoredDomain
 from hessalign.data.colored_mnist import ColoredMnist as ColoredMnist
 from hessalign.data.colored_mnist import make_colored_mnist as make_colored_mnist
+from hessalign.data.image_folder import read_image_folder as read_image_folder
+from hessalign.data.manifest import read_manifest as read_manifest
 from hessalign.data.mnist14 import Mnist14 as Mnist14
 from hessalign.data.mnist14 import load_mnist14 as load_mnist14
+from hessalign.data.samples import DomainDataset as DomainDataset
+from hessalign.data.samples import DomainSamples as DomainSamples
 from hessalign.data.shifts import ShiftedData as ShiftedData
 from hessalign.data.shifts import SyntheticDomain as SyntheticDomain
 from hessalign.data.shifts import make_shifted_data as make_shifted_data
+from hessalign.data.source import read_dataset as read_dataset
 from hessalign.data.splits import Split as Split
 from hessalign.data.splits import split_domain as split_domain
