@@ -23,6 +23,7 @@ def test_list_names_every_benchmark_and_where_to_get_it(capsys):
         r"\| PACS +\| PACS +\| art_painting, cartoon, photo, sketch +\| +7 \| +9,991 \|", out
     )
     assert "pass that file with --exclude" in out
+    assert "ColoredMNIST and RotatedMNIST are made from the four MNIST files" in out
 
 
 def test_check_of_a_good_folder(tmp_path, capsys):

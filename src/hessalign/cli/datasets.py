@@ -96,6 +96,10 @@ def run_list(options: argparse.Namespace) -> None:
     for preset in PRESETS.values():
         note = f"; {preset.note}" if preset.note else ""
         sys.stdout.write(f"{preset.name}: {preset.source}{note}.\n")
+    sys.stdout.write(
+        "ColoredMNIST and RotatedMNIST are made from the four MNIST files: "
+        "https://ossci-datasets.s3.amazonaws.com/mnist/.\n"
+    )
 
 
 def run_check(options: argparse.Namespace) -> int:

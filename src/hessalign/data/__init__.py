@@ -35,8 +35,14 @@ from hessalign.data.images import read_image as read_image
 from hessalign.data.inspection import Finding as Finding
 from hessalign.data.inspection import inspect_dataset as inspect_dataset
 from hessalign.data.manifest import read_manifest as read_manifest
+from hessalign.data.mnist import Mnist as Mnist
+from hessalign.data.mnist import load_mnist as load_mnist
 from hessalign.data.mnist14 import Mnist14 as Mnist14
 from hessalign.data.mnist14 import load_mnist14 as load_mnist14
+from hessalign.data.mnist_domains import (
+    make_domainbed_colored_mnist as make_domainbed_colored_mnist,
+)
+from hessalign.data.mnist_domains import make_rotated_mnist as make_rotated_mnist
 from hessalign.data.samples import DomainDataset as DomainDataset
 from hessalign.data.samples import DomainSamples as DomainSamples
 from hessalign.data.shifts import ShiftedData as ShiftedData
