@@ -20,7 +20,8 @@ Indices: n image, three channels, then rows and columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Final, Literal, final
 
 import torch
@@ -35,6 +36,9 @@ LUMA: Final = (0.299, 0.587, 0.114)
 
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
+
+FEW_PIXELS: Final = 200_000
+"""Pixels changed at a time on a CPU: so few fit into its cache, which is faster."""
 
 Part = Literal["inner", "outer"]
 
@@ -143,6 +147,9 @@ def augment(
     Returns:
         A new batch on the device of the images.
 
+    Raises:
+        ValueError: If there is not one size for each image.
+
     Example:
         >>> images = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
         >>> generator = torch.Generator().manual_seed(0)
@@ -150,17 +157,54 @@ def augment(
         torch.Size([4, 3, 224, 224])
     """
     settings = settings or Augmentation()
-    floats = as_floats(images)
-    count, _, height, width = floats.shape
+    _check_images(images)
+    count, _, height, width = images.shape
     if original_sizes is None:
         original_sizes = torch.tensor([[width, height]]).expand(count, 2)
+    if original_sizes.shape != (count, 2):
+        raise ValueError(
+            f"Expected the width and height of {count} images in original_sizes, got a tensor of "
+            f"shape {list(original_sizes.shape)}."
+        )
     boxes = draw_crops(original_sizes, generator, settings.scale, settings.ratio)
     stored = torch.tensor([width, height, width, height]) / original_sizes.repeat(1, 2)
-    flipped = torch.rand(count, generator=generator) < settings.flip
-    cropped = resized_crops(floats, boxes * stored, settings.size, flipped)
-    coloured = _jittered(cropped, generator, settings)
-    grey = (torch.rand(count, generator=generator) < settings.grayscale).to(images.device)
-    return _normalised(torch.where(grey[:, None, None, None], _grey(coloured), coloured))
+    draws = _Draws(
+        boxes * stored,
+        torch.rand(count, generator=generator) < settings.flip,
+        _factors(count, generator, settings),
+        torch.rand(count, 4, generator=generator).argsort(dim=1),
+        torch.rand(count, generator=generator) < settings.grayscale,
+    ).to(images.device)
+    few = FEW_PIXELS // settings.size**2 if images.device.type == "cpu" else count
+    pieces = [slice(i, i + max(1, few)) for i in range(0, max(1, count), max(1, few))]
+    return torch.cat([_augmented(as_floats(images[p]), draws[p], settings.size) for p in pieces])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """All that is random about a batch: one row per image."""
+
+    boxes: Float[Tensor, "n 4"]
+    flipped: Bool[Tensor, " n"]
+    factors: Float[Tensor, "n 4"]
+    order: Int[Tensor, "n 4"]
+    grey: Bool[Tensor, " n"]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> _Draws:
+        return _Draws(*(change(getattr(self, field.name)) for field in fields(self)))
+
+    def __getitem__(self, rows: slice) -> _Draws:
+        return self._map(lambda drawn: drawn[rows])
+
+    def to(self, device: torch.device) -> _Draws:
+        return self._map(lambda drawn: drawn.to(device))
+
+
+def _augmented(images: Tensor, draws: _Draws, size: int) -> Tensor:
+    cropped = resized_crops(images, draws.boxes, size, draws.flipped)
+    coloured = _jittered(cropped, draws.factors.to(images), draws.order)
+    return _normalised(torch.where(draws.grey[:, None, None, None], _grey(coloured), coloured))
 
 
 def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
@@ -171,19 +215,18 @@ def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
 
     Returns:
         Floats, float32 if they were uint8.
-
-    Raises:
-        ValueError: If it is no batch of colour images.
     """
+    _check_images(images)
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+def _check_images(images: Tensor) -> None:
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(
             f"Expected colour images of shape [n, 3, height, width], got {list(images.shape)}."
         )
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    if not images.is_floating_point():
+    if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(f"Expected images as uint8 or floats, got {images.dtype}.")
-    return images
 
 
 def draw_crops(
@@ -284,22 +327,24 @@ def _normalised(floats: Tensor) -> Tensor:
     return (floats - mean) / std
 
 
-def _jittered(images: Tensor, generator: torch.Generator, settings: Augmentation) -> Tensor:
-    """Brightness, contrast, saturation and hue, for every image in an order of its own."""
-    count = len(images)
+def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:
+    """Of brightness, contrast and saturation around 1, of hue around 0."""
     extent = torch.tensor(
         [settings.brightness, settings.contrast, settings.saturation, settings.hue]
     )
     drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
-    drawn = (drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])).to(images)
-    order = torch.rand(count, 4, generator=generator).argsort(dim=1).to(images.device)
+    return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
+
+
+def _jittered(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue, for every image in an order of its own."""
     changes = (with_brightness, with_contrast, with_saturation, with_hue)
     images = images.clone()
     for place in range(4):
         for kind, change in enumerate(changes):
             chosen = (order[:, place] == kind).nonzero().squeeze(1)
             if len(chosen) > 0:
-                images[chosen] = change(images[chosen], drawn[chosen, kind])
+                images[chosen] = change(images[chosen], factors[chosen, kind])
     return images
 
 

@@ -278,6 +278,15 @@ def test_draws_come_from_the_generator_and_differ_between_images():
     assert distances.min() > 0.1
 
 
+def test_images_do_not_depend_on_how_many_are_changed_at_a_time(monkeypatch):
+    images = torch.stack([tensor(picture(seed, (16, 16))) for seed in range(7)])
+    settings = Augmentation(size=8)
+    expected = augment(images, generator(), settings)
+    monkeypatch.setitem(unwrap(augment).__globals__, "FEW_PIXELS", 150)
+    assert torch.allclose(augment(images, generator(), settings), expected, atol=1e-5)
+    assert augment(images[:0], generator(), settings).shape == (0, 3, 8, 8)
+
+
 def test_validation_is_left_alone_unless_strict():
     answers = [
         is_augmented(part, test_domain=test, strict=strict)
@@ -291,6 +300,10 @@ def test_mistakes_are_explained():
         normalise(torch.zeros(2, 1, 4, 4))
     with pytest.raises(ValueError, match=r"uint8 or floats, got torch\.int64"):
         normalise(torch.zeros(2, 3, 4, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"shape \[n, 3, height, width\], got \[3, 4, 4\]"):
+        augment(torch.zeros(3, 4, 4), generator())
+    with pytest.raises(ValueError, match=r"width and height of 2 images .* shape \[3, 2\]"):
+        augment(torch.zeros(2, 3, 4, 4), generator(), None, torch.ones(3, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"scale as \(least, largest\) above 0 and up to 1, got"):
         Augmentation(scale=(0.7, 1.2))
     with pytest.raises(ValueError, match=r"Expected hue from 0 to 0\.5, got 0\.6"):
