@@ -28,12 +28,16 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Bool, Float, Int
+from hessalign.data.colour import (
+    grey_values,
+    with_brightness,
+    with_contrast,
+    with_hue,
+    with_saturation,
+)
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
-LUMA: Final = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
-
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
 
@@ -204,7 +208,9 @@ class _Draws:
 def _augmented(images: Tensor, draws: _Draws, size: int) -> Tensor:
     cropped = resized_crops(images, draws.boxes, size, draws.flipped)
     coloured = _jittered(cropped, draws.factors.to(images), draws.order)
-    return _normalised(torch.where(draws.grey[:, None, None, None], _grey(coloured), coloured))
+    return _normalised(
+        torch.where(draws.grey[:, None, None, None], grey_values(coloured), coloured)
+    )
 
 
 def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
@@ -346,87 +352,3 @@ def _jittered(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
             if len(chosen) > 0:
                 images[chosen] = change(images[chosen], factors[chosen, kind])
     return images
-
-
-def _grey(images: Tensor) -> Tensor:
-    return (images * images.new_tensor(LUMA).reshape(3, 1, 1)).sum(1, keepdim=True)
-
-
-def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    return (other + factor.reshape(-1, 1, 1, 1) * (images - other)).clamp(0, 1)
-
-
-def with_brightness(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images lighter or darker: 0 is black, 1 changes nothing.
-
-    Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
-
-    Returns:
-        A new batch, cut off at 0 and 1.
-    """
-    return _blend(images, torch.zeros_like(images), factor)
-
-
-def with_contrast(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images further from their mean grey value: 0 is that grey, 1 changes nothing.
-
-    Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
-
-    Returns:
-        A new batch, cut off at 0 and 1.
-    """
-    return _blend(images, _grey(images).mean(dim=(2, 3), keepdim=True), factor)
-
-
-def with_saturation(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images with more or less colour: 0 is grey, 1 changes nothing.
-
-    Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
-
-    Returns:
-        A new batch, cut off at 0 and 1.
-    """
-    return _blend(images, _grey(images), factor)
-
-
-def with_hue(
-    images: Float[Tensor, "n 3 h w"], turn: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    r"""Images with their colours turned around the colour circle, at equal saturation and value.
-
-    With value $v$ (the largest channel), chroma $c$ (largest less smallest) and the hue $h$ in
-    sixths of the circle, channel $i$ becomes $v - c\,\max(0, \min(k, 4 - k, 1))$ with
-    $k = (o_i + h) \bmod 6$ and $o = (5, 3, 1)$ for red, green and blue.
-
-    Args:
-        images: Grey values from 0 to 1.
-        turn: The part of the circle for each image: 1/3 makes red green, green blue, blue red.
-
-    Returns:
-        A new batch.
-
-    Example:
-        >>> red = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 3, 1, 1)
-        >>> with_hue(red, torch.tensor([1 / 3])).flatten().round(decimals=5).abs().tolist()
-        [0.0, 1.0, 0.0]
-    """
-    value, brightest = images.max(dim=1, keepdim=True)
-    chroma = value - images.min(dim=1, keepdim=True).values
-    red, green, blue = images.split(1, dim=1)
-    numerator = torch.cat([green - blue, blue - red, red - green], dim=1).gather(1, brightest)
-    hue = 2 * brightest + numerator / torch.where(chroma > 0, chroma, 1.0)
-    offset = images.new_tensor([5.0, 3.0, 1.0]).reshape(3, 1, 1)
-    k = (offset + hue + 6 * turn.reshape(-1, 1, 1, 1)) % 6
-    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)

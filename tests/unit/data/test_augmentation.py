@@ -19,16 +19,8 @@ from PIL import Image, ImageEnhance
 from tests.pictures import picture
 
 from hessalign.data import Augmentation, augment, is_augmented, normalise
-from hessalign.data.augmentation import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    draw_crops,
-    resized_crops,
-    with_brightness,
-    with_contrast,
-    with_hue,
-    with_saturation,
-)
+from hessalign.data.augmentation import IMAGENET_MEAN, IMAGENET_STD, draw_crops, resized_crops
+from hessalign.data.colour import with_brightness, with_contrast, with_hue, with_saturation
 
 SCALE, RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
 

@@ -221,6 +221,16 @@ def test_damage_is_found_said_and_mended(data, tmp_path, damage):
                         "again."]  # fmt: skip
 
 
+def test_a_short_file_is_found_without_reading_all_of_it(data, tmp_path):
+    folder = tmp_path / "cache"
+    prepare_images(data, folder, SIZE)
+    pixels = folder / "01-00000.bin"
+    pixels.write_bytes(pixels.read_bytes()[:-1])
+    messages = []
+    assert_same(open_images(data, folder, SIZE, warn=messages.append), data)
+    assert "is damaged: 1 of 2 parts, in sketch" in messages[0]
+
+
 # --- what can go wrong --------------------------------------------------------------------------
 
 

@@ -46,6 +46,14 @@ def test_order_is_that_of_image_folder(tmp_path):
     assert [domain.labels.tolist() for domain in data.domains] == [[1], [0, 1, 1, 1, 1]]
 
 
+def test_folders_below_a_class_are_sorted(tmp_path):
+    names = [f"a/ant/{number}/1.png" for number in range(12)]
+    for name in reversed(names):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert relative(read_image_folder(tmp_path), tmp_path) == [sorted(names)]
+
+
 def test_a_class_missing_in_one_domain_keeps_the_labels_of_the_others(tmp_path):
     make_folder(tmp_path, classes=("cat", "dog"))
     save(tmp_path / "sketch" / "ape" / "1.png", 99)
