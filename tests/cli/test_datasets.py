@@ -113,6 +113,7 @@ def test_prepare_then_use_then_bring_up_to_date(tmp_path, capsys):
     assert main(command) == 0
     captured = capsys.readouterr()
     assert "was made from other files than those of now: 1 of 2 parts, in photo" in captured.err
+    assert "verifying [####################]  9/9 images" in captured.err
     assert captured.out.startswith("9 images")
 
 

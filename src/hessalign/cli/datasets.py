@@ -136,14 +136,14 @@ def run_prepare(options: argparse.Namespace) -> None:
     """
     data, _ = _read(options)
     folder = options.cache or cache_folder(options.path, options.size)
-    progress = CountProgress("preparing", "images", sys.stderr)
     prepare_images(
         data,
         folder,
         options.size,
         workers=options.workers,
         allow_truncated=options.allow_truncated,
-        report=progress,
+        report=CountProgress("preparing", "images", sys.stderr),
+        report_verified=CountProgress("verifying", "images", sys.stderr),
         warn=warn,
     )
     sys.stdout.write(f"{len(data):,} images of {data.name} are in {folder}.\n")

@@ -137,8 +137,18 @@ class ImageReader:
 
         Returns:
             The images, in the order of the indices.
+
+        Raises:
+            IndexError: If there is no such sample.
         """
         chosen = np.asarray(indices, dtype=np.int64)
+        count = len(self.data.domains[domain])
+        wrong = chosen[(chosen < 0) | (chosen >= count)]
+        if len(wrong) > 0:
+            raise IndexError(
+                f"Expected samples from 0 to {count - 1} of the domain "
+                f"{self.data.domains[domain].name!r}, got {wrong[0]}."
+            )
         if self.cached:
             maps = self._maps[domain]
             pixels = [maps[index // PER_PART][index % PER_PART] for index in chosen]
@@ -213,6 +223,7 @@ def prepare_images(
     workers: int = 1,
     allow_truncated: bool = False,
     report: Report = lambda done, total: None,
+    report_verified: Report = lambda done, total: None,
     warn: Warn = lambda message: None,
 ) -> ImageReader:
     """Decode and resize all images, and keep them.
@@ -227,6 +238,7 @@ def prepare_images(
         workers: How many processes decode.
         allow_truncated: Fill what is missing of truncated images with grey.
         report: Called with the number of images done so far and in all.
+        report_verified: The same for checksums of what is there already, which come first.
         warn: Called with what the user should know but need not act on.
 
     Returns:
@@ -235,7 +247,7 @@ def prepare_images(
     parts = _parts(data, folder, size, allow_truncated)
     every = [part for domain in parts for part in domain]
     with _writing(folder):
-        faults = [(part, _fault(part, verify=True)) for part in every]
+        faults = _verified(every, report_verified)
         _tell(folder, faults, warn)
         _clean(folder, {file for part in every for file in (part.pixels, part.description)})
         missing = [part for part, fault in faults if fault is not None]
@@ -303,6 +315,18 @@ def _fault(part: _Part, *, verify: bool) -> str | None:
     except (ValueError, KeyError, TypeError):
         return "damaged"
     return None
+
+
+def _verified(parts: Sequence[_Part], report: Report) -> list[tuple[_Part, str | None]]:
+    """The parts and what is wrong with them, by their checksums too."""
+    there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
+    faults, done = [], 0
+    for part in parts:
+        faults.append((part, _fault(part, verify=True)))
+        if part.stem in there:
+            done += there[part.stem]
+            report(done, sum(there.values()))
+    return faults
 
 
 def _digest(path: Path) -> str:

@@ -171,8 +171,8 @@ class CountProgress:
             total: How many there are.
         """
         now = time.monotonic()
-        if self.begun is None:
-            self.begun = done
+        if self.begun is None:  # the speed is that of what follows
+            self.begun, self.start = done, now
         line = describe_count(
             self.title, self.unit, done, total, done - self.begun, now - self.start
         )

@@ -125,16 +125,30 @@ def test_the_default_place_is_beside_the_data(tmp_path, monkeypatch):
     assert cache_folder(Path("PACS/"), 64) == Path("PACS.hessalign-64")
 
 
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_samples_that_are_not_there(data, tmp_path, cached, wrong):
+    reader = (prepare_images if cached else open_images)(data, tmp_path / "cache", SIZE)
+    with pytest.raises(
+        IndexError, match=f"samples from 0 to 3 of the domain 'sketch', got {wrong}"
+    ):
+        reader.read(1, [0, wrong])
+
+
 # --- work that is interrupted -------------------------------------------------------------------
 
 
 def test_what_is_there_is_not_made_again(large, tmp_path, reads):
     prepare_images(large, tmp_path / "cache", SIZE)
     assert set(reads.values()) == {1}
-    messages = []
-    prepare_images(large, tmp_path / "cache", SIZE, warn=messages.append)
+    messages, verified = [], []
+    prepare_images(
+        large, tmp_path / "cache", SIZE, warn=messages.append,
+        report_verified=lambda *numbers: verified.append(numbers),
+    )  # fmt: skip
     assert set(reads.values()) == {1}
     assert messages == []
+    assert verified == [(128, 300), (150, 300), (278, 300), (300, 300)]
 
 
 KILL = """
