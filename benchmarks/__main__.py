@@ -85,7 +85,7 @@ def run_table(name: str, quick: bool, progress: Progress) -> tuple[dict[str, Any
     if name == "growth":
         return growth.run(quick, Effort(0.1, 2, 5) if quick else Effort(1.0, 3, 15), progress)
     if name == "engine":
-        return engine.run(quick, Effort(1.0, 2, 3) if quick else Effort(20.0, 5, 9), progress)
+        return engine.run(quick, Effort(1.0, 2, 3) if quick else Effort(20.0, 5, 25), progress)
     return cmnist.run(quick, Effort(1.0, 2, 3) if quick else Effort(20.0, 7, 15), progress)
 
 

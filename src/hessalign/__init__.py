@@ -7,6 +7,7 @@ Three lines in a training loop of your own:
     loss = cross_entropy(logits, y) + terms.penalty
 """
 
+from hessalign._version import __version__ as __version__
 from hessalign.alignment import AlignmentTerms as AlignmentTerms
 from hessalign.alignment import HessianAlignment as HessianAlignment
 from hessalign.alignment import attribute_distances as attribute_distances
@@ -17,5 +18,3 @@ from hessalign.curvature import linear_head as linear_head
 from hessalign.transfer import transfer_bound as transfer_bound
 from hessalign.transfer import transfer_measure as transfer_measure
 from hessalign.transfer import worst_case_gap as worst_case_gap
-
-__version__ = "0.1.0"

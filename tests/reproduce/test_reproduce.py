@@ -1,5 +1,6 @@
 """The paper's experiments at a tiny size: what is run, cached, judged and written."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from torch import nn
 from hessalign.cli import main
 from hessalign.data import make_colored_mnist
 from hessalign.report.published import Accuracy
-from hessalign.reproduce import EXPERIMENTS, catalogue
+from hessalign.reproduce import EXPERIMENTS, catalogue, figure2
 from hessalign.reproduce.accuracies import row
 from hessalign.reproduce.attack import attacked_accuracy
 from hessalign.reproduce.dynamics import correlations
@@ -40,7 +41,7 @@ def test_list_names_every_experiment(capsys):
         assert f"| {name} " in out
     assert set(EXPERIMENTS) == {
         "table2", "table3", "table5", "table9", "table10",
-        "figure3", "figure4", "figure5", "profile",
+        "figure2", "figure3", "figure4", "figure5", "profile",
     }  # fmt: skip
 
 
@@ -141,6 +142,22 @@ def test_interrupted_it_saves_and_continues(tmp_path):
     )
     assert again.returncode == 0, again.stderr
     assert len(list(tmp_path.glob("runs/*/done.json"))) == 6
+
+
+def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(figure2, "METHODS", (figure2.CORAL,))
+    few = dataclasses.replace(figure2.FIGURE_2, rows=((figure2.CORAL, None),))
+    monkeypatch.setattr("hessalign.cli.reproduce.EXPERIMENTS", {"figure2": few})
+    assert main(command(tmp_path, "figure2")) == 0
+    content = json.loads((tmp_path / "results" / "figure2" / "figure2.json").read_text())
+    (entry,) = content["heads"]
+    assert content["deltas"] == [0.0, 0.1, 0.2, 0.5, 1.0, 2.0]
+    for gaps, accuracies in zip(entry["gap"], entry["target_accuracy"], strict=True):
+        assert gaps == sorted(gaps)
+        assert len(accuracies) == 6
+    # At radius 0 the head is the trained one: its accuracy is that of the last evaluation, up to
+    # the one update that follows it.
+    assert "δ = 0.5" in capsys.readouterr().out
 
 
 def test_table5_measures_every_row(tmp_path, capsys):

@@ -64,6 +64,15 @@ def test_options_may_be_nested_or_beside_the_rest():
     assert "'erm' has: no options" in problem
 
 
+def test_the_experiment_schedules_the_penalty():
+    """An option that would have no effect is refused, not ignored."""
+    (problem,) = problems({"algorithm": "irm", "anneal_steps": 5})
+    assert "Expected no option 'anneal_steps': the experiment's own 'jump' decides" in problem
+    (problem,) = problems({"algorithm": "irm", "options": {"penalty_weight": 5.0}})
+    assert "'penalty_weight' decides" in problem
+    assert make_configuration({"algorithm": "irm", "penalty_weight": 5}).penalty_weight == 5.0
+
+
 def test_whole_numbers_serve_as_fractions_but_not_the_reverse():
     config = make_configuration({"algorithm": "hgp", "learning_rate": 1, "beta": 2})
     assert isinstance(config.learning_rate, float)

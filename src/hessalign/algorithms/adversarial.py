@@ -29,7 +29,13 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from hessalign._shapes import Float, Int
-from hessalign.algorithms.auxiliary import count_classes, head_inputs, make_perceptron, seeded
+from hessalign.algorithms.auxiliary import (
+    count_classes,
+    head_inputs,
+    make_perceptron,
+    match,
+    seeded,
+)
 from hessalign.algorithms.checks import check_count, check_number
 from hessalign.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
 from hessalign.algorithms.search import Choice, Fixed, Power, SearchSpace
@@ -164,10 +170,12 @@ class Adversarial(AbstractStepOwner):
             config.dropout,
             setting.generator,
         )
+        match(self.discriminator, self.network)
         self.embeddings: nn.Embedding | None = None
         if config.conditional:
             with seeded(setting.generator):
                 self.embeddings = nn.Embedding(count_classes(setting), features)
+            match(self.embeddings, self.network)
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
         """One optimiser per player.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Float
-from hessalign.algorithms.auxiliary import make_perceptron, seeded
+from hessalign.algorithms.auxiliary import make_perceptron, match, seeded
 from hessalign.algorithms.checks import check_count
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.step import ObjectiveTerms, Step
@@ -139,6 +139,7 @@ class Arm(AbstractObjective):
         self.config = config
         inner = setting.make_network(extra_channels=config.channels)
         context = make_context(setting.input_shape, config, setting.generator)
+        match(context, inner)
         flat = len(setting.input_shape) != 3
         self.network = Network(ContextFeaturizer(inner.featurizer, context, flat), inner.head)
 

@@ -131,6 +131,22 @@ def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
     return fresh
 
 
+def match(module: nn.Module, network: nn.Module) -> None:
+    """Give a module the precision and the device of the network it works with.
+
+    Args:
+        module: The module, changed in place.
+        network: The network; its first parameter is the example.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> match(layer, nn.Linear(1, 1).double())
+        >>> layer.weight.dtype
+        torch.float64
+    """
+    module.to(next(network.parameters()))
+
+
 def head_inputs(head: nn.Module) -> int:
     """How many features a head receives.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hessalign._names import check_name
 from hessalign._shapes import Float
+from hessalign.algorithms.checks import check_count, check_number
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace, Uniform
@@ -46,6 +47,8 @@ class FishrConfig:
     fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
+        check_number("penalty_weight", self.penalty_weight)
+        check_count("anneal_steps", self.anneal_steps, 0)
         check_name("fidelity", self.fidelity, get_args(Fidelity))
         if not 0 <= self.ema < 1:
             raise ValueError(f"Expected ema of at least 0 and below 1, got {self.ema!r}.")

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hessalign._names import check_name
 from hessalign._shapes import Float
+from hessalign.algorithms.checks import check_number
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace
@@ -44,6 +45,7 @@ class IgaConfig:
     fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
+        check_number("penalty_weight", self.penalty_weight)
         check_name("fidelity", self.fidelity, get_args(Fidelity))
 
     @property

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Float, Int
+from hessalign.algorithms.checks import check_number
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace
@@ -45,6 +46,9 @@ class MmdConfig:
     """
 
     penalty_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("penalty_weight", self.penalty_weight)
 
     @property
     def schedule(self) -> PenaltySchedule:

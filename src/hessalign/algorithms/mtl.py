@@ -133,7 +133,8 @@ class Mtl(AbstractObjective):
         self.noise = config.fidelity == "domainbed"
         self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.noise), inner.head)
         self.width = head_inputs(inner.head) // 2
-        self.register_buffer("average", torch.zeros(setting.domains, self.width))
+        example = next(inner.head.parameters())
+        self.register_buffer("average", example.new_zeros(setting.domains, self.width))
         self.register_buffer("seen", torch.zeros(setting.domains, dtype=torch.long))
 
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hessalign import __version__
+from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, collect, datasets, demo, reproduce, train
+from hessalign.cli import algorithms, attack, collect, datasets, demo, reproduce, train
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, collect, datasets, algorithms)
+VERBS = (demo, train, reproduce, collect, attack, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unch
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from statistics import fmean
 from typing import Final, final, get_args
 
 import torch
+from torch import Tensor
 
 from hessalign._names import check_name
 from hessalign.algorithms import (
@@ -33,7 +35,7 @@ from hessalign.models import Network, make_coloured_images, make_coloured_mlp
 from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.memory import keep_freed_memory
 from hessalign.training.records import Record
-from hessalign.training.run_folder import RunFolder
+from hessalign.training.run_folder import RunFolder, RunFolderError
 from hessalign.training.sampling import FullBatch
 
 CHANNELS: Final = 2
@@ -148,6 +150,32 @@ def train_colored_mnist(
     return Run(config, records, algorithm.network)
 
 
+def load_run(folder: Path) -> Run:
+    """A complete run from its folder.
+
+    Args:
+        folder: What `train_colored_mnist` was given.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunFolderError: If there is no complete run of this experiment.
+    """
+    path = folder / "config.json"
+    if not path.exists() or not (folder / "done.json").exists():
+        found = "a run that is not complete" if path.exists() else "none"
+        raise RunFolderError(
+            f"Expected a complete run in {folder}, found {found}. Give the folder of one, for "
+            "example OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
+        )
+    try:
+        config = ColoredMnistConfig(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"Expected a Colored MNIST run in {folder}: {error}.") from error
+    return train_colored_mnist(config, folder)
+
+
 def make_loop(config: ColoredMnistConfig) -> LoopConfig:
     """How the experiment trains.
 
@@ -241,6 +269,36 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
         return metrics
 
     return evaluate
+
+
+def head_inputs(trained: Run, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What enters the head: features, labels and domains of some images of every domain.
+
+    Args:
+        trained: The run.
+        samples: Images of each domain, at most.
+        seed: Of the draw.
+
+    Returns:
+        Features, labels, and 0 or 1 for the sources and 2 for the target.
+    """
+    config = trained.config
+    data = make_colored_mnist(
+        config.seed,
+        imbalance=config.imbalance,
+        train_images=config.train_images,
+        test_images=config.test_images,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    batch = make_batch((*data.train, data.test))
+    with torch.no_grad():
+        z = trained.network.features(batch.x)
+    rows, start = [], 0
+    for size in batch.sizes:
+        rows.append(start + torch.randperm(size, generator=generator)[:samples])
+        start += size
+    chosen = torch.cat(rows)
+    return z[chosen], batch.y[chosen], batch.domain[chosen]
 
 
 def make_batch(domains: tuple[ColoredDomain, ...]) -> Batch:

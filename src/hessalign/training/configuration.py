@@ -37,6 +37,10 @@ class ConfigurationError(ValueError):
         return ConfigurationError, (self.problems,)
 
 
+SCHEDULED = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
+"""Options by which algorithms schedule their penalty, and the keys of the experiment that do so."""
+
+
 def read_file(path: Path) -> dict[str, object]:
     """The entries of a YAML file.
 
@@ -151,6 +155,12 @@ def make_configuration(entries: Mapping[str, object]) -> ColoredMnistConfig:
         elif default is not None:
             problems.append(_unknown_key(key, list(hints), list(own), str(name)))
     problems += _problems_one_by_one(ColoredMnistConfig(), fields, hints)
+    problems += [
+        f"Expected no option {key!r}: the experiment's own {ours!r} decides when and how the "
+        "weight of the penalty changes."
+        for key, ours in SCHEDULED.items()
+        if key in options and key in own
+    ]
     if default is not None:
         problems += [
             _unknown_key(key, [], list(own), str(name)) for key in options if key not in own

@@ -237,7 +237,7 @@ def combine_gradients(
     Returns:
         The terms of the loss.
     """
-    parameters = list(algorithm.network.parameters())
+    parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
     risk = step.statistics.risk
     each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
     combined = algorithm.combine([torch.stack(grads) for grads in zip(*each, strict=True)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import hessalign
+from hessalign._version import __version__
 
 
 @lru_cache(maxsize=1)
@@ -21,14 +21,14 @@ def describe_software() -> dict[str, str]:
         Text by name; "git" ends in "-dirty" if tracked files were changed.
     """
     software = {
-        "hessalign": hessalign.__version__,
+        "hessalign": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    source = Path(hessalign.__file__).parent
+    source = Path(__file__).parent
     commit = _git(source, "rev-parse", "HEAD")
-    if commit and _git(source, "ls-files", "--error-unmatch", "__init__.py"):
+    if commit and _git(source, "ls-files", "--error-unmatch", "provenance.py"):
         changed = _git(source, "status", "--porcelain", "--untracked-files=no")
         software["git"] = commit + ("-dirty" if changed else "")
     return software

@@ -1,0 +1,162 @@
+"""`hessalign attack`: how bad a trained head can get within a radius (Figure 2)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import torch
+from torch import nn
+
+from hessalign._names import check_name
+from hessalign.report.figures import plot_worst_case
+from hessalign.report.tables import markdown_table
+from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run
+from hessalign.training.records import write_atomically
+from hessalign.transfer import WorstCaseGap, worst_case_gap
+from hessalign.transfer.attack import Mode
+
+DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+SAMPLES: Final = 2500
+NAMES: Final = ("source 1", "source 2", "target")
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser(
+        "attack",
+        help="the worst loss gap between domains near a trained head",
+        description="Moves the head of a trained run within a radius so that the losses of two "
+        "domains, sources or target, differ as much as possible; features stay as they are.",
+    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="RUN", help="folder of a complete run (`train --output`)")
+    add("--delta", type=float, nargs="+", default=list(DELTAS), metavar="D", help="radii")
+    add("--mode", default="exact", help=f"one of: {', '.join(get_args(Mode))}")
+    add("--samples", type=int, default=SAMPLES, metavar="N", help="of each domain, drawn at random")
+    add("--seed", type=int, default=0, help="of the draw and of the attack's starts")
+    add("--output", type=Path, metavar="DIR", help="where to save; by default RUN/attack")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Attack, show a table, and save it with a figure.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        ValueError: If the number of samples is not positive, or the head is not linear.
+    """
+    if options.samples < 1:
+        raise ValueError(f"Expected --samples of 1 or more, got {options.samples}.")
+    check_name("mode", options.mode, get_args(Mode))
+    trained = load_run(options.folder)
+    head = trained.network.head
+    if not isinstance(head, nn.Linear):
+        raise ValueError(f"Expected a run with a linear head, got {type(head).__name__}.")
+    z, y, domain = head_inputs(trained, options.samples, options.seed)
+    result = worst_case_gap(
+        z,
+        y,
+        domain,
+        head,
+        options.delta,
+        mode=options.mode,
+        loss=LOSS,
+        generator=torch.Generator().manual_seed(options.seed),
+    )
+    folder = options.output or options.folder / "attack"
+    folder.mkdir(parents=True, exist_ok=True)
+    table, data = describe(result), record(trained, result, options)
+    write_atomically(folder / "attack.json", (json.dumps(data, indent=1) + "\n").encode())
+    write_atomically(folder / "attack.md", (table + "\n").encode())
+    figure = folder / "attack.png"
+    plot_worst_case(
+        result, NAMES, figure, f"{trained.config.algorithm}, seed {trained.config.seed}"
+    )
+    sys.stdout.write(f"{table}\n\nSaved in {folder}\n")
+
+
+def describe(result: WorstCaseGap) -> str:
+    """The attack as a table.
+
+    Args:
+        result: The attack.
+
+    Returns:
+        Markdown, with what it means above.
+    """
+    reach = (
+        "" if result.reach is None else f" It cannot move further than about {result.reach:.2g}."
+    )
+    text = (
+        f"Mode {result.mode}.{reach} Gap: the largest difference of two domains' losses with the "
+        "head within δ of the trained one; predicted: Theorem 1 to second order for that pair. The "
+        f"gradient of the mean risk at the trained head has norm {result.gradient_norm:.2g}."
+    )
+    none = result.accuracy
+    rows = [["0", f"{result.gap:.3f}", "", "", *_cells(result.losses, none)]]
+    rows += [
+        [
+            f"{attack.delta:g}",
+            f"{attack.gap:.3f}",
+            f"{NAMES[attack.pair[0]]} − {NAMES[attack.pair[1]]}",
+            f"{attack.predicted:.3f}",
+            *_cells(attack.losses, attack.accuracy),
+        ]
+        for attack in result.attacks
+    ]
+    header = ["δ", "gap", "pair", "predicted", *(f"{name}: loss, accuracy" for name in NAMES)]
+    return f"{text}\n\n{markdown_table(header, rows, text_columns=0)}"
+
+
+def _cells(losses: torch.Tensor, accuracy: torch.Tensor | None) -> list[str]:
+    if accuracy is None:
+        return [f"{float(loss):.3f}" for loss in losses]
+    return [
+        f"{float(loss):.3f}, {100 * float(share):.1f} %"
+        for loss, share in zip(losses, accuracy, strict=True)
+    ]
+
+
+def record(trained: Run, result: WorstCaseGap, options: argparse.Namespace) -> dict[str, Any]:
+    """The attack as plain values.
+
+    Args:
+        trained: The run.
+        result: The attack.
+        options: The parsed command line.
+
+    Returns:
+        What goes into the JSON file.
+    """
+    return {
+        "algorithm": trained.config.algorithm,
+        "seed": trained.config.seed,
+        "mode": result.mode,
+        "samples_per_domain": options.samples,
+        "domains": list(NAMES),
+        "reach": result.reach,
+        "gradient_norm": result.gradient_norm,
+        "gap": result.gap,
+        "attacks": [
+            {
+                "delta": attack.delta,
+                "gap": attack.gap,
+                "pair": list(attack.pair),
+                "distance": attack.distance,
+                "predicted": attack.predicted,
+                "losses": attack.losses.tolist(),
+                "accuracy": None if attack.accuracy is None else attack.accuracy.tolist(),
+            }
+            for attack in result.attacks
+        ],
+    }

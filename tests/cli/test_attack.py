@@ -1,0 +1,89 @@
+"""`hessalign attack` on a tiny trained run."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from hessalign.cli import main
+from hessalign.training import ColoredMnistConfig, train_colored_mnist
+from hessalign.training.colored_mnist import head_inputs, load_run
+from hessalign.transfer import worst_case_gap
+
+CONFIG = ColoredMnistConfig("hgp", train_images=200, test_images=80, steps=4, jump=2, width=6)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    train_colored_mnist(CONFIG, path)
+    return path
+
+
+def test_the_table_holds_what_the_attack_finds(folder, capsys, tmp_path):
+    command = ["attack", str(folder), "--delta", "0.1", "0.5", "--samples", "40"]
+    assert main([*command, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "attack.json").read_text())
+    assert [attack["delta"] for attack in found["attacks"]] == [0.1, 0.5]
+    assert f"{found['attacks'][1]['gap']:.3f}" in out
+    assert "target: loss, accuracy" in out
+    assert (tmp_path / "attack.png").stat().st_size > 10_000
+    # The saved gap is the difference of the saved losses.
+    for attack in found["attacks"]:
+        first, second = attack["pair"]
+        assert attack["gap"] == pytest.approx(attack["losses"][first] - attack["losses"][second])
+        assert attack["distance"] <= attack["delta"] * (1 + 1e-9)
+    assert found["gap"] <= found["attacks"][0]["gap"] <= found["attacks"][1]["gap"]
+
+
+def test_published_states_its_reach_and_is_never_better(folder, capsys, tmp_path):
+    gaps = {}
+    for mode in ("published", "exact"):
+        command = ["attack", str(folder), "--mode", mode, "--delta", "0.3", "--samples", "40"]
+        assert main([*command, "--output", str(tmp_path / mode)]) == 0
+        content = json.loads((tmp_path / mode / "attack.json").read_text())
+        gaps[mode] = content["attacks"][0]["gap"]
+    assert "It cannot move further than about" in capsys.readouterr().out
+    assert gaps["published"] <= gaps["exact"] + 1e-12
+
+
+def test_features_are_those_of_the_network_and_balanced_between_domains(folder):
+    trained = load_run(folder)
+    z, y, domain = head_inputs(trained, 30, seed=1)
+    assert domain.bincount().tolist() == [30, 30, 30]
+    everything = head_inputs(trained, 10**6, seed=1)[2]
+    assert everything.bincount().tolist() == [100, 100, 80]
+    logits = trained.network.head(z).squeeze(1)
+    result = worst_case_gap(z, y, domain, trained.network.head, 0.1, loss="binary")
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits.double(), y.double(), reduction="none"
+    )
+    means = torch.stack([losses[domain == e].mean() for e in range(3)])
+    torch.testing.assert_close(result.losses, means.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--mode", "exakt"], r"Unknown mode 'exakt'.*Did you mean 'exact'"),
+        (["--samples", "0"], "Expected --samples of 1 or more, got 0"),
+        (["--delta", "-1"], r"(?i)expected .*delta"),
+    ],
+)
+def test_mistakes_are_named(folder, words, text, capsys):
+    assert main(["attack", str(folder), *words]) == 2
+    assert re.search(text, capsys.readouterr().err)
+
+
+def test_a_folder_without_a_model_is_named(folder, tmp_path, capsys):
+    assert main(["attack", str(tmp_path)]) == 2
+    assert "Expected a complete run in" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["attack", str(tmp_path)]) == 2
+    assert "found a run that is not complete" in capsys.readouterr().err
+    (tmp_path / "done.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"x": 1}')
+    assert main(["attack", str(tmp_path)]) == 2
+    assert "Expected a Colored MNIST run" in capsys.readouterr().err
