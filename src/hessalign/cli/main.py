@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, attack, collect, demo, reproduce, train
+from hessalign.cli import algorithms, attack, collect, datasets, demo, reproduce, train
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, collect, attack, algorithms)
+VERBS = (demo, train, reproduce, collect, attack, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,15 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `hessalign`; those of the process if None.
 
     Returns:
-        The exit code: 0 for success, 2 for an error the user can mend, 130 after Ctrl-C.
+        The exit code: 0 for success, 1 if a verb that checks something has findings, 2 for an
+        error the user can mend, 130 after Ctrl-C.
     """
     options = parse(arguments)
     try:
-        options.run(options)
+        code: int | None = options.run(options)
     except (ValueError, TypeError, ImportError, OSError, DivergedError, RunFolderError) as error:
         sys.stderr.write(f"hessalign: error: {error}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\nhessalign: interrupted; finished runs are kept.\n")
         return 130
-    return 0
+    return code or 0

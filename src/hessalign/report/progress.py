@@ -141,3 +141,74 @@ class Progress:
             self.stream.write(line + "\n")
             self.last = time.monotonic()
         self.stream.flush()
+
+
+@final
+class CountProgress:
+    """Shows how many of many things are done, how fast, and the time left.
+
+    Args:
+        title: What is going on.
+        unit: What is counted.
+        stream: Where to write; a terminal gets one line that is rewritten in place.
+    """
+
+    def __init__(self, title: str, unit: str, stream: TextIO) -> None:
+        self.title = title
+        self.unit = unit
+        self.stream = stream
+        self.live = stream.isatty()
+        self.start = time.monotonic()
+        self.begun: int | None = None
+        self.last = self.start
+        self.width = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how far it is.
+
+        Args:
+            done: How many are done.
+            total: How many there are.
+        """
+        now = time.monotonic()
+        if self.begun is None:  # the speed is that of what follows
+            self.begun, self.start = done, now
+        line = describe_count(
+            self.title, self.unit, done, total, done - self.begun, now - self.start
+        )
+        if self.live:
+            self.stream.write("\r" + line.ljust(self.width) + ("\n" if done == total else ""))
+            self.width = len(line)
+        elif done == total or now - self.last >= SECONDS_BETWEEN_LINES:
+            self.stream.write(line + "\n")
+            self.last = now
+        self.stream.flush()
+
+
+def describe_count(title: str, unit: str, done: int, total: int, newly: int, seconds: float) -> str:
+    """How far a long piece of work is, as one line for people.
+
+    Args:
+        title: What is going on.
+        unit: What is counted.
+        done: How many are done.
+        total: How many there are.
+        newly: How many of them were done in this session.
+        seconds: How long that took.
+
+    Returns:
+        A bar, numbers, and speed and time left once they are known.
+
+    Example:
+        >>> print(describe_count("checking", "images", 500, 2000, 500, 10.0))
+        checking [#####---------------]   500/2000 images  50 images/s  30 s left
+        >>> print(describe_count("checking", "images", 2000, 2000, 0, 10.0))
+        checking [####################]  2000/2000 images
+    """
+    filled = 20 * done // max(1, total)
+    bar = "#" * filled + "-" * (20 - filled)
+    line = f"{title} [{bar}]  {done:>{len(str(total))}}/{total} {unit}"
+    if newly > 0 and seconds > 0:
+        rate = newly / seconds
+        line += f"  {rate:.0f} {unit}/s  {_duration((total - done) / rate)} left"
+    return line

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
+
+from hessalign._files import write_atomically as write_atomically
 
 
 @final
@@ -73,32 +74,3 @@ def read_records(path: Path) -> list[Record]:
                 "line, or the run's folder to start afresh."
             ) from error
     return records
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file all at once: a reader, or a crash, sees the old content or the new.
-
-    Args:
-        path: The file; its folder exists.
-        content: What it is to hold.
-    """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

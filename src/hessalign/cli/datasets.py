@@ -1,0 +1,205 @@
+"""`hessalign datasets`: the benchmarks, whether a data set is complete, and its cache."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from hessalign.cli.train import warn
+from hessalign.data import (
+    PRESETS,
+    DomainDataset,
+    Finding,
+    ImageFolderPreset,
+    cache_folder,
+    inspect_dataset,
+    prepare_images,
+    read_dataset,
+)
+from hessalign.data.image_folder import matching_preset, read_exclusions
+from hessalign.report.progress import CountProgress
+from hessalign.report.tables import markdown_table
+
+SHOWN: Final = 10
+"""How many findings of a kind are shown, unless all are asked for."""
+
+FEW_CLASSES: Final = 20
+"""Up to how many classes the table has a row for each."""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser("datasets", help="list, check and prepare data sets")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="the benchmarks, and where to obtain them")
+    listing.set_defaults(run=run_list)
+
+    check = actions.add_parser(
+        "check",
+        help="count and read all images; exit code 1 if something should be mended",
+        description="PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl "
+        "with path, class and domain) or arrays (.npz or .safetensors with x, y and domain).",
+    )
+    _add_source(check)
+    check.add_argument("--all", action="store_true", help="show all findings")
+    check.set_defaults(run=run_check)
+
+    prepare = actions.add_parser(
+        "prepare",
+        help="decode and resize all images once; run it again to continue or to bring up to date",
+        description="What is stored are the evaluation images of the protocol; training crops are "
+        "taken from them.",
+    )
+    _add_source(prepare)
+    add = prepare.add_argument
+    add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
+    add("--cache", type=Path, metavar="DIR", help="where to keep it (default: beside PATH)")
+    add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
+    prepare.set_defaults(run=run_prepare)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("path", metavar="PATH", type=Path, help="the data set")
+    add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
+    add("--exclude", type=Path, metavar="FILE", help="list of images to leave out, one per line")
+    workers = os.cpu_count() or 1
+    add("--workers", type=int, default=workers, metavar="N", help="processes (default: all cores)")
+
+
+def run_list(options: argparse.Namespace) -> None:
+    """List the benchmarks.
+
+    Args:
+        options: The parsed command line.
+    """
+    rows = [
+        [
+            preset.name,
+            preset.folder,
+            ", ".join(preset.domains),
+            str(len(preset.classes)),
+            f"{sum(preset.images):,}" if preset.images else "–",
+        ]
+        for preset in PRESETS.values()
+    ]
+    header = ["name", "folder", "domains", "classes", "images"]
+    sys.stdout.write(markdown_table(header, rows, text_columns=3) + "\n\n")
+    for preset in PRESETS.values():
+        note = f"; {preset.note}" if preset.note else ""
+        sys.stdout.write(f"{preset.name}: {preset.source}{note}.\n")
+    sys.stdout.write(
+        "ColoredMNIST and RotatedMNIST are made from the four MNIST files: "
+        "https://ossci-datasets.s3.amazonaws.com/mnist/.\n"
+    )
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Check a data set and say what was found.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The exit code: 1 if something should be mended.
+    """
+    data, preset = _read(options)
+    sys.stdout.write(counts_table(data, preset) + "\n\n")
+    progress = CountProgress("checking", "images", sys.stderr)
+    findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
+    shown = len(findings) if options.all else SHOWN
+    sys.stdout.write("".join(f"{line}\n" for line in summarise(findings, shown)))
+    wrong = [finding for finding in findings if finding.kind != "note"]
+    if not wrong:
+        files = "all readable, none twice" if data.domains[0].paths else "arrays"
+        sys.stdout.write(f"{data.name} is fine: {len(data):,} samples, {files}.\n")
+        return 0
+    if preset is not None:
+        note = f" ({preset.note})" if preset.note else ""
+        sys.stdout.write(f"{preset.name} can be obtained from {preset.source}{note}.\n")
+    return 1
+
+
+def run_prepare(options: argparse.Namespace) -> None:
+    """Make the cache of a data set.
+
+    Args:
+        options: The parsed command line.
+    """
+    data, _ = _read(options)
+    folder = options.cache or cache_folder(options.path, options.size)
+    prepare_images(
+        data,
+        folder,
+        options.size,
+        workers=options.workers,
+        allow_truncated=options.allow_truncated,
+        report=CountProgress("preparing", "images", sys.stderr),
+        report_verified=CountProgress("verifying", "images", sys.stderr),
+        warn=warn,
+    )
+    sys.stdout.write(f"{len(data):,} images of {data.name} are in {folder}.\n")
+
+
+def counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
+    """Samples by domain, and by class if there are not too many.
+
+    Args:
+        data: The data set.
+        preset: What it should hold, if it is a benchmark.
+
+    Returns:
+        A Markdown table.
+    """
+    rows = []
+    if len(data.classes) <= FEW_CLASSES:
+        columns = [domain.counts(len(data.classes)) for domain in data.domains]
+        rows = [
+            [name, *(str(column[index]) for column in columns)]
+            for index, name in enumerate(data.classes)
+        ]
+    rows.append(["all", *(str(len(domain)) for domain in data.domains)])
+    if preset is not None and preset.images:
+        rows.append(["expected", *map(str, preset.images)])
+    header = [f"{data.name}: {len(data.classes)} classes", *data.domain_names]
+    return markdown_table(header, rows)
+
+
+def summarise(findings: Sequence[Finding], shown: int) -> list[str]:
+    """Findings by kind, the first few of each.
+
+    Args:
+        findings: The findings.
+        shown: How many of a kind to show.
+
+    Returns:
+        Lines.
+
+    Example:
+        >>> found = [Finding("count", "a: expected 2 images, found 1."), Finding("count", "b …")]
+        >>> summarise(found, 1)
+        ['count: a: expected 2 images, found 1.', 'count: 1 more; --all shows them.']
+    """
+    kinds: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding.text)
+    lines = []
+    for kind, texts in kinds.items():
+        lines += [f"{kind}: {text}" for text in texts[:shown]]
+        if len(texts) > shown:
+            lines.append(f"{kind}: {len(texts) - shown} more; --all shows them.")
+    return lines
+
+
+def _read(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:
+    exclude = [] if options.exclude is None else read_exclusions(options.exclude)
+    name = options.preset or (matching_preset(options.path) if options.path.is_dir() else None)
+    return read_dataset(options.path, name, exclude), PRESETS.get(name or "")

@@ -1,0 +1,134 @@
+"""Data sets in a file of arrays: embeddings, small images, or any other numbers with labels."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign.data.samples import DomainDataset, DomainSamples
+
+ARRAYS: Final = ("x", "y", "domain")
+NAMES: Final = ("classes", "domains")
+SUFFIXES: Final = (".npz", ".safetensors")
+
+Array = np.ndarray
+
+
+def read_arrays(path: Path) -> DomainDataset:
+    """Read inputs, labels and domains from a file.
+
+    The file holds the arrays `x` (one row per sample), `y` and `domain` (one value per sample).
+    Labels and domains are names, or numbers from 0; names are sorted, and the arrays `classes` and
+    `domains` may name numbers. In a `.safetensors` file, which holds no text, those two are JSON
+    lists in its metadata. The rows of a domain keep their order.
+
+    Args:
+        path: A `.npz` or `.safetensors` file.
+
+    Returns:
+        The data set, called as the file, with `x` as a tensor.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is of another kind, damaged, or its arrays do not fit together. Without
+            safetensors installed, a `.safetensors` file raises an ImportError.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "features.npz"
+        >>> np.savez(path, x=np.eye(3), y=["dog", "cat", "dog"], domain=[0, 1, 0])
+        >>> data = read_arrays(path)
+        >>> data.classes, data.domain_names, data.domains[0].labels.tolist()
+        (('cat', 'dog'), ('0', '1'), [1, 1])
+        >>> data.domains[1].inputs
+        tensor([[0., 1., 0.]], dtype=torch.float64)
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"Expected arrays in a file named *.npz or *.safetensors, got {path}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of arrays, found no file {path}.")
+    arrays = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
+    missing = [name for name in ARRAYS if name not in arrays]
+    if missing:
+        raise ValueError(
+            f"Expected the arrays x, y and domain in {path}, found {', '.join(sorted(arrays))}; "
+            f"missing: {', '.join(missing)}."
+        )
+    lengths = {name: len(np.atleast_1d(arrays[name])) for name in ARRAYS}
+    if len(set(lengths.values())) > 1 or lengths["x"] == 0:
+        found = ", ".join(f"{count} of {name}" for name, count in lengths.items())
+        raise ValueError(f"Expected x, y and domain of the same samples in {path}, found {found}.")
+    labels, classes = _numbered(path, "y", arrays["y"], arrays.get("classes"))
+    domain, names = _numbered(path, "domain", arrays["domain"], arrays.get("domains"))
+    x = _tensor(path, arrays["x"])
+    domains = tuple(
+        DomainSamples(name, x[domain == index], labels[domain == index])
+        for index, name in enumerate(names)
+    )
+    return DomainDataset(path.stem, classes, domains)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"Cannot read {path}: {error}. Expected what numpy.savez writes, without objects."
+        ) from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
+        ) from error
+    try:
+        with safe_open(path, "numpy") as file:
+            arrays: dict[str, Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata: Mapping[str, str] = file.metadata() or {}
+        names = {name: np.array(json.loads(metadata[name])) for name in NAMES if name in metadata}
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"Cannot read {path}: {error}.") from error
+    return arrays | names
+
+
+def _tensor(path: Path, x: Array) -> Tensor:
+    if x.dtype.kind not in "fiub":
+        raise ValueError(f"Expected numbers in x of {path}, found {x.dtype}.")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0, 0])
+        raise ValueError(f"Expected finite numbers in x of {path}; row {row} has others.")
+    return torch.tensor(x)
+
+
+def _numbered(
+    path: Path, name: str, values: Array, names: Array | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Numbers from 0, and what they stand for."""
+    if values.ndim != 1:
+        raise ValueError(f"Expected one value per sample in {name} of {path}, got {values.shape}.")
+    if values.dtype.kind == "U":
+        found, numbers = np.unique(values, return_inverse=True)
+        return torch.tensor(numbers), tuple(map(str, found))
+    if values.dtype.kind not in "iu":
+        raise ValueError(
+            f"Expected names or whole numbers in {name} of {path}, got {values.dtype}."
+        )
+    count = int(values.max()) + 1 if names is None else len(names)
+    if values.min() < 0 or values.max() >= count:
+        raise ValueError(
+            f"Expected {name} from 0 to {count - 1} in {path}, found {values.min()} to "
+            f"{values.max()}."
+        )
+    labels = tuple(map(str, range(count))) if names is None else tuple(map(str, names))
+    return torch.tensor(values.astype(np.int64)), labels

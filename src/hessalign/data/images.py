@@ -1,0 +1,156 @@
+"""Reading image files, with Pillow, as the protocol reads them.
+
+An image becomes RGB and is resized to a square without regard to its shape: what torchvision's
+`Resize((224, 224))` does to a Pillow image, to the byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, final
+
+import numpy as np
+
+Damage = Literal["truncated", "unreadable"]
+
+_DAMAGE: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
+"""What Pillow raises for files that are not what they should be."""
+
+
+@final
+class ImageError(ValueError):
+    """An image that cannot be read.
+
+    Args:
+        path: The file.
+        damage: "truncated" if a part of the image can be read, else "unreadable".
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, damage: Damage, reason: str) -> None:
+        remedy = "Replace it, or leave it out (--exclude FILE)"
+        if damage == "truncated":
+            remedy += ", or pass --allow-truncated to fill what is missing with grey, as DomainBed"
+        super().__init__(f"The image {path} is {damage}: {reason}. {remedy}.")
+        self.path = path
+        self.damage = damage
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[ImageError], tuple[Path, Damage, str]]:
+        return ImageError, (self.path, self.damage, self.reason)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ResizedImage:
+    """An image as networks take it.
+
+    Attributes:
+        pixels: Grey values 0 to 255 as uint8, [3, size, size].
+        width: Width of the file's image in pixels.
+        height: Height of the file's image in pixels.
+    """
+
+    pixels: np.ndarray
+    width: int
+    height: int
+
+
+def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> ResizedImage:
+    """Read an image and resize it to a square.
+
+    Args:
+        path: The file.
+        size: Height and width of the result.
+        allow_truncated: Fill what is missing of a truncated image with grey.
+
+    Returns:
+        The image.
+
+    Raises:
+        ImageError: If the file is not a complete image.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> path = Path(tempfile.mkdtemp()) / "red.png"
+        >>> Image.new("RGB", (30, 20), "red").save(path)
+        >>> image = read_image(path, 4)
+        >>> image.pixels.shape, image.pixels[:, 0, 0].tolist(), image.width, image.height
+        ((3, 4, 4), [255, 0, 0], 30, 20)
+    """
+    _, resampling = _pillow()
+    try:
+        image = _decoded(path, allow_truncated)
+    except _DAMAGE as error:
+        raise ImageError(path, _damage(path), _reason(error)) from error
+    width, height = image.size
+    pixels = np.asarray(image.resize((size, size), resampling))
+    return ResizedImage(np.ascontiguousarray(pixels.transpose(2, 0, 1)), width, height)
+
+
+def find_damage(path: Path) -> ImageError | None:
+    """Whether an image can be read to its end.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What is wrong with it, or None.
+    """
+    try:
+        _decoded(path, allow_truncated=False)
+    except _DAMAGE as error:
+        return ImageError(path, _damage(path), _reason(error))
+    return None
+
+
+def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
+    """A Pillow image; untyped, because Pillow is only imported where it is used."""
+    open_image, _ = _pillow()
+    with _truncated_images(allow_truncated), path.open("rb") as file, open_image(file) as image:
+        return image.convert("RGB")
+
+
+def _damage(path: Path) -> Damage:
+    try:
+        _decoded(path, allow_truncated=True)
+    except _DAMAGE:
+        return "unreadable"
+    return "truncated"
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # Pillow's message for what is no image names the open file object: not for people.
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "not an image of any known kind"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def _truncated_images(allowed: bool) -> Iterator[None]:
+    from PIL import ImageFile
+
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = allowed
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _pillow() -> tuple[Any, Any]:
+    """How to open an image, and the filter that resizes it."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "Reading images needs Pillow: pip install 'hessalign[images]'."
+        ) from error
+    return Image.open, Image.Resampling.BILINEAR

@@ -1,0 +1,68 @@
+"""The same function of many things, in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TypeVar
+
+import torch
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def completed(
+    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
+) -> Iterator[Result]:
+    """Results as they come, in no particular order if there are several workers.
+
+    An error ends it all: jobs that have not begun are not done.
+
+    Args:
+        function: What to do; with several workers, a function of a module.
+        jobs: What to do it to.
+        workers: How many processes; with one, everything happens in this one.
+
+    Yields:
+        One result for each job.
+
+    Raises:
+        ValueError: If there is no worker.
+
+    Example:
+        >>> list(completed(abs, [-1, 2], workers=1))
+        [1, 2]
+    """
+    if workers < 1:
+        raise ValueError(f"Expected 1 or more workers, got {workers}.")
+    if min(workers, len(jobs)) <= 1:
+        yield from map(function, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker) as pool:
+        futures = [pool.submit(function, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _start_worker() -> None:
+    """One thread; Ctrl-C is the parent's business; and no worker outlives a parent that died."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,196 @@
+"""What every source of data is read into: domains, classes, an input and a label per sample.
+
+A folder of images, a manifest, a file of arrays and the MNIST variants all become a
+`DomainDataset`, so what uses data does not know where they come from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hessalign._names import UnknownNameError
+from hessalign._shapes import Int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DomainSamples:
+    """The samples of one domain.
+
+    Attributes:
+        name: The name of the domain.
+        inputs: Paths of images, or a tensor with one row per sample.
+        labels: The index of each sample's class.
+
+    Example:
+        >>> samples = DomainSamples("photo", torch.zeros(3, 2), torch.tensor([0, 0, 1]))
+        >>> len(samples), samples.counts(3)
+        (3, [2, 1, 0])
+    """
+
+    name: str
+    inputs: tuple[Path, ...] | Tensor
+    labels: Int[Tensor, " n"]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(
+                f"Expected one label per input in the domain {self.name!r}, got "
+                f"{len(self.inputs)} inputs and {len(self.labels)} labels."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The images' files; none if the inputs are rows of a tensor."""
+        return () if isinstance(self.inputs, Tensor) else self.inputs
+
+    def counts(self, classes: int) -> list[int]:
+        """How many samples each class has.
+
+        Args:
+            classes: The number of classes.
+
+        Returns:
+            One number per class.
+        """
+        return torch.bincount(self.labels, minlength=classes).tolist()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DomainDataset:
+    """Labelled samples from several domains.
+
+    Attributes:
+        name: What tables and messages call it.
+        classes: The names of the classes; a label is an index into them.
+        domains: The domains in their order, which numbers them.
+
+    Example:
+        >>> photo = DomainSamples("photo", torch.zeros(2, 1), torch.tensor([0, 1]))
+        >>> sketch = DomainSamples("sketch", torch.zeros(1, 1), torch.tensor([1]))
+        >>> data = DomainDataset("pets", ("cat", "dog"), (photo, sketch))
+        >>> data.domain_index("sketch"), data.missing_classes()
+        (1, {'sketch': ('cat',)})
+        >>> data.domain_index("sketc")
+        Traceback (most recent call last):
+        hessalign._names.UnknownNameError: Unknown domain of pets 'sketc'. Expected one of: \
+'photo', 'sketch'. Did you mean 'sketch'?
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[DomainSamples, ...]
+
+    def __post_init__(self) -> None:
+        if not self.domains:
+            raise ValueError(f"Expected at least one domain in {self.name}, found none.")
+        for what, names in (("classes", self.classes), ("domains", self.domain_names)):
+            repeated = [name for name, count in Counter(names).items() if count > 1]
+            if repeated:
+                raise ValueError(f"Expected different {what} in {self.name}, got {repeated} twice.")
+        for domain in self.domains:
+            _check_labels(self.name, domain, len(self.classes))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.domains))
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """The names of the domains, in their order."""
+        return tuple(domain.name for domain in self.domains)
+
+    def domain_index(self, domain: str | int) -> int:
+        """The number of a domain, as a test domain is named on a command line.
+
+        Args:
+            domain: Its name or its number.
+
+        Returns:
+            Its number, from 0.
+
+        Raises:
+            UnknownNameError: If there is no such domain.
+        """
+        if isinstance(domain, str) and domain in self.domain_names:
+            return self.domain_names.index(domain)
+        if str(domain).isdecimal() and int(domain) < len(self.domains):
+            return int(domain)
+        raise UnknownNameError(f"domain of {self.name}", domain, self.domain_names)
+
+    def missing_classes(self) -> dict[str, tuple[str, ...]]:
+        """Classes of which a domain has no sample: allowed, but worth knowing.
+
+        Returns:
+            Their names by domain; domains that have all classes are left out.
+        """
+        missing = {
+            domain.name: tuple(
+                name
+                for name, count in zip(self.classes, domain.counts(len(self.classes)), strict=True)
+                if count == 0
+            )
+            for domain in self.domains
+        }
+        return {name: classes for name, classes in missing.items() if classes}
+
+
+def group_samples(
+    name: str, rows: Sequence[tuple[str, str, Path]], domains: Sequence[str] | None = None
+) -> DomainDataset:
+    """Sort images into domains and classes, in the order in which DomainBed lists them.
+
+    Domains and classes are sorted by name, and the samples of a domain by class. Within a class
+    they keep the order given.
+
+    Args:
+        name: What the data set is called.
+        rows: Domain, class and file of each sample.
+        domains: The domains in their order; those of the rows, sorted, if None.
+
+    Returns:
+        The data set; classes are those of all domains together.
+
+    Example:
+        >>> rows = [("b", "dog", Path("1")), ("a", "dog", Path("2")), ("b", "cat", Path("3"))]
+        >>> data = group_samples("pets", rows)
+        >>> data.classes, [(d.name, [str(p) for p in d.paths]) for d in data.domains]
+        (('cat', 'dog'), [('a', ['2']), ('b', ['3', '1'])])
+    """
+    names = sorted({domain for domain, _, _ in rows}) if domains is None else list(domains)
+    classes = tuple(sorted({label for _, label, _ in rows}))
+    number = {label: index for index, label in enumerate(classes)}
+    grouped: dict[str, list[tuple[int, Path]]] = {domain: [] for domain in names}
+    for domain, label, path in rows:
+        grouped[domain].append((number[label], path))
+    return DomainDataset(name, classes, tuple(_domain(n, grouped[n]) for n in names))
+
+
+def _domain(name: str, samples: list[tuple[int, Path]]) -> DomainSamples:
+    ordered = sorted(samples, key=lambda sample: sample[0])
+    labels = torch.tensor([label for label, _ in ordered], dtype=torch.int64)
+    return DomainSamples(name, tuple(path for _, path in ordered), labels)
+
+
+def _check_labels(name: str, domain: DomainSamples, classes: int) -> None:
+    if len(domain) == 0:
+        raise ValueError(
+            f"Expected samples in the domain {domain.name!r} of {name}, found none. "
+            "Add some, or leave the domain out."
+        )
+    least, most = int(domain.labels.min()), int(domain.labels.max())
+    if least < 0 or most >= classes:
+        raise ValueError(
+            f"Expected labels from 0 to {classes - 1} in the domain {domain.name!r} of {name}, "
+            f"found {least if least < 0 else most}."
+        )
