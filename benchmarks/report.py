@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from hessalign._files import write_atomically
+
 Record = dict[str, Any]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that readers see the old or the new one, never a part.
-
-    Args:
-        path: The file.
-        text: Its contents.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def write_report(record: Record, folder: Path) -> tuple[Path, Path]:
@@ -41,8 +22,10 @@ def write_report(record: Record, folder: Path) -> tuple[Path, Path]:
         The two files.
     """
     paths = folder / "bench.json", folder / "bench.md"
-    write_atomically(paths[0], json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    write_atomically(paths[1], markdown(record))
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(paths[0], text.encode())
+    write_atomically(paths[1], markdown(record).encode())
     return paths
 
 

@@ -181,6 +181,11 @@ def test_verdicts():
     assert verdict(same, 71.0, 0.0) == "not reproduced (inf std)"
 
 
+def test_one_run_shows_no_spread():
+    assert measured([3.25]).show("+.1f", ".1f") == "+3.2"
+    assert measured([3.0, 4.0]).show("+.1f", ".2f") == "+3.5 ± 0.50"
+
+
 class Colour(nn.Module):
     """Predicts class 1 where the second channel is brighter, times a factor."""
 

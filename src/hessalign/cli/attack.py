@@ -11,11 +11,11 @@ from typing import Any, Final, get_args
 import torch
 from torch import nn
 
+from hessalign._files import write_atomically
 from hessalign._names import check_name
 from hessalign.report.figures import plot_worst_case
 from hessalign.report.tables import markdown_table
 from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run
-from hessalign.training.records import write_atomically
 from hessalign.transfer import WorstCaseGap, worst_case_gap
 from hessalign.transfer.attack import Mode
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from hessalign._files import write_atomically
 from hessalign.report.progress import RunsProgress
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce import EXPERIMENTS, Options, reproduce
 from hessalign.reproduce.catalogue import find_experiment
 from hessalign.training.configuration import parse_words
-from hessalign.training.records import write_atomically
 
 LIST: Final = "list"
 ALL: Final = "all-cmnist"

@@ -16,13 +16,13 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from hessalign.data import make_colored_mnist
 from hessalign.report.figures import plot_attack
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce.experiment import Experiment, Finished, Options, Report
 from hessalign.reproduce.methods import FULL, published_six
 from hessalign.reproduce.verdict import measured
 from hessalign.training import Run
+from hessalign.training.colored_mnist import make_data
 
 EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
 METHODS: Final = (*published_six(), FULL)
@@ -43,13 +43,7 @@ def attacked_accuracy(run: Run, epsilons: Sequence[float]) -> list[float]:
     Returns:
         Accuracies in percent.
     """
-    config = run.config
-    domain = make_colored_mnist(
-        config.seed,
-        imbalance=config.imbalance,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    ).test
+    domain = make_data(run.config).test
     pixels = domain.pixels().requires_grad_()
     label = domain.label.float()
     loss = functional.binary_cross_entropy_with_logits(run.network(pixels).squeeze(1), label)

@@ -170,15 +170,11 @@ def present_figure4(finished: Finished, options: Options) -> Report:
 
 
 def _two_digits(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    summary = measured(values)
-    return f"{summary.mean:+.2f} ± {summary.std:.2f}"
+    return measured(values).show("+.2f", ".2f") if values else "–"
 
 
 def _scientific(values: Sequence[float]) -> str:
-    summary = measured(values)
-    return f"{summary.mean:.1e} ± {summary.std:.0e}"
+    return measured(values).show(".1e", ".0e")
 
 
 FIGURE_3 = Experiment(

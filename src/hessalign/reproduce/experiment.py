@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from hessalign._files import write_atomically
 from hessalign.training import ColoredMnistConfig, Run
 from hessalign.training.configuration import make_configuration
 from hessalign.training.provenance import describe_software
-from hessalign.training.records import write_atomically
 
 FIGURE_FORMATS = ("png", "svg")
 

@@ -105,8 +105,8 @@ def present(finished: Finished, options: Options) -> Report:
 def _gaps(gaps: Sequence[Sequence[float]], predicted: Sequence[Sequence[float]]) -> list[str]:
     cells = []
     for column, bound in zip(zip(*gaps, strict=True), zip(*predicted, strict=True), strict=True):
-        found = measured(column)
-        cells.append(f"{found.mean:.3f} ± {found.std:.3f} [{measured(bound).mean:.3f}]")
+        found = measured(column).show(".3f", ".3f")
+        cells.append(f"{found} [{measured(bound).mean:.3f}]")
     return cells
 
 

@@ -18,14 +18,13 @@ from typing import Any, Final
 
 import torch
 
-from hessalign.data import make_colored_mnist
 from hessalign.report.figures import plot_profiles
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce.experiment import Experiment, Finished, Options, Report
 from hessalign.reproduce.methods import comparison
 from hessalign.reproduce.verdict import measured
 from hessalign.training import Run
-from hessalign.training.colored_mnist import make_batch, make_evaluation
+from hessalign.training.colored_mnist import make_batch, make_data, make_evaluation
 
 INVARIANT: Final = 75.0
 """Accuracy of the digit's shape alone: a quarter of the labels is wrong."""
@@ -51,13 +50,7 @@ def profile(run: Run) -> dict[str, float]:
     Returns:
         "agree" and "oppose" accuracies in percent, and the losses likewise.
     """
-    config = run.config
-    domain = make_colored_mnist(
-        config.seed,
-        imbalance=config.imbalance,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    ).test
+    domain = make_data(run.config).test
     values = {}
     for name, rho in (("agree", 1.0), ("oppose", -1.0)):
         batch = make_batch((domain.recoloured(rho, torch.Generator()),))
@@ -131,7 +124,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         str(measured(entry["train"])),
         str(measured(entry["test"])),
         str(middle),
-        f"{slope.mean:+.1f} ± {slope.std:.1f}",
+        slope.show("+.1f", ".1f"),
         str(distance),
         reading(slope.mean, slope.std),
     ]

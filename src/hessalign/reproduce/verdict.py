@@ -28,7 +28,20 @@ class Measured:
     runs: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.std:.1f}" if self.runs > 1 else f"{self.mean:.1f}"
+        return self.show(".1f", ".1f")
+
+    def show(self, mean: str, std: str) -> str:
+        """The summary as text; one run alone has no spread to show.
+
+        Args:
+            mean: Format of the mean.
+            std: Format of the standard deviation.
+
+        Returns:
+            For example "71.0 ± 0.5".
+        """
+        text = format(self.mean, mean)
+        return f"{text} ± {format(self.std, std)}" if self.runs > 1 else text
 
 
 def measured(values: Sequence[float]) -> Measured:

@@ -29,7 +29,7 @@ from hessalign.algorithms import (
 )
 from hessalign.alignment import distances, inner_products
 from hessalign.curvature import linear_head
-from hessalign.data import ColoredDomain, make_colored_mnist
+from hessalign.data import ColoredDomain, ColoredMnist, make_colored_mnist
 from hessalign.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.models import Network, make_coloured_images, make_coloured_mlp
 from hessalign.training.loop import Evaluate, LoopConfig, train
@@ -176,6 +176,23 @@ def load_run(folder: Path) -> Run:
     return train_colored_mnist(config, folder)
 
 
+def make_data(config: ColoredMnistConfig) -> ColoredMnist:
+    """The data of a run.
+
+    Args:
+        config: What to run.
+
+    Returns:
+        The training domains and the unseen one.
+    """
+    return make_colored_mnist(
+        config.seed,
+        imbalance=config.imbalance,
+        train_images=config.train_images,
+        test_images=config.test_images,
+    )
+
+
 def make_loop(config: ColoredMnistConfig) -> LoopConfig:
     """How the experiment trains.
 
@@ -227,12 +244,7 @@ def _train(
     report: Callable[[Record], None],
 ) -> list[Record]:
     keep_freed_memory()
-    data = make_colored_mnist(
-        config.seed,
-        imbalance=config.imbalance,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    )
+    data = make_data(config)
     source, target = make_batch(data.train), make_batch((data.test,))
     evaluate = make_evaluation(source, target, config.hessian_distance)
     return train(algorithm, FullBatch(source), evaluate, loop, generator, folder, report)
@@ -282,13 +294,7 @@ def head_inputs(trained: Run, samples: int, seed: int) -> tuple[Tensor, Tensor, 
     Returns:
         Features, labels, and 0 or 1 for the sources and 2 for the target.
     """
-    config = trained.config
-    data = make_colored_mnist(
-        config.seed,
-        imbalance=config.imbalance,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    )
+    data = make_data(trained.config)
     generator = torch.Generator().manual_seed(seed)
     batch = make_batch((*data.train, data.test))
     with torch.no_grad():

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
-from hessalign._files import write_atomically as write_atomically
-
 
 @final
 @dataclass(frozen=True)

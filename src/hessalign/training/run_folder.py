@@ -28,8 +28,9 @@ from typing import Any, Final, TextIO, final
 
 import torch
 
+from hessalign._files import write_atomically
 from hessalign.training.provenance import describe_software
-from hessalign.training.records import Record, read_records, write_atomically
+from hessalign.training.records import Record, read_records
 from hessalign.training.state import TrainingState
 
 KEPT: Final = 2
