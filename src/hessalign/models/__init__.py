@@ -4,3 +4,5 @@ from hessalign.models.coloured import ColouredImages as ColouredImages
 from hessalign.models.coloured import make_coloured_images as make_coloured_images
 from hessalign.models.mlp import make_coloured_mlp as make_coloured_mlp
 from hessalign.models.network import Network as Network
+from hessalign.models.specification import NetworkSpec as NetworkSpec
+from hessalign.models.specification import make_network as make_network
