@@ -15,8 +15,9 @@ from hessalign.algorithms.hyper_parameters import run_hyper_parameters
 from hessalign.cli import main
 from hessalign.selection import read_runs
 from hessalign.sweep import list_jobs
-from hessalign.training.domain_run import evaluation_interval, plan_job, train_job
-from hessalign.training.job import Job
+from hessalign.training.domain_run import head_samples, load_domain_run, train_job
+from hessalign.training.job import Job, job_from
+from hessalign.training.job_plan import evaluation_interval, plan_job
 from hessalign.training.run_folder import RunFolderError
 
 WIDTH, CLASSES, SIZES = 12, 3, (40, 55, 33, 47)
@@ -154,6 +155,45 @@ def test_a_complete_run_is_read_not_repeated(data_dir, tmp_path):
     assert second.records == first.records
     for a, b in zip(first.algorithm.parameters(), second.algorithm.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_run_is_loaded_from_its_folder(data_dir, tmp_path):
+    job = job_of(data_dir, test=(1,), hidden=4)
+    first = train_job(job, tmp_path / "kept", keep_model=True)
+    again = load_domain_run(tmp_path / "kept")
+    assert again.plan.job == job
+    z, _, domain = head_samples(again, samples=10)
+    assert z.shape == (40, 4)
+    assert domain.bincount().tolist() == [10] * 4
+    whole, labels, numbers = head_samples(again)
+    assert numbers.bincount().tolist() == list(SIZES)
+    right = first.algorithm.network.head(whole).argmax(1) == labels
+    rows = numbers == 1  # the accuracy of both parts of the test domain, from the features
+    inner, outer = (first.records[-1].metrics[f"env1_{part}_acc"] for part in ("in", "out"))
+    assert float(right[rows].double().mean()) == pytest.approx((44 * inner + 11 * outer) / 55)
+
+
+def test_runs_without_what_is_needed_are_named(data_dir, tmp_path):
+    with pytest.raises(RunFolderError, match=r"Expected a complete run in .*, found none"):
+        load_domain_run(tmp_path / "none")
+    bare = train_job(job_of(data_dir), tmp_path / "bare")
+    with pytest.raises(RunFolderError, match=r"Expected the trained model .* `hessalign train`"):
+        load_domain_run(tmp_path / "bare")
+    assert bare.algorithm is not None
+    with pytest.raises(ValueError, match="got one that kept no model"):
+        head_samples(train_job(job_of(data_dir), tmp_path / "bare"))
+    (tmp_path / "bare" / "done").unlink()
+    with pytest.raises(RunFolderError, match="found a run that is not complete"):
+        load_domain_run(tmp_path / "bare")
+
+
+def test_jobs_come_back_from_their_arguments(data_dir):
+    for job in (job_of(data_dir), job_of(data_dir, "IRM", (0, 2), 3, None, hidden=4)):
+        assert job_from(json.loads(json.dumps(job.args))) == job
+    with pytest.raises(ValueError, match="missing: dataset, data_dir"):
+        job_from({k: v for k, v in job.args.items() if k not in {"dataset", "data_dir"}})
+    with pytest.raises(ValueError, match=r"Expected the seed .* got 1"):
+        job_from({**job.args, "seed": 1})
 
 
 def test_the_collector_reads_a_small_sweep(data_dir, tmp_path, capsys):

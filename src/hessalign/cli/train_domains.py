@@ -14,8 +14,9 @@ from hessalign.algorithms import find_algorithm
 from hessalign.data import DomainDataset, find_dataset
 from hessalign.report.tables import markdown_table, mean_and_std
 from hessalign.training import Record
-from hessalign.training.domain_run import DomainRun, JobPlan, plan_job, train_job
+from hessalign.training.domain_run import DomainRun, train_job
 from hessalign.training.job import Job
+from hessalign.training.job_plan import JobPlan, plan_job
 
 Report = Callable[[str, int], Callable[[Record], None]]
 """Makes the display of a run from its title and its number of steps."""
