@@ -93,7 +93,8 @@ class TensorInputs:
         Returns:
             `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; gathered once.
         """
-        return self.x[domain][torch.from_numpy(rows)].split(EVALUATION_BATCH)
+        gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
+        return list(torch.split(gathered, EVALUATION_BATCH))
 
 
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
