@@ -64,7 +64,7 @@ def run_extract(options: argparse.Namespace) -> None:
         data,
         spec,
         options.output or bank_path(data.name, options.name or options.backbone),
-        cache=options.cache or cache_folder(options.path, options.size),
+        cache=options.cache or cache_folder(data.root or options.path, options.size),
         jobs=options.jobs,
         report=CountProgress("extracting", "images", sys.stderr),
         warn=warn,
