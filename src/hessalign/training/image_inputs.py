@@ -46,7 +46,7 @@ class ImageInputs:
                 f"{data.name} is read image by image. `hessalign datasets prepare {data.root} "
                 f"--size {size}` decodes it once and makes training several times faster."
             )
-        self.shape = (3, size, size)
+        self.shape: tuple[int, ...] = (3, size, size)
         self.seed = seed
         self.augmentation = Augmentation(size=size)
         self.training = self.augmentation if augment else None
@@ -68,9 +68,7 @@ class ImageInputs:
         self._samplers.append(made)
         return made
 
-    def chunks(
-        self, domain: int, rows: np.ndarray, *, augmented: bool = False
-    ) -> Iterable[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some images of a domain, a few at a time.
 
         Args:

@@ -38,9 +38,7 @@ class Inputs(Protocol):
             The source.
         """
 
-    def chunks(
-        self, domain: int, rows: np.ndarray, *, augmented: bool = False
-    ) -> Iterable[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain as evaluation sees them, a few at a time.
 
         Args:
@@ -89,9 +87,7 @@ class TensorInputs:
         y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         return Minibatches(x, y, size, seed)
 
-    def chunks(
-        self, domain: int, rows: np.ndarray, *, augmented: bool = False
-    ) -> Iterable[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain, a few at a time.
 
         Args:

@@ -20,8 +20,15 @@ from hessalign.training.job import Job
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
 
-MODEL_KEYS: Final = ("hidden",)
-"""Hyper-parameters that describe the network, beside DomainBed's."""
+MODEL_KEYS: Final = (
+    "backbone",
+    "weights",
+    "hidden",
+    "freeze_batch_norm",
+    "image_size",
+    "augment_validation",
+)
+"""Hyper-parameters that describe the network and its images, beside DomainBed's."""
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
