@@ -22,6 +22,7 @@ from torch import Tensor
 from hessalign._names import check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
+from hessalign.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
 from hessalign.data.image_cache import SIZE
@@ -100,7 +101,7 @@ def train_job(
                 algorithm,
                 inputs.sampler(
                     [(domain, plan.inner[domain]) for domain in plan.sources],
-                    int(plan.hyper.values["batch_size"]),
+                    int(plan.hyper.number("batch_size")),
                     seed_hash(job.seed, "batches"),
                 ),
                 make_evaluation(inputs, plan, evaluate),
@@ -196,7 +197,7 @@ def open_inputs(plan: JobPlan, warn: Callable[[str], None] = lambda message: Non
     values = plan.hyper.values
     return ImageInputs(
         plan.data,
-        int(values.get("image_size", SIZE)),
+        int(plan.hyper.number("image_size", SIZE)),
         plan.job.seed,
         augment=bool(values["data_augmentation"]),
         warn=warn,
@@ -215,12 +216,12 @@ def start_algorithm(
     Returns:
         The algorithm and its source of randomness.
     """
-    job, values = plan.job, plan.hyper.values
+    job = plan.job
     random.seed(job.seed)
     np.random.seed(job.seed)
     torch.manual_seed(job.seed)
     generator = torch.Generator().manual_seed(seed_hash(job.seed, "algorithm"))
-    spec = network_spec(values, input_shape, len(plan.data.classes))
+    spec = network_spec(plan.hyper, input_shape, len(plan.data.classes))
     setting = Setting(
         partial(make_network, spec),
         outputs=spec.outputs,
@@ -235,34 +236,37 @@ def start_algorithm(
 
 
 def network_spec(
-    values: Mapping[str, Value], input_shape: tuple[int, ...], classes: int
+    hyper: RunHyperParameters, input_shape: tuple[int, ...], classes: int
 ) -> NetworkSpec:
     """The network that some hyper-parameters ask for.
 
     Args:
-        values: Hyper-parameters.
+        hyper: Hyper-parameters.
         input_shape: Shape of one input.
         classes: Number of classes.
 
     Returns:
         Its description.
     """
+    values = hyper.values
     backbone = values.get("backbone", default_backbone(values, input_shape))
     pretrained = backbone is not None and backbone != "mnist_cnn"
     weights = values.get("weights", "imagenet" if pretrained else None)
     return NetworkSpec(
         input_shape,
         classes,
-        hidden=int(values.get("hidden", 0)),
-        dropout=float(values["resnet_dropout"]),
+        hidden=int(hyper.number("hidden")),
+        dropout=hyper.number("resnet_dropout"),
         backbone=None if backbone is None else str(backbone),
-        weights=None if weights is None or weights == "none" else str(weights),
+        weights=None if weights is None else str(weights),
         freeze_batch_norm=bool(values.get("freeze_batch_norm", True)),
         nonlinear_head=bool(values["nonlinear_classifier"]),
     )
 
 
-def default_backbone(values: Mapping[str, Value], input_shape: tuple[int, ...]) -> str | None:
+def default_backbone(
+    values: Mapping[str, Value | None], input_shape: tuple[int, ...]
+) -> str | None:
     """What makes features of inputs unless another backbone is asked for.
 
     Args:
@@ -293,12 +297,12 @@ def make_loop(plan: JobPlan) -> LoopConfig:
     Returns:
         Adam, the schedule of the algorithm's penalty, evaluation after updates.
     """
-    info, values = find_algorithm(plan.job.algorithm), plan.hyper.values
+    info = find_algorithm(plan.job.algorithm)
     return LoopConfig(
         steps=plan.steps,
-        learning_rate=float(values["lr"]),
+        learning_rate=plan.hyper.number("lr"),
         loss="cross_entropy",
-        weight_decay=float(values["weight_decay"]),
+        weight_decay=plan.hyper.number("weight_decay"),
         schedule=penalty_schedule(make_config(info.name, plan.hyper.options)),
         evaluate_every=plan.evaluate_every,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -186,7 +185,7 @@ def steps_per_epoch(plan: JobPlan) -> float:
     Returns:
         A positive number, not rounded.
     """
-    return min(map(len, plan.inner)) / math.floor(float(plan.hyper.values["batch_size"]))
+    return min(map(len, plan.inner)) / int(plan.hyper.number("batch_size"))
 
 
 def record_args(plan: JobPlan, folder: Path, *, keep_model: bool) -> dict[str, object]:
