@@ -49,6 +49,8 @@ class AlgorithmInfo:
         released: Options by which it follows the released Colored MNIST scripts.
         search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
         search_small: What differs from `search` on small images.
+        search_features: What differs from `search` on frozen features.
+        record_name: What DomainBed's records call it, where that is not the title.
     """
 
     name: str
@@ -60,6 +62,13 @@ class AlgorithmInfo:
     released: Mapping[str, object] = field(default_factory=dict)
     search: SearchSpace = field(default_factory=dict)
     search_small: SearchSpace = field(default_factory=dict)
+    search_features: SearchSpace = field(default_factory=dict)
+    record_name: str = ""
+
+    @property
+    def recorded(self) -> str:
+        """The name in records and in the identity of jobs."""
+        return self.record_name or self.title
 
 
 _HEMATI = "Hemati et al., 2023"
@@ -88,6 +97,7 @@ _ROWS = (
         "Krueger et al., 2021",
         released=_RELEASED,
         search=vrex.SEARCH,
+        record_name="VREx",
     ),
     AlgorithmInfo(
         "fishr",
@@ -108,6 +118,7 @@ _ROWS = (
         f"{_HEMATI}, eq. 17 with α = 0",
         released=_RELEASED_WEIGHTS,
         search=hessian.GRADIENT_SEARCH,
+        record_name="Gradient",
     ),
     AlgorithmInfo(
         "hgp",
@@ -138,6 +149,7 @@ _ROWS = (
         f"{_OURS}, expectation of eq. 20",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        record_name="Expected",
     ),
     AlgorithmInfo(
         "diagonal",
@@ -148,6 +160,7 @@ _ROWS = (
         f"{_OURS}, eq. 20 with the exact diagonal",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        record_name="Diagonal",
     ),
     AlgorithmInfo(
         "full",
@@ -158,6 +171,7 @@ _ROWS = (
         f"{_OURS}, section 3.1",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        record_name="Full",
     ),
     AlgorithmInfo(
         "groupdro",
@@ -267,6 +281,7 @@ _ROWS = (
         "signs of the gradients of all parameters",
         "Parascandolo et al., 2021",
         search=andmask.SEARCH,
+        record_name="ANDMask",
     ),
     AlgorithmInfo(
         "sandmask",
@@ -276,6 +291,7 @@ _ROWS = (
         "signs and sizes of the gradients of all parameters",
         "Shahtalebi et al., 2021",
         search=sandmask.SEARCH,
+        record_name="SANDMask",
     ),
     AlgorithmInfo(
         "fish",
@@ -306,17 +322,24 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     """The row of an algorithm.
 
     Args:
-        name: Its name.
+        name: Its name, or what records call it.
 
     Returns:
         The row.
 
     Raises:
         UnknownNameError: If there is no such algorithm.
+
+    Example:
+        >>> find_algorithm("VREx").name
+        'vrex'
     """
-    if name not in ALGORITHMS:
-        raise UnknownNameError("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    for row in _ROWS:
+        if row.recorded == name:
+            return row
+    raise UnknownNameError("algorithm", name, ALGORITHMS)
 
 
 def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401

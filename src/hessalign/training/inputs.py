@@ -1,0 +1,102 @@
+"""The inputs of a data set as training and evaluation ask for them: rows of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign.data import DomainDataset
+from hessalign.models import Network
+from hessalign.training.sampling import Minibatches, Sampler
+
+EVALUATION_BATCH: Final = 64
+"""Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
+
+
+class Inputs(Protocol):
+    """The inputs of all domains.
+
+    Attributes:
+        shape: Shape of one input.
+    """
+
+    shape: tuple[int, ...]
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """A source of training batches.
+
+        Args:
+            rows: The training domains, each with the samples to draw from.
+            size: Samples per domain and step.
+            seed: Determines the draws.
+
+        Returns:
+            The source.
+        """
+
+    def accuracy(self, network: Network, domain: int, rows: np.ndarray) -> float:
+        """How often the network is right.
+
+        Args:
+            network: The network, in evaluation mode.
+            domain: The number of the domain.
+            rows: Which of its samples.
+
+        Returns:
+            A share; NaN if there are no samples.
+        """
+
+
+@final
+class TensorInputs:
+    """Inputs that are in memory: features, or small images.
+
+    Args:
+        data: The data set; its inputs are tensors.
+    """
+
+    def __init__(self, data: DomainDataset) -> None:
+        self.x: list[Tensor] = []
+        for domain in data.domains:
+            if not isinstance(domain.inputs, Tensor):
+                raise TypeError(f"Expected tensors as inputs of {data.name}, got files.")
+            self.x.append(domain.inputs.float())
+        self.y = [domain.labels for domain in data.domains]
+        self.shape = tuple(self.x[0].shape[1:])
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches drawn with replacement.
+
+        Args:
+            rows: The training domains, each with the samples to draw from.
+            size: Samples per domain and step.
+            seed: Determines the draws.
+
+        Returns:
+            The source.
+        """
+        x = [self.x[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
+        y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
+        return Minibatches(x, y, size, seed)
+
+    def accuracy(self, network: Network, domain: int, rows: np.ndarray) -> float:
+        """How often the network is right.
+
+        Args:
+            network: The network, in evaluation mode.
+            domain: The number of the domain.
+            rows: Which of its samples.
+
+        Returns:
+            A share; NaN if there are no samples.
+        """
+        chosen = torch.from_numpy(rows)
+        right = 0
+        for part in chosen.split(EVALUATION_BATCH):
+            predicted = network(self.x[domain][part]).argmax(1)
+            right += int((predicted == self.y[domain][part]).sum())
+        return right / len(rows) if len(rows) else float("nan")
