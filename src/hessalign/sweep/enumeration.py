@@ -41,9 +41,9 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
         counts[dataset] = len(names)
         least = 3 if spec.needs_pairs else 2
         if len(names) < least:
-            method = " for leave-one-out" if spec.needs_pairs else ""
+            purpose = " for leave-one-out" if spec.needs_pairs else ""
             problems.append(
-                f"Expected {least} or more domains in {dataset}{method}, found {names}."
+                f"Expected {least} or more domains in {dataset}{purpose}, found: {', '.join(names)}."
             )
         for domain in spec.test_domains.get(dataset, range(len(names))):
             try:

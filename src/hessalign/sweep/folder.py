@@ -31,8 +31,8 @@ def open_sweep(folder: Path, spec: SweepSpec) -> Path:
         The folder as an absolute path.
 
     Raises:
-        ValueError: If it belongs to a sweep with another protocol.
-        PermissionError: If it cannot be written to.
+        PermissionError: If it cannot be written to. One that belongs to a sweep with another
+            protocol raises a ValueError.
     """
     folder = folder.absolute()
     path = folder / SPECIFICATION

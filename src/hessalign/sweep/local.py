@@ -48,7 +48,7 @@ class LocalLauncher:
         """
         waiting = Waiting(tasks, self.retries)
         idle: list[_Worker] = []
-        busy: dict[Connection, _Worker] = {}
+        busy: dict[object, _Worker] = {}  # by pipe
         with Interruption() as interruption:
             try:
                 while waiting or busy:
@@ -60,8 +60,8 @@ class LocalLauncher:
                     if not busy:  # all that is left waits before it is tried again
                         time.sleep(POLL_SECONDS)
                         continue
-                    for pipe in wait(list(busy), POLL_SECONDS):
-                        worker = busy.pop(pipe)  # type: ignore[arg-type]
+                    for pipe in wait([worker.pipe for worker in busy.values()], POLL_SECONDS):
+                        worker = busy.pop(pipe)
                         outcome = worker.result(waiting)
                         if worker.lost:
                             worker.stop()
@@ -135,10 +135,7 @@ class _Worker:
 
 
 def _meaning(code: int | None) -> str:
-    """Example:
-    >>> _meaning(-9), _meaning(1)
-    ('SIGKILL', 'an error')
-    """
+    """The signal that ended a process, if one did."""
     return signal.Signals(-code).name if code is not None and code < 0 else "an error"
 
 

@@ -93,15 +93,15 @@ class RayLauncher:
         ray = import_ray()
         with Interruption() as interruption:
             self._connect(ray)
+            waiting = Waiting(tasks, self.retries)
             submitted: dict[Any, tuple[Task, float]] = {}
             try:
-                yield from self._run(
-                    ray, Waiting(tasks, self.retries), work, submitted, interruption
-                )
+                yield from self._run(ray, waiting, work, submitted, interruption)
             except BaseException:
                 for reference in submitted:
                     ray.cancel(reference, force=False)  # in a worker: as if by Ctrl-C
-                ray.wait(list(submitted), num_returns=len(submitted)) if submitted else None
+                if submitted:
+                    ray.wait(list(submitted), num_returns=len(submitted))
                 raise
             finally:
                 ray.shutdown()
