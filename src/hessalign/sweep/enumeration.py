@@ -43,7 +43,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
         if len(names) < least:
             purpose = " for leave-one-out" if spec.needs_pairs else ""
             problems.append(
-                f"Expected {least} or more domains in {dataset}{purpose}, found: {', '.join(names)}."
+                f"Expected {least} or more domains in {dataset}{purpose}, found {names}."
             )
         for domain in spec.test_domains.get(dataset, range(len(names))):
             try:

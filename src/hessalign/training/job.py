@@ -85,3 +85,20 @@ class Job:
         """Name of the folder of the run: the MD5 sum of its arguments."""
         text = json.dumps(self.args, sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    def describe(self) -> str:
+        """The job in words, for people.
+
+        Returns:
+            One line.
+
+        Example:
+            >>> Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data").describe()
+            'ERM on VLCS, test domains 1 2, trial 0, draw 1'
+        """
+        domains = " ".join(map(str, self.test_domains))
+        return (
+            f"{self.algorithm} on {self.dataset}, test domain"
+            f"{'s' if len(self.test_domains) > 1 else ''} {domains}, trial {self.trial_seed}, "
+            f"draw {self.hparams_seed}"
+        )
