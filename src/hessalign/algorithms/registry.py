@@ -76,6 +76,7 @@ _OURS = "this package"
 _RELEASED = {"fidelity": "released"}
 _RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
 """On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
+_RELEASED_PROBES = {**_RELEASED_WEIGHTS, "probes": 150}
 
 _ROWS = (
     AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
@@ -118,6 +119,7 @@ _ROWS = (
         f"{_HEMATI}, eq. 17 with α = 0",
         released=_RELEASED_WEIGHTS,
         search=hessian.GRADIENT_SEARCH,
+        search_features=hessian.FEATURES_GRADIENT_SEARCH,
         record_name="Gradient",
     ),
     AlgorithmInfo(
@@ -129,6 +131,7 @@ _ROWS = (
         f"{_HEMATI}, eq. 17",
         released=_RELEASED_WEIGHTS,
         search=hessian.PRODUCT_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["product"],
     ),
     AlgorithmInfo(
         "hutchinson",
@@ -137,8 +140,9 @@ _ROWS = (
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
         f"{_HEMATI}, eq. 20",
-        released=_RELEASED_WEIGHTS,
+        released=_RELEASED_PROBES,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["sampled"],
     ),
     AlgorithmInfo(
         "expected",
@@ -147,8 +151,9 @@ _ROWS = (
         Alignment,
         "as hutchinson, without sampling",
         f"{_OURS}, expectation of eq. 20",
-        released=_RELEASED_WEIGHTS,
+        released=_RELEASED_PROBES,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["expected"],
         record_name="Expected",
     ),
     AlgorithmInfo(
@@ -160,6 +165,7 @@ _ROWS = (
         f"{_OURS}, eq. 20 with the exact diagonal",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["diagonal"],
         record_name="Diagonal",
     ),
     AlgorithmInfo(
@@ -171,6 +177,7 @@ _ROWS = (
         f"{_OURS}, section 3.1",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["full"],
         record_name="Full",
     ),
     AlgorithmInfo(
@@ -227,6 +234,7 @@ _ROWS = (
         "Ganin et al., 2016",
         search=adversarial.SEARCH,
         search_small=adversarial.SEARCH_SMALL,
+        search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
         "cdann",
@@ -237,6 +245,7 @@ _ROWS = (
         "Li et al., 2018",
         search=adversarial.SEARCH,
         search_small=adversarial.SEARCH_SMALL,
+        search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
         "mtl",

@@ -38,7 +38,7 @@ from hessalign.sweep.enumeration import first_jobs
 from hessalign.sweep.execution import SPECIFICATION
 from hessalign.sweep.status import STATES, mean_seconds, seconds_left
 from hessalign.training.configuration import parse_words, read_file
-from hessalign.training.domain_run import plan_job
+from hessalign.training.job_plan import plan_job
 
 LAUNCHERS: Final = ("serial", "local", "ray")
 SHOWN: Final = 10

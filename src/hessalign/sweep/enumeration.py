@@ -12,8 +12,8 @@ from hessalign.data.samples import domain_index
 from hessalign.sweep.jobs import list_jobs
 from hessalign.sweep.specification import SweepSpec
 from hessalign.training.configuration import ConfigurationError
-from hessalign.training.domain_run import plan_job
 from hessalign.training.job import Job
+from hessalign.training.job_plan import plan_job
 
 
 def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:

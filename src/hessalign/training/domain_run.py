@@ -7,75 +7,38 @@ table. What a run evaluates is by default what model selection reads, not everyt
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, final, get_args
+from typing import final, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hessalign._names import check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
-from hessalign.algorithms.hyper_parameters import RunHyperParameters, run_hyper_parameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
-from hessalign.data import DomainDataset, Family, find_dataset, split_domain
-from hessalign.data.catalog import DEFAULT_STEPS, catalog_entry
+from hessalign.data import DomainDataset
 from hessalign.models import Network, NetworkSpec, make_network
-from hessalign.training.inputs import Inputs, TensorInputs
-from hessalign.training.job import Job
+from hessalign.training.inputs import Inputs, TensorInputs, accuracy
+from hessalign.training.job import Job, job_from
+from hessalign.training.job_plan import (
+    Evaluated,
+    JobPlan,
+    evaluated_parts,
+    plan_job,
+    record_args,
+    steps_per_epoch,
+)
 from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.provenance import describe_software
 from hessalign.training.records import DomainBedForm, Record
-from hessalign.training.run_folder import RunFolder
-
-Evaluated = Literal["needed", "all"]
-"""What a run evaluates: what model selection reads, or both parts of every domain."""
-
-MODEL_KEYS: Final = ("hidden",)
-"""Hyper-parameters that describe the network, beside DomainBed's."""
-
-PRESET: Final = "preset"
-"""The override that chooses whose search ranges apply."""
-
-EVALUATIONS: Final = 10
-"""How often a run on features is evaluated, beside its first step."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class JobPlan:
-    """A job with everything that follows from it and from its data.
-
-    Attributes:
-        job: The job.
-        data: The data set.
-        family: Which hyper-parameters it takes.
-        hyper: The hyper-parameters.
-        steps: Updates.
-        evaluate_every: Steps between evaluations.
-        inner: The larger part of each domain, as indices.
-        outer: The part of each domain that is held out.
-    """
-
-    job: Job
-    data: DomainDataset
-    family: Family
-    hyper: RunHyperParameters
-    steps: int
-    evaluate_every: int
-    inner: tuple[np.ndarray, ...]
-    outer: tuple[np.ndarray, ...]
-
-    @property
-    def sources(self) -> list[int]:
-        """The domains that are trained on."""
-        return [each for each in range(len(self.inner)) if each not in self.job.test_domains]
+from hessalign.training.run_folder import RunFolder, RunFolderError
 
 
 @final
@@ -92,115 +55,6 @@ class DomainRun:
     plan: JobPlan
     records: list[Record]
     algorithm: AbstractAlgorithm | None
-
-
-def plan_job(job: Job) -> JobPlan:
-    """Find the data of a job and draw its hyper-parameters.
-
-    Args:
-        job: The job.
-
-    Returns:
-        Everything that is needed to train it.
-
-    Raises:
-        ValueError: If the test domains do not fit the data set.
-    """
-    data = find_dataset(job.dataset, job.data_dir, job.seed)
-    count = len(data.domains)
-    if max(job.test_domains) >= count or len(job.test_domains) >= count:
-        names = ", ".join(f"{i} {name}" for i, name in enumerate(data.domain_names))
-        raise ValueError(
-            f"Expected test domains of {data.name} that leave one or more to train on, got "
-            f"{list(job.test_domains)}. It has: {names}."
-        )
-    overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
-    preset = overrides.pop(PRESET, "domainbed-2022")
-    family = family_of(data)
-    steps = DEFAULT_STEPS if job.steps is None else job.steps
-    hyper = run_hyper_parameters(
-        find_algorithm(job.algorithm),
-        family,
-        job.hparams_seed,
-        job.trial_seed,
-        preset=preset,
-        steps=steps,
-        overrides=overrides,
-        model_keys=MODEL_KEYS,
-    )
-    splits = [
-        split_domain(len(samples), job.trial_seed, number, job.holdout_fraction)
-        for number, samples in enumerate(data.domains)
-    ]
-    return JobPlan(
-        job,
-        data,
-        family,
-        hyper,
-        steps,
-        evaluation_interval(job.dataset, family, steps),
-        tuple(split.inner for split in splits),
-        tuple(split.outer for split in splits),
-    )
-
-
-def family_of(data: DomainDataset) -> Family:
-    """Which hyper-parameters a data set takes.
-
-    Args:
-        data: The data set.
-
-    Returns:
-        "features" for vectors, else what the catalog says; "big" for images it does not know.
-    """
-    inputs = data.domains[0].inputs
-    if isinstance(inputs, torch.Tensor) and inputs.ndim == 2:
-        return "features"
-    entry = catalog_entry(data.name)
-    return "big" if entry is None else entry.family
-
-
-def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
-    """Steps between evaluations.
-
-    Args:
-        dataset: The name of the data set.
-        family: Its kind.
-        steps: Steps of the run.
-
-    Returns:
-        DomainBed's interval; a tenth of the run on features and on data sets of one's own.
-
-    Example:
-        >>> evaluation_interval("PACS", "big", 5001), evaluation_interval("mine", "features", 501)
-        (300, 50)
-    """
-    entry = catalog_entry(dataset)
-    if family == "features" or entry is None:
-        return max(1, (steps - 1) // EVALUATIONS)
-    return entry.checkpoint_freq
-
-
-def evaluated_parts(plan: JobPlan, evaluated: Evaluated) -> dict[str, tuple[int, np.ndarray]]:
-    """What a run evaluates.
-
-    Selection by training domains reads the held-out parts of the training domains, the oracle that
-    of the test domain, leave-one-out the larger part of a test domain; the test accuracy is that of
-    the larger part. The larger part of a training domain is read by none.
-
-    Args:
-        plan: The run.
-        evaluated: What selection reads, or all.
-
-    Returns:
-        Domain and indices by DomainBed's name of the accuracy.
-    """
-    parts: dict[str, tuple[int, np.ndarray]] = {}
-    for domain, (inner, outer) in enumerate(zip(plan.inner, plan.outer, strict=True)):
-        if evaluated == "all" or domain in plan.job.test_domains:
-            parts[f"env{domain}_in_acc"] = (domain, inner)
-        parts[f"env{domain}_out_acc"] = (domain, outer)
-    return parts
 
 
 def train_job(
@@ -247,13 +101,74 @@ def train_job(
                 int(plan.hyper.values["batch_size"]),
                 seed_hash(job.seed, "batches"),
             ),
-            make_evaluation(inputs, evaluated_parts(plan, evaluate)),
+            make_evaluation(inputs, plan.data, evaluated_parts(plan, evaluate)),
             make_loop(plan),
             generator,
             opened,
             report,
         )
     return DomainRun(plan, records, algorithm)
+
+
+def load_domain_run(folder: Path) -> DomainRun:
+    """A complete run with its trained network, from its folder.
+
+    Args:
+        folder: What `train_job` was given.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunFolderError: If there is no complete run of this protocol, or it kept no model.
+    """
+    path = folder / "config.json"
+    if not path.exists() or not (folder / "done").exists():
+        found = "a run that is not complete" if path.exists() else "none"
+        raise RunFolderError(f"Expected a complete run in {folder}, found {found}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        job = job_from(config)
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(
+            f"Expected a run of the DomainBed protocol in {folder}: {error}"
+        ) from error
+    if not (folder / "model.pt").exists():
+        raise RunFolderError(
+            f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
+            "asked to. Train the job again with `hessalign train`."
+        )
+    return train_job(job, folder, evaluate=config["evaluate"], keep_model=True)
+
+
+def head_samples(
+    run: DomainRun, samples: int | None = None, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What enters the head of a trained run.
+
+    Args:
+        run: The run.
+        samples: Samples of each domain, at most; all if None.
+        seed: Of the draw.
+
+    Returns:
+        Features, labels and the number of the domain, of samples of every domain.
+
+    Raises:
+        ValueError: If the run has no trained network.
+    """
+    if run.algorithm is None:
+        raise ValueError("Expected a run with its trained network, got one that kept no model.")
+    network, inputs = run.algorithm.network.eval(), open_inputs(run.plan)
+    generator = np.random.RandomState(seed)
+    z, y, domain = [], [], []
+    for number, data in enumerate(run.plan.data.domains):
+        rows = generator.permutation(len(data))[:samples]
+        with torch.no_grad():
+            z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
+        y.append(data.labels[torch.from_numpy(rows)])
+        domain.append(torch.full((len(rows),), number))
+    return torch.cat(z), torch.cat(y), torch.cat(domain)
 
 
 def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
@@ -348,59 +263,26 @@ def make_loop(plan: JobPlan) -> LoopConfig:
     )
 
 
-def make_evaluation(inputs: Inputs, parts: Mapping[str, tuple[int, np.ndarray]]) -> Evaluate:
+def make_evaluation(
+    inputs: Inputs, data: DomainDataset, parts: Mapping[str, tuple[int, np.ndarray]]
+) -> Evaluate:
     """The accuracies of some parts of domains.
 
     Args:
         inputs: The inputs of all domains.
+        data: Their labels.
         parts: Domain and indices by name; empty ones are left out.
 
     Returns:
         The evaluation.
     """
+    measured = {
+        name: (inputs.chunks(domain, rows), data.domains[domain].labels[torch.from_numpy(rows)])
+        for name, (domain, rows) in parts.items()
+        if len(rows)
+    }
 
     def evaluate(network: Network) -> dict[str, float]:
-        return {
-            name: inputs.accuracy(network, domain, rows)
-            for name, (domain, rows) in parts.items()
-            if len(rows)
-        }
+        return {name: accuracy(network, *each) for name, each in measured.items()}
 
     return evaluate
-
-
-def steps_per_epoch(plan: JobPlan) -> float:
-    """Steps in which the smallest domain is seen once, counted as DomainBed does.
-
-    Args:
-        plan: The run.
-
-    Returns:
-        A positive number, not rounded.
-    """
-    return min(map(len, plan.inner)) / math.floor(float(plan.hyper.values["batch_size"]))
-
-
-def record_args(plan: JobPlan, folder: Path, *, keep_model: bool) -> dict[str, object]:
-    """The arguments of a run as DomainBed's records show them.
-
-    Args:
-        plan: The run.
-        folder: Where it is kept.
-        keep_model: Whether the trained parameters are kept.
-
-    Returns:
-        Values by name.
-    """
-    entry = catalog_entry(plan.job.dataset)
-    usual = entry is not None and entry.checkpoint_freq == plan.evaluate_every
-    return {
-        "checkpoint_freq": None if usual else plan.evaluate_every,
-        "hparams": None,
-        "output_dir": str(folder),
-        "save_model_every_checkpoint": False,
-        "skip_model_save": not keep_model,
-        "steps": None,
-        "uda_holdout_fraction": 0,
-        **plan.job.args,
-    }

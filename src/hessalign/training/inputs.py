@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -38,16 +38,16 @@ class Inputs(Protocol):
             The source.
         """
 
-    def accuracy(self, network: Network, domain: int, rows: np.ndarray) -> float:
-        """How often the network is right.
+    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
+        """Some inputs of a domain as evaluation sees them, a few at a time.
 
         Args:
-            network: The network, in evaluation mode.
             domain: The number of the domain.
             rows: Which of its samples.
 
         Returns:
-            A share; NaN if there are no samples.
+            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; to be gone through
+            as often as needed.
         """
 
 
@@ -83,20 +83,32 @@ class TensorInputs:
         y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         return Minibatches(x, y, size, seed)
 
-    def accuracy(self, network: Network, domain: int, rows: np.ndarray) -> float:
-        """How often the network is right.
+    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
+        """Some inputs of a domain, a few at a time.
 
         Args:
-            network: The network, in evaluation mode.
             domain: The number of the domain.
             rows: Which of its samples.
 
         Returns:
-            A share; NaN if there are no samples.
+            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; gathered once.
         """
-        chosen = torch.from_numpy(rows)
-        right = 0
-        for part in chosen.split(EVALUATION_BATCH):
-            predicted = network(self.x[domain][part]).argmax(1)
-            right += int((predicted == self.y[domain][part]).sum())
-        return right / len(rows) if len(rows) else float("nan")
+        gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
+        return list(torch.split(gathered, EVALUATION_BATCH))
+
+
+def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
+    """How often a network is right.
+
+    Args:
+        network: The network, in evaluation mode.
+        chunks: Inputs, a few at a time.
+        labels: All their labels.
+
+    Returns:
+        A share; NaN if there are no samples.
+    """
+    predicted = [network(x).argmax(1) for x in chunks]
+    if not predicted:
+        return float("nan")
+    return float((torch.cat(predicted) == labels).double().mean())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Final, final
 
 from hessalign._seeds import seed_hash
+
+REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
+"""Arguments without which there is no job."""
 
 
 @final
@@ -102,3 +107,32 @@ class Job:
             f"{'s' if len(self.test_domains) > 1 else ''} {domains}, trial {self.trial_seed}, "
             f"draw {self.hparams_seed}"
         )
+
+
+def job_from(args: Mapping[str, Any]) -> Job:
+    """The job that some arguments identify.
+
+    Args:
+        args: Under DomainBed's names, as `Job.args` gives them; others are passed over.
+
+    Returns:
+        The job.
+
+    Raises:
+        ValueError: If an argument is missing or the seed is not that of the job.
+
+    Example:
+        >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
+        >>> job_from(job.args) == job
+        True
+    """
+    names = {each.name: each.name for each in dataclasses.fields(Job)}
+    names["test_domains"] = "test_envs"
+    missing = [name for name in REQUIRED if name not in args]
+    if missing:
+        raise ValueError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
+    values = {field: args[name] for field, name in names.items() if name in args}
+    job = Job(**values | {"test_domains": tuple(values["test_domains"])})
+    if args.get("seed", job.seed) != job.seed:
+        raise ValueError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")
+    return job
