@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -16,14 +15,6 @@ from hessalign import transfer_bound, transfer_measure
 
 SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture
-def unchecked():
-    """No shape checks, which would take most of the time; the other tests have them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def powers_of_ten(lowest, highest):

@@ -12,7 +12,7 @@ from hessalign.curvature import make_loss
 from hessalign.curvature.domains import make_domains
 from hessalign.data import make_shifted_data
 from hessalign.transfer import fit_aligned_head, fit_head
-from hessalign.transfer.aligned_fit import AlignedObjective
+from hessalign.transfer.aligned_objective import AlignedObjective
 
 LOSSES = ("cross_entropy", "binary", "squared")
 QUANTITY = {"full": "hessian", "diagonal": "hessian_diagonal", "product": "hessian_gradient"}
