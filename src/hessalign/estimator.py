@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -236,3 +237,31 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
             stacklevel=3,
         )
     return ids, numbers
+
+
+def worst_domain(results: Mapping[str, Any]) -> int:
+    """Which candidate of a search does best in its worst domain, for `GridSearchCV(refit=…)`.
+
+    With domains left out in turn, every split is the score of a domain that was not seen. Their
+    mean hardly falls while a model relies on what holds in most of them; their minimum does.
+
+    Args:
+        results: `cv_results_` of a search with a single score.
+
+    Returns:
+        The index of the candidate, the first of equals.
+
+    Raises:
+        ValueError: If there are no scores of splits, as after a search with several scores.
+
+    Example:
+        >>> worst_domain({"split0_test_score": [0.9, 0.8], "split1_test_score": [0.5, 0.7]})
+        1
+    """
+    splits = [key for key in results if key.startswith("split") and key.endswith("_test_score")]
+    if not splits:
+        raise ValueError(
+            "Expected the scores of each split, split0_test_score and so on, found none: use "
+            "worst_domain with a single scoring."
+        )
+    return int(np.stack([results[key] for key in splits]).min(0).argmax())
