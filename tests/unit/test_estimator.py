@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import hessalign as ha
 from hessalign.data import make_shifted_data
+from hessalign.estimator import worst_domain
 from hessalign.transfer import fit_aligned_head
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -212,6 +213,24 @@ def test_grid_search_leaves_one_domain_out(routing):
     # Were the domains lost on the way, alignment would make no difference.
     plain = ha.AlignedClassifier(**search.best_params_).fit(X, y)
     assert search.best_params_["beta"] == 0 or not np.allclose(plain.coef_, refitted.coef_)
+
+
+def test_search_by_the_worst_domain():
+    X, y, domain = samples()
+    grid = {"beta": [0.0, 30.0, 1000.0]}
+    search = GridSearchCV(
+        ha.AlignedClassifier(), grid, cv=LeaveOneGroupOut(), refit=worst_domain
+    ).fit(X, y, groups=domain, domain=domain)
+    scores = np.array([search.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+    assert len(set(scores.min(0))) > 1
+    assert search.best_params_["beta"] == grid["beta"][int(scores.min(0).argmax())]
+
+
+def test_the_worst_domain_is_not_the_worst_mean():
+    results = {"split0_test_score": [0.99, 0.7, 0.7], "split1_test_score": [0.5, 0.6, 0.6]}
+    assert worst_domain({**results, "mean_test_score": [0.745, 0.65, 0.65]}) == 1
+    with pytest.raises(ValueError, match="Expected the scores of each split"):
+        worst_domain({"split0_test_accuracy": [1.0]})
 
 
 @pytest.mark.parametrize("routing", [False, True])
