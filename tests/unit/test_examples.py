@@ -38,6 +38,7 @@ def accuracies(printed, row):
 def test_every_example_is_tested_and_found_in_the_documentation():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {
+        "efficientnet_lite0.py",  # a backbone to import, not a script
         "embeddings_sklearn.py",
         "hospitals.py",
         "own_algorithm.py",

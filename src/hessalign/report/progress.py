@@ -8,6 +8,12 @@ from typing import Final, TextIO, final
 from hessalign.training import ColoredMnistConfig, Record
 
 SECONDS_BETWEEN_LINES: Final = 10.0
+ACCURACIES: Final = {
+    "train_accuracy": "train",
+    "validation_accuracy": "validation",
+    "test_accuracy": "OOD",
+}
+"""What accuracies are called in a line."""
 
 
 def describe(record: Record, steps: int) -> str:
@@ -28,7 +34,7 @@ def describe(record: Record, steps: int) -> str:
     """
     done = record.step + 1
     parts = [f"step {done:>{len(str(steps)) + 1}}/{steps}"]
-    for name, title in (("train_accuracy", "train"), ("test_accuracy", "OOD")):
+    for name, title in ACCURACIES.items():
         if name in record.metrics:
             parts.append(f"{title} {100 * record.metrics[name]:.1f} %")
     for name, value in record.terms.items():

@@ -74,7 +74,7 @@ def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
     return _best(
         Candidate(
             validation=float(np.mean(record.outer[:test_domain] + record.outer[test_domain + 1 :])),
-            test=record.inner[test_domain],
+            test=record.test(test_domain),
             step=record.step,
             run=run,
         )
@@ -106,7 +106,7 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     if missing:
         return _without(missing)
     left_out = [
-        {record.step: record.inner[domain] for record in runs[pair].records}
+        {record.step: record.test(domain) for record in runs[pair].records}
         for domain, pair in pairs.items()
     ]
     shared = [
@@ -119,7 +119,7 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     return _best(
         Candidate(
             validation=float(np.mean([accuracies[record.step] for accuracies in left_out])),
-            test=record.inner[test_domain],
+            test=record.test(test_domain),
             step=record.step,
             run=single,
         )
@@ -141,7 +141,7 @@ def oracle(runs: Runs, test_domain: int) -> Candidate | str:
     if run is None:
         return _without([(test_domain,)])
     last = run.records[-1]
-    return Candidate(last.outer[test_domain], last.inner[test_domain], last.step, run)
+    return Candidate(last.outer[test_domain], last.test(test_domain), last.step, run)
 
 
 _ROWS = (
