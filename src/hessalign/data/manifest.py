@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import csv
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
