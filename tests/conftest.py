@@ -95,15 +95,19 @@ def outcomes_without_type_checks():
     return run
 
 
-def run_python(script):
-    """What a script prints in an interpreter of its own that finds the same package."""
+def python_environment():
+    """The environment of an interpreter that finds the same package."""
     import hessalign
 
     source = Path(hessalign.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+
+def run_python(script):
+    """What a script prints in an interpreter of its own that finds the same package."""
     result = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment,
+        env=python_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -35,6 +35,16 @@ def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domain
     return folder
 
 
+MAIN = "import sys; from hessalign.cli import main; sys.exit(main())"
+
+
+def wait_until(condition, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
 def make_jobs(data, count, *, algorithms=("ERM", "VREx"), steps=11):
     found = list_jobs(
         {"bank": DOMAINS}, algorithms, data_dir=str(data), n_hparams=5, n_trials=2, pairs=False,
@@ -133,9 +143,5 @@ def results(sweep, jobs):
 
 def interrupt_when_begun(sweep):
     """Send this process what Ctrl-C sends it, once a job has made its second record."""
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        if any(kind == "step" and step == ["1"] for kind, _, *step in logged(sweep)):
-            os.kill(os.getpid(), signal.SIGINT)
-            return
-        time.sleep(0.02)
+    wait_until(lambda: any((each[0], each[2:]) == ("step", ["1"]) for each in logged(sweep)))
+    os.kill(os.getpid(), signal.SIGINT)

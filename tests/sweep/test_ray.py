@@ -1,23 +1,19 @@
 """The Ray launcher with clusters that exist, that do not answer, and that are too small."""
 
 import re
+import secrets
+import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from tests import sweep_jobs
-from tests.sweep_jobs import (
-    interrupt_when_begun,
-    logged,
-    make_jobs,
-    make_tasks,
-    results,
-    write_bank,
-)
+from tests.conftest import python_environment
+from tests.sweep_jobs import MAIN, make_tasks, wait_until, write_bank
 
-from hessalign.sweep import RayLauncher, SerialLauncher, sweep_status
+from hessalign.sweep import RayLauncher, ray_cluster
+from hessalign.sweep.claims import is_claimed
 
 CLUSTER = """
 import sys, ray
@@ -29,40 +25,70 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def address():
-    """The address of a cluster that somebody else has started."""
+def cluster():
+    """A cluster that somebody else has started, as its address and the environment to join it."""
+    environment = python_environment() | {
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)
+    }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", CLUSTER],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), environment
     finally:
         process.communicate("")
 
 
-def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(address, tmp_path):
-    jobs = make_jobs(write_bank(tmp_path / "data"), 4)
+def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(cluster, tmp_path):
+    address, environment = cluster
+    write_bank(tmp_path / "data")
+
+    def run():
+        words = [
+            "--datasets",
+            "bank",
+            "--algorithms",
+            "erm",
+            "--trials",
+            "1",
+            "--draws",
+            "2",
+            "--test-domains",
+            "0",
+            "1",
+            "--steps",
+            "2001",
+            "--output",
+            "sweep",
+            "--launcher",
+            "ray",
+            "--address",
+            address,
+        ]
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, "sweep", "run", *words], cwd=tmp_path, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    process = run()
     sweep = tmp_path / "sweep"
-    launcher = RayLauncher(address, jobs=2)
-    with pytest.raises(ValueError, match=r"with 1000 CPUs and 0 GPUs .* 2 CPUs and 0 GPUs\. Ask f"):
-        list(RayLauncher(address, cpus_per_run=1000).run(make_tasks(sweep, jobs), sweep_jobs.train))
+    wait_until(lambda: any("\n" in path.read_text() for path in sweep.glob("*/results.jsonl")))
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == 130, error
+    assert "What was going on is saved in sweep. Run the same command to continue." in error
+    assert "Traceback" not in error
+    assert list(sweep.glob("*/checkpoint-*.pt"))
+    finished = {path.parent.name for path in sweep.glob("*/done")}
+    assert len(finished) < 4
+    assert not any(map(is_claimed, sweep.glob("*/")))
 
-    timer = threading.Thread(target=interrupt_when_begun, args=(sweep,))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        list(launcher.run(make_tasks(sweep, jobs), sweep_jobs.train_slowly))
-    timer.join()
-    begun = {job for kind, job, *_ in logged(sweep) if kind == "begun"}
-    assert 0 < len(begun) <= 2
-    assert all(list((sweep / folder).glob("checkpoint-*.pt")) for folder in begun)
-    assert {status.state for status in sweep_status(sweep, jobs)} == {"left"}
-
-    outcomes = list(launcher.run(make_tasks(sweep, jobs, "two"), sweep_jobs.train))
-    assert [outcome.state for outcome in outcomes] == ["done"] * 4
-    list(SerialLauncher().run(make_tasks(tmp_path / "serial", jobs), sweep_jobs.train))
-    assert results(sweep, jobs) == results(tmp_path / "serial", jobs)
-    first_steps = [job for kind, job, *step in logged(sweep) if (kind, step) == ("step", ["0"])]
-    assert sorted(first_steps) == sorted(job.folder for job in jobs)
+    process = run()
+    printed, error = process.communicate()
+    assert process.returncode == 0, error
+    assert "4 runs in sweep: 4 done." in printed
+    assert len(list(sweep.glob("*/done"))) == 4
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["nobody", "somebody else"])
@@ -82,11 +108,53 @@ def test_an_address_that_does_not_answer_is_refused_in_time(listens, tmp_path):
         assert time.monotonic() - start < 30
 
 
-def test_the_reason_for_which_a_cluster_cannot_be_joined_is_passed_on(tmp_path, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    launcher = RayLauncher("ray://", connect_seconds=60)
-    with pytest.raises(ConnectionError, match=r"Expected a Ray cluster at ray://: \w+Error"):
-        list(launcher.run(make_tasks(tmp_path, []), sweep_jobs.train))
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("raise RuntimeError('another version')", "RuntimeError: another version"),
+        ("print('x.AuthenticationError: no'); raise OSError", "x.AuthenticationError: no"),
+    ],
+)
+def test_the_reason_for_which_a_cluster_cannot_be_joined_is_passed_on(
+    script, reason, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ray_cluster, "_PROBE", f"import sys; sys.stdout = sys.stderr; {script}")
+    with pytest.raises(ConnectionError, match=rf"at head:1, could not join it: {reason}$"):
+        list(RayLauncher("head:1").run(make_tasks(tmp_path, []), sweep_jobs.train))
+
+
+class Cluster:
+    """What the launcher asks Ray about machines."""
+
+    def __init__(self, *resources):
+        self._nodes = [{"Alive": True, "Resources": found} for found in resources]
+        self._nodes.append({"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}})
+
+    def nodes(self):
+        return self._nodes
+
+
+@pytest.mark.parametrize(
+    ("options", "submitted", "parallel"),
+    [
+        ({}, 2 * 10, 10),
+        ({"cpus_per_run": 4}, 2 * 2, 2),  # one on each machine
+        ({"cpus_per_run": 3}, 2 * 3, 3),
+        ({"gpus_per_run": 0.5}, 2 * 2, 2),
+        ({"jobs": 3}, 3, 3),  # exactly so many on a cluster that is not ours
+        ({"jobs": 30}, 30, 10),
+    ],
+)
+def test_how_many_runs_a_cluster_is_given(options, submitted, parallel):
+    launcher = RayLauncher("head:1", **options)
+    assert launcher._room(Cluster({"CPU": 6.0}, {"CPU": 4.0, "GPU": 1.0})) == submitted
+    assert launcher.parallel == parallel
+
+
+def test_a_run_that_no_machine_has_room_for_is_refused():
+    text = r"with 8 CPUs and 0 GPUs for a run, found .*: 6 CPUs and 0 GPUs; 4 CPUs and 1 GPUs\. Ask"
+    with pytest.raises(ValueError, match=text):
+        RayLauncher(cpus_per_run=8)._room(Cluster({"CPU": 6.0}, {"CPU": 4.0, "GPU": 1.0}))
 
 
 def test_a_missing_ray_says_what_to_install(monkeypatch, tmp_path):

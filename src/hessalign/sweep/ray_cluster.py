@@ -213,8 +213,10 @@ def _check_answer(address: str, seconds: float) -> None:
             "address (`ray start --head` shows it), or leave it out to use this machine alone."
         ) from error
     if probe.returncode != 0:
-        reason = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConnectionError(f"Expected a Ray cluster at {address}: {reason}")
+        lines = probe.stderr.strip().splitlines() or ["no reason given"]
+        # Ray wraps a wrong token in a failure to connect.
+        reason = next((line for line in lines if "AuthenticationError" in line), lines[-1])
+        raise ConnectionError(f"Expected a Ray cluster at {address}, could not join it: {reason}")
 
 
 def _result(
