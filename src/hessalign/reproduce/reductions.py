@@ -24,6 +24,12 @@ THRESHOLD: Final = 0.8
 """A ratio below this, or above its inverse, counts as a change if all trials agree on the side."""
 
 
+UNCLEAR: Final = 0.5
+"""Where chance explains more of the reference's dispersion than this, ratios are not judged."""
+
+Change = Literal["reduced", "raised", "unchanged", "unclear"]
+
+
 @final
 @dataclass(frozen=True)
 class Reduction:
@@ -40,7 +46,7 @@ class Reduction:
     high: float
 
     @property
-    def change(self) -> Literal["reduced", "raised", "unchanged"]:
+    def change(self) -> Change:
         """What the ratios say together."""
         if self.mean < THRESHOLD and self.high < 1:
             return "reduced"
@@ -134,16 +140,39 @@ def chance_share(heads: Sequence[Attributes]) -> dict[str, float]:
     return shares
 
 
-def plain(found: Mapping[str, Reduction]) -> dict[str, Any]:
+def judged(ratio: Reduction, chance: float) -> Change:
+    """What a ratio says, if it can say anything.
+
+    Args:
+        ratio: The ratio.
+        chance: The share of the reference's dispersion that finite samples explain.
+
+    Returns:
+        The change.
+
+    Example:
+        >>> judged(Reduction(0.1, 0.1, 0.1), 0.2), judged(Reduction(0.1, 0.1, 0.1), 0.9)
+        ('reduced', 'unclear')
+    """
+    return ratio.change if chance <= UNCLEAR else "unclear"
+
+
+def plain(found: Mapping[str, Reduction], chance: Mapping[str, float]) -> dict[str, Any]:
     """Reductions as plain values.
 
     Args:
         found: By attribute.
+        chance: What finite samples explain, by attribute.
 
     Returns:
         What goes into a JSON file.
     """
     return {
-        name: {"ratio": each.mean, "low": each.low, "high": each.high, "change": each.change}
+        name: {
+            "ratio": each.mean,
+            "low": each.low,
+            "high": each.high,
+            "change": judged(each, chance[name]),
+        }
         for name, each in found.items()
     }

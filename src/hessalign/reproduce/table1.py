@@ -23,9 +23,11 @@ from hessalign.reproduce.feature_sweep import (
 from hessalign.reproduce.methods import ERM, FISHR, FULL, HGP, VREX, hutchinson
 from hessalign.reproduce.reductions import (
     THRESHOLD,
+    UNCLEAR,
     Domains,
     Reduction,
     chance_share,
+    judged,
     measure,
     plain,
     reductions,
@@ -50,7 +52,8 @@ READING: Final = (
     "norm of the attribute over samples, so that scale drops out. ✓ and ✗ are the paper's Table 1, "
     "which has one row for all Hessian alignment. ↓ marks a ratio below {low:g} and ↑ one above "
     "{high:g} where all trials are on the same side of 1. *Chance* is the share of ERM's "
-    "dispersion that finite samples alone explain: a column where it is large cannot show much."
+    "dispersion that finite samples alone explain; a column where it is above {unclear:.0%} is "
+    "marked ? and not judged."
 )
 SOURCES: Final[dict[Domains, str]] = {
     "sources": "between training domains",
@@ -58,8 +61,11 @@ SOURCES: Final[dict[Domains, str]] = {
 }
 HELD_OUT: Final = {
     "Colored MNIST": (
-        "10,000 images that were not trained on, a third of them coloured like each domain. The "
-        "reference is ERM with the same seed, so the same data and the same start."
+        "The unseen domain's images, none of them trained on, a third coloured like each domain. "
+        "The reference is ERM with the same seed, so the same data and the same start. With "
+        "everything but colour alike, the mean of an attribute is linear in the correlation of "
+        "colour and label, so without sampling noise the raw ratios between training domains and "
+        "between all domains are the same; those between all domains have far less of it."
     ),
     "features": (
         "{dataset}, the parts of domains that were held out. For each trial and test domain the "
@@ -81,7 +87,7 @@ def present(finished: Finished, options: Options) -> Report:
     Returns:
         Tables and figures.
     """
-    texts = [READING.format(low=THRESHOLD, high=1 / THRESHOLD)]
+    texts = [READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
     data: dict[str, Any] = {}
     figures: dict[str, Callable[[Path], None]] = {}
     found, missing = colored_mnist_pairs(finished)
@@ -245,9 +251,9 @@ def describe_part(found: Mapping[Method, Pairs]) -> tuple[str, dict[str, Any]]:
             rows = []
             for entry, (method, pairs) in zip(entries, measured.items(), strict=True):
                 ratios = reductions(pairs, relative=kind == "relative")
-                entry.setdefault(kind, {})[domains] = plain(ratios)
+                entry.setdefault(kind, {})[domains] = plain(ratios, chance)
                 entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
-                rows.append([method.title, str(entry["runs"]), *cells(method, ratios)])
+                rows.append([method.title, str(entry["runs"]), *cells(method, ratios, chance)])
             rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
             header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
             texts.append(f"### {kind.capitalize()}, {SOURCES[domains]}")
@@ -268,22 +274,25 @@ def count(pairs: Pairs) -> int:
     return sum(map(len, pairs.values()))
 
 
-def cells(method: Method, ratios: Mapping[str, Reduction]) -> list[str]:
+def cells(
+    method: Method, ratios: Mapping[str, Reduction], chance: Mapping[str, float]
+) -> list[str]:
     """A row of the table.
 
     Args:
         method: The method.
         ratios: By attribute.
+        chance: What finite samples explain, by attribute.
 
     Returns:
         The paper's mark, ours, and the ratio, by attribute.
     """
-    arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·"}
+    arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
     ticks = PUBLISHED.get(method.algorithm)
     texts = []
     for name, ratio in ratios.items():
         paper = "" if ticks is None else "✓ " if name in ticks else "✗ "
-        texts.append(f"{paper}{arrows[ratio.change]} {ratio}")
+        texts.append(f"{paper}{arrows[judged(ratio, chance[name])]} {ratio}")
     return texts
 
 
@@ -302,11 +311,13 @@ def agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains)
     for entry in entries:
         if entry["algorithm"] in PUBLISHED:
             for name, each in entry[kind][domains].items():
+                if each["change"] == "unclear":
+                    continue
                 marks[name in entry["published"]].append(each["change"])
     ticks, crosses = ((group.count("reduced"), len(group)) for group in marks.values())
     return (
-        f"Reduced: {ticks[0]} of the {ticks[1]} attributes that the paper ticks, and {crosses[0]} "
-        f"of the {crosses[1]} that it crosses."
+        f"Of what can be judged, {ticks[0]} of the {ticks[1]} cells that the paper ticks are "
+        f"reduced, and {crosses[0]} of the {crosses[1]} that it crosses."
     )
 
 
