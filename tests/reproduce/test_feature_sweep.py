@@ -121,6 +121,20 @@ def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
     assert {each.job.algorithm for each in found} == {"Fish"}
 
 
+def test_several_processes_train_the_same_models(sweep):
+    jobs = [each.job for each in select_jobs(sweep, ["erm"])["erm"]][:2]
+    here = train_all(sweep, jobs)
+    counts = []
+    other = dataclasses.replace(
+        sweep, cache=sweep.cache / "two", jobs=2, show=lambda *count: counts.append(count)
+    )
+    for job, run in train_all(other, jobs).items():
+        state = run.algorithm.state_dict()
+        for name, value in here[job].algorithm.state_dict().items():
+            assert torch.equal(state[name], value)
+    assert counts == [(1, 2), (2, 2)]
+
+
 def test_what_is_wrong_with_a_sweep_is_named(sweep, tmp_path):
     with pytest.raises(ValueError, match=r"Expected complete runs of ERM on PACS .* found none"):
         select_jobs(dataclasses.replace(sweep, dataset="PACS"), ["vrex"])

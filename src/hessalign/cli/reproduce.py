@@ -123,6 +123,7 @@ def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
         options.sweep,
         options.cache / "features",
         train=not options.finished,
+        jobs=options.jobs,
         show=CountProgress(f"training on {options.dataset}", "runs", sys.stderr),
     )
 

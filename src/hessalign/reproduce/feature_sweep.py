@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, final
+
+import torch
 
 from hessalign.algorithms import find_algorithm
 from hessalign.selection import Candidate, choose, read_run, training_domain
@@ -23,6 +28,8 @@ from hessalign.training.domain_run import DomainRun, train_job
 from hessalign.training.job import Job, job_from
 
 REFERENCE: Final = "erm"
+MODELS: Final = "models"
+DRAWS: Final = "draws"
 SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
 """What all jobs of a sweep must have in common."""
 
@@ -38,6 +45,7 @@ class FeatureSweep:
         folder: The sweep.
         cache: Where models are kept.
         train: Whether to train what is missing, or to report on what is there.
+        jobs: Processes at once.
         show: Called with how many runs are ready and how many are needed.
     """
 
@@ -46,6 +54,7 @@ class FeatureSweep:
     folder: Path
     cache: Path
     train: bool = True
+    jobs: int = 1
     show: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -88,9 +97,8 @@ def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, lis
     jobs = [dataclasses.replace(job, algorithm=title) for title in absent for job in reference]
     train_all(sweep, jobs, keep_model=False)
     for job in jobs:
-        folder = sweep.cache / "draws" / job.folder
-        if (folder / DONE).exists():
-            runs[job] = _read(folder)
+        if _done(sweep.cache / DRAWS, job):
+            runs[job] = _read(sweep.cache / DRAWS / job.folder)
     return {name: select(runs, find_algorithm(name).recorded) for name in algorithms}
 
 
@@ -203,14 +211,44 @@ def train_all(
     Returns:
         The runs that are complete, by job.
     """
-    folder = sweep.cache / ("models" if keep_model else "draws")
-    todo = dict.fromkeys(jobs)
-    runs = {}
-    for number, job in enumerate(todo, start=1):
-        if sweep.train or (folder / job.folder / DONE).exists():
-            runs[job] = train_job(job, folder / job.folder, keep_model=keep_model)
-        sweep.show(number, len(todo))
-    return runs
+    folder = sweep.cache / (MODELS if keep_model else DRAWS)
+    needed = list(dict.fromkeys(jobs))
+    missing = [job for job in needed if not _done(folder, job)]
+    if missing and sweep.train:
+        work = partial(_train, folder=folder, keep_model=keep_model)
+        for count, _ in enumerate(
+            _in_processes(work, missing, sweep.jobs), start=len(needed) - len(missing) + 1
+        ):
+            sweep.show(count, len(needed))
+    return {
+        job: train_job(job, folder / job.folder, keep_model=keep_model)
+        for job in needed
+        if _done(folder, job)
+    }
+
+
+def _in_processes(
+    work: Callable[[Job], None], jobs: Sequence[Job], processes: int
+) -> Iterator[None]:
+    """Do jobs, as many at once as there are processes, or here if that is one."""
+    if processes == 1:
+        yield from map(work, jobs)
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield from pool.map(work, jobs)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _train(job: Job, folder: Path, keep_model: bool) -> None:
+    torch.set_num_threads(1)
+    train_job(job, folder / job.folder, keep_model=keep_model)
+
+
+def _done(folder: Path, job: Job) -> bool:
+    return (folder / job.folder / DONE).exists()
 
 
 def _read(folder: Path) -> SweepRun:
