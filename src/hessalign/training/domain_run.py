@@ -145,7 +145,7 @@ def load_domain_run(folder: Path) -> DomainRun:
 
 
 def head_samples(
-    run: DomainRun, samples: int | None = None, seed: int = 0
+    run: DomainRun, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What enters the head of a trained run.
 
@@ -153,6 +153,7 @@ def head_samples(
         run: The run.
         samples: Samples of each domain, at most; all if None.
         seed: Of the draw.
+        held_out: Whether to draw only from the part of each domain that is held out.
 
     Returns:
         Features, labels and the number of the domain, of samples of every domain.
@@ -166,7 +167,7 @@ def head_samples(
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []
     for number, data in enumerate(run.plan.data.domains):
-        rows = generator.permutation(len(data))[:samples]
+        rows = generator.permutation(run.plan.outer[number] if held_out else len(data))[:samples]
         with torch.no_grad():
             z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
         y.append(data.labels[torch.from_numpy(rows)])
