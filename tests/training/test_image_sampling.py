@@ -14,6 +14,7 @@ from tests.pictures import make_folder
 
 import hessalign
 from hessalign._seeds import seed_hash
+from hessalign.algorithms import Batch
 from hessalign.data import (
     Augmentation,
     augment,
@@ -53,7 +54,8 @@ def same(batches, others):
 
 
 def drawn(sampler, count):
-    return [sampler.draw() for _ in range(count)]
+    batches = (sampler.draw() for _ in range(count))
+    return [Batch(batch.x.clone(), batch.y.clone(), batch.domain) for batch in batches]
 
 
 def test_a_batch_holds_the_images_and_labels_of_its_rows(reader):
@@ -81,14 +83,12 @@ def test_draws_and_changes_come_from_one_generator_per_step(reader):
     sampler = ImageMinibatches(reader, ROWS, 2, 7, CROPS, workers=0)
     second = drawn(sampler, 2)[1]
     generator = torch.Generator().manual_seed(seed_hash(7, 1))
-    pixels, sizes = [], []
+    expected = []
     for domain, rows in ROWS.items():
         chosen = torch.randint(len(rows), (2,), generator=generator)
         batch = reader.read(domain, np.array(rows)[chosen])
-        pixels.append(batch.pixels)
-        sizes.append(batch.original_sizes)
-    expected = augment(torch.cat(pixels), generator, CROPS, torch.cat(sizes))
-    assert torch.equal(second.x, expected)
+        expected.append(augment(batch.pixels, generator, CROPS, batch.original_sizes))
+    assert torch.equal(second.x, torch.cat(expected))
 
 
 def test_seeds_and_steps_give_different_batches(reader):
@@ -109,12 +109,13 @@ def test_a_run_continues_with_the_same_batches(cached, workers):
         assert same(alone[3:], drawn(sampler, 3))
 
 
-def test_batches_stay_as_they_were_drawn(cached):
-    with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
-        batch = sampler.draw()
-        before = batch.x.clone()
-        drawn(sampler, 5)
-        assert torch.equal(batch.x, before)
+def test_a_batch_lasts_until_the_next_is_drawn(cached):
+    with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=2) as sampler:
+        for _ in range(5):
+            batch = sampler.draw()
+            before = batch.x.clone()
+            time.sleep(0.1)  # the workers make others meanwhile
+            assert torch.equal(batch.x, before)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -137,11 +138,20 @@ def test_a_worker_that_died_is_an_error_not_a_wait(cached):
             drawn(sampler, 4)
 
 
+def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
+    sampler = ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1)
+    sampler.draw()
+    process = sampler._pool._workers[0].process
+    assert process.is_alive()
+    del sampler
+    assert not process.is_alive()
+
+
 def test_no_process_is_left_after_closing(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        processes = [worker.process for worker in sampler._pool._workers]
-    assert [process.is_alive() for process in processes] == [False]
+        process = sampler._pool._workers[0].process
+    assert not process.is_alive()
 
 
 PARENT = """

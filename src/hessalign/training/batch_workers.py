@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ from torch import Tensor
 
 from hessalign.data.parallel import start_worker
 
-MakeBatch = Callable[[int], tuple[Tensor, Tensor]]
-"""Inputs and labels of a batch from its number, and from nothing else."""
+FillBatch = Callable[[int, Tensor, Tensor], None]
+"""Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
 
 AHEAD: Final = 2
-"""Batches of each worker that are ready or being made."""
+"""Batches of each worker that are in use, ready or being made."""
 
 MOST_WORKERS: Final = 2
 """Unless more are asked for: with the run itself and Python's tracker, four processes."""
@@ -62,18 +63,20 @@ class BatchWorkers:
     one, even if it is killed.
 
     Args:
-        make: Makes a batch; it is copied into the processes.
+        fill: Makes a batch; it is copied into the processes.
         x: A tensor of the shape and type of a batch's inputs.
         y: The same for the labels.
         workers: How many processes, 1 or more.
     """
 
-    def __init__(self, make: MakeBatch, x: Tensor, y: Tensor, workers: int) -> None:
-        self._make = make
+    def __init__(self, fill: FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
+        self._fill = fill
         self._templates = (x, y)
         self._count = workers
         self._workers: list[_Worker] = []
+        self._used: int | None = None
         self._x = self._y = torch.empty(0)
+        weakref.finalize(self, _end, self._workers)
 
     def get(self, number: int) -> tuple[Tensor, Tensor]:
         """A batch.
@@ -82,11 +85,15 @@ class BatchWorkers:
             number: Which one; the next in turn is probably there already.
 
         Returns:
-            Inputs and labels, in memory of their own. Whatever making the batch raised is raised
-            again here; a worker that died raises `BatchWorkerError`.
+            Inputs and labels, in memory that another batch takes when the next one is asked for.
+            Whatever making the batch raised is raised again here; a worker that died raises
+            `BatchWorkerError`.
         """
         if not self._workers:
             self._start()
+        if self._used is not None:
+            self._ask(self._used + AHEAD * self._count)
+            self._used = None
         place = number % self._count
         worker = self._workers[place]
         if worker.asked[:1] != [number]:
@@ -94,19 +101,13 @@ class BatchWorkers:
         error = self._answer(worker)
         if error is not None:
             raise error
+        self._used = number
         slot = place, number // self._count % AHEAD
-        batch = self._x[slot].clone(), self._y[slot].clone()
-        self._ask(worker, number + AHEAD * self._count)
-        return batch
+        return self._x[slot], self._y[slot]
 
     def close(self) -> None:
-        """End the processes."""
-        for worker in self._workers:
-            worker.connection.close()
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join()
-        self._workers.clear()
+        """End the processes, as happens at the latest when this object is no longer used."""
+        _end(self._workers)
 
     def _start(self) -> None:
         self._x, self._y = (
@@ -116,7 +117,7 @@ class BatchWorkers:
         context = multiprocessing.get_context("spawn")
         for place in range(self._count):
             ours, theirs = context.Pipe()
-            arguments = (theirs, self._make, self._x[place], self._y[place])
+            arguments = (theirs, self._fill, self._x[place], self._y[place])
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -128,9 +129,10 @@ class BatchWorkers:
             while worker.asked:
                 self._answer(worker)
         for following in range(number, number + AHEAD * self._count):
-            self._ask(self._workers[following % self._count], following)
+            self._ask(following)
 
-    def _ask(self, worker: _Worker, number: int) -> None:
+    def _ask(self, number: int) -> None:
+        worker = self._workers[number % self._count]
         with suppress(BrokenPipeError):  # a worker that died is noticed when its answer is due
             worker.connection.send((number, number // self._count % AHEAD))
         worker.asked.append(number)
@@ -152,6 +154,15 @@ class BatchWorkers:
         )
 
 
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.connection.close()
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join()
+    workers.clear()
+
+
 def _describe_end(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
@@ -160,7 +171,7 @@ def _describe_end(code: int | None) -> str:
 
 def _work(
     connection: Connection[tuple[int, Exception | None], tuple[int, int]],
-    make: MakeBatch,
+    fill: FillBatch,
     x: Tensor,
     y: Tensor,
 ) -> None:
@@ -170,9 +181,7 @@ def _work(
         while True:
             number, slot = connection.recv()
             try:
-                inputs, labels = make(number)
-                x[slot].copy_(inputs)
-                y[slot].copy_(labels)
+                fill(number, x[slot], y[slot])
                 error = None
             except Exception as caught:  # the run raises it
                 error = caught

@@ -35,17 +35,19 @@ class _Recipe:
     seed: int
     augmentation: Augmentation | None
 
-    def __call__(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of a batch."""
+    def __call__(self, number: int, x: Tensor, y: Tensor) -> None:
+        """Fill in the inputs and labels of a batch."""
         generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
-        batches, labels = [], []
-        for domain, rows in self.rows.items():
+        for place, (domain, rows) in enumerate(self.rows.items()):
+            part = slice(place * self.batch_size, (place + 1) * self.batch_size)
             drawn = torch.randint(len(rows), (self.batch_size,), generator=generator).numpy()
-            batches.append(_read(self.reader, domain, rows[drawn]))
-            labels.append(self.reader.data.domains[domain].labels[rows[drawn]])
-        pixels = torch.cat([batch.pixels for batch in batches])
-        sizes = torch.cat([batch.original_sizes for batch in batches])
-        return _floats(pixels, sizes, generator, self.augmentation), torch.cat(labels)
+            images = _read(self.reader, domain, rows[drawn])
+            y[part] = self.reader.data.domains[domain].labels[rows[drawn]]
+            if self.augmentation is None:
+                x[part] = normalise(images.pixels)
+            else:
+                sizes = images.original_sizes
+                augment(images.pixels, generator, self.augmentation, sizes, out=x[part])
 
 
 @final
@@ -53,7 +55,8 @@ class ImageMinibatches:
     """Images drawn with replacement, the same number from every domain: a `Sampler`.
 
     Worker processes, one pool for all domains, make batches ahead of the training step; `close`, or
-    leaving a `with` block, ends them.
+    leaving a `with` block, ends them. A batch stays in memory that is shared with them until the
+    next one is drawn: copy what is to last longer.
 
     Args:
         reader: The images, see `open_images`.
@@ -95,17 +98,22 @@ class ImageMinibatches:
                 name = reader.data.domains[domain].name
                 raise ValueError(f"Expected images to train on in every domain, {name!r} has none.")
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
-        self._make = _Recipe(reader, arrays, batch_size, seed, augmentation)
+        self._fill = _Recipe(reader, arrays, batch_size, seed, augmentation)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
         size = reader.size if augmentation is None else augmentation.size
-        x = torch.empty(len(self._domain), 3, size, size, device="meta")
+        self._shape = (len(self._domain), 3, size, size)
+        x = torch.empty(self._shape, device="meta")
         y = torch.empty_like(self._domain, device="meta")
-        self._pool = BatchWorkers(self._make, x, y, workers) if workers > 0 else None
+        self._pool = BatchWorkers(self._fill, x, y, workers) if workers > 0 else None
         self._step = 0
 
     def draw(self) -> Batch:
-        """The next batch, one forward pass for all domains."""
-        x, y = self._make(self._step) if self._pool is None else self._pool.get(self._step)
+        """The next batch, for one forward pass of all domains; it lasts until the one after it."""
+        if self._pool is not None:
+            x, y = self._pool.get(self._step)
+        else:
+            x, y = torch.empty(self._shape), torch.empty_like(self._domain)
+            self._fill(self._step, x, y)
         self._step += 1
         return Batch(x, y, self._domain)
 
@@ -165,7 +173,10 @@ def image_chunks(
         part = chosen[first : first + size]
         batch = _read(reader, domain, part)
         generator = torch.Generator().manual_seed(seed_hash(seed, domain, first))
-        x = _floats(batch.pixels, batch.original_sizes, generator, augmentation)
+        if augmentation is None:
+            x = normalise(batch.pixels)
+        else:
+            x = augment(batch.pixels, generator, augmentation, batch.original_sizes)
         yield x, reader.data.domains[domain].labels[part]
 
 
@@ -177,11 +188,3 @@ def _read(reader: ImageReader, domain: int, rows: np.ndarray) -> ImageBatch:
             f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
             "prepare` meets them before training does."
         ) from error
-
-
-def _floats(
-    pixels: Tensor, sizes: Tensor, generator: torch.Generator, augmentation: Augmentation | None
-) -> Tensor:
-    if augmentation is None:
-        return normalise(pixels)
-    return augment(pixels, generator, augmentation, sizes)
