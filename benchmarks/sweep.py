@@ -1,9 +1,9 @@
 """Runs per minute of a sweep over a feature bank: `python -m benchmarks.sweep`.
 
 The bank is synthetic, of the size of PACS with EfficientNet-Lite0 features: 9,991 samples of 1,280
-features, 7 classes, 4 domains. The same runs, one hidden layer, are done by each launcher in a
-process of its own and a folder of its own. Two times are given: with everything, and without the
-start, that is from the first outcome to the last, which is what a long sweep sees.
+features, 7 classes, 4 domains. Each launcher does the same runs, with one hidden layer, in a folder
+of its own. Two rates are given: with everything, and without the start of workers, that is from the
+first outcome to the last, which is what a long sweep sees.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domain
 MAIN = "import sys; from hessalign.cli import main; sys.exit(main())"
 
 
-def wait_until(condition, seconds=100):
+def wait_until(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

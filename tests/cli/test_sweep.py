@@ -144,7 +144,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(folder, launcher):
     sweep = folder / "out"
     wait_until(lambda: any("\n" in path.read_text() for path in sweep.glob("*/results.jsonl")))
     signal_group(process)
-    _, error = process.communicate(timeout=100)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130, error
     assert "What was going on is saved in out. Run the same command to continue." in error
     assert "Traceback" not in error

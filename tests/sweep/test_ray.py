@@ -154,7 +154,8 @@ def test_how_many_runs_a_cluster_is_given(options, submitted, parallel):
 def test_a_run_that_no_machine_has_room_for_is_refused():
     text = r"with 8 CPUs and 0 GPUs for a run, found .*: 6 CPUs and 0 GPUs; 4 CPUs and 1 GPUs\. Ask"
     with pytest.raises(ValueError, match=text):
-        RayLauncher(cpus_per_run=8)._room(Cluster({"CPU": 6.0}, {"CPU": 4.0, "GPU": 1.0}))
+        RayLauncher(cpus_per_run=8)._room(Cluster({"CPU": 6.0}, {"CPU": 4.0, "GPU": 1.0}), least=1)
+    assert RayLauncher(cpus_per_run=8)._room(Cluster()) == 0
 
 
 def test_a_missing_ray_says_what_to_install(monkeypatch, tmp_path):

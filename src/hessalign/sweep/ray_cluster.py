@@ -49,6 +49,7 @@ class RayLauncher:
 
     Args:
         address: Of a cluster, as HOST:PORT, or "auto" for that of this machine; None starts one.
+            A process that is already connected to a cluster stays with it.
         jobs: Runs at a time at most; None: as many as the cluster has room for.
         cpus_per_run: Processor cores for each run, also its number of threads.
         gpus_per_run: Graphics processors for each run; a fraction shares them.
@@ -89,11 +90,12 @@ class RayLauncher:
 
         Yields:
             How each ended, as they end.
-
         """
         ray = import_ray()
         with Interruption() as interruption:
-            self._connect(ray)
+            ours = not ray.is_initialized()
+            if ours:
+                self._connect(ray)
             waiting = Waiting(tasks, self.retries)
             submitted: dict[Any, tuple[Task, float]] = {}
             try:
@@ -105,7 +107,8 @@ class RayLauncher:
                     ray.wait(list(submitted), num_returns=len(submitted))
                 raise
             finally:
-                ray.shutdown()
+                if ours:
+                    ray.shutdown()
 
     def _run(
         self,
@@ -119,7 +122,7 @@ class RayLauncher:
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=0
         )
         threads, here = max(1, int(self.cpus_per_run)), os.getcwd()
-        room, counted = 0, -SECONDS_BETWEEN_COUNTS
+        room, counted = self._room(ray, least=1), time.monotonic()
         while waiting or submitted:
             interruption.raise_if_requested()
             now = time.monotonic()
@@ -153,8 +156,8 @@ class RayLauncher:
             **options,
         )
 
-    def _room(self, ray: Any) -> int:  # noqa: ANN401
-        """How many tasks to give to the cluster."""
+    def _room(self, ray: Any, least: int = 0) -> int:  # noqa: ANN401
+        """How many tasks to give to the cluster; machines may be away for a while, once it runs."""
         room, found = 0, []
         for node in ray.nodes():
             if not node["Alive"]:
@@ -165,7 +168,7 @@ class RayLauncher:
             if self.gpus_per_run:
                 places = min(places, gpus / self.gpus_per_run)
             room += int(places)
-        if room == 0:
+        if room < least:
             raise ValueError(
                 f"Expected a machine with {self.cpus_per_run:g} CPUs and {self.gpus_per_run:g} GPUs"
                 f" for a run, found in the cluster: {'; '.join(found) or 'none'}. Ask for fewer "

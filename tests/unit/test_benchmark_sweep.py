@@ -1,0 +1,38 @@
+"""The benchmark of sweeps does what it says, on a bank that is far smaller."""
+
+import re
+
+import numpy as np
+import pytest
+from benchmarks import sweep as benchmark
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(benchmark, "DOMAINS", (20, 30, 25))
+    monkeypatch.setattr(benchmark, "FEATURES", 5)
+
+
+def test_the_bank_has_the_sizes_it_should(tmp_path):
+    benchmark.write_bank(tmp_path)
+    with np.load(tmp_path / "bank.npz") as bank:
+        assert bank["x"].shape == (75, 5)
+        assert np.bincount(bank["domain"]).tolist() == [20, 30, 25]
+        assert bank["y"].max() < benchmark.CLASSES
+
+
+def test_a_launcher_is_measured(capsys, monkeypatch):
+    monkeypatch.setattr(benchmark, "ALGORITHMS", ("erm",))
+    arguments = ["--launchers", "serial", "--steps", "3", "--draws", "2"]
+    assert benchmark.main(arguments) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("6 runs of 3 steps, 75 × 5 features")
+    rates = re.fullmatch(r"serial 6 runs: +([\d.]+) runs/min with start, +([\d.]+) without", second)
+    assert all(float(rate) > 0 for rate in rates.groups())
+
+
+def test_failing_runs_are_not_measured(tmp_path, monkeypatch):
+    benchmark.write_bank(tmp_path)
+    monkeypatch.setattr(benchmark, "training_work", lambda spec: lambda job, folder: None)
+    with pytest.raises(RuntimeError, match="15 of 15 runs failed, first: RuntimeError: Expected"):
+        benchmark.measure(tmp_path, "serial", 3, 1, 1)
