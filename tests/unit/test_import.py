@@ -80,9 +80,11 @@ print(sorted(new & {"scipy", "matplotlib", "pandas", "timm", "ray", "curvlinops"
 
 PUBLIC = (
     "AlignmentTerms",
+    "Diagnosis",
     "HessianAlignment",
     "attribute_distances",
     "autograd_head",
+    "diagnose",
     "hessian_distance",
     "hutchinson_diagonal",
     "linear_head",

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, attack, collect, datasets, demo, reproduce, train
+from hessalign.cli import algorithms, attack, collect, datasets, demo, diagnose, reproduce, train
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, collect, attack, datasets, algorithms)
+VERBS = (demo, train, reproduce, collect, diagnose, attack, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ Indices: s source, t target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import torch
 
@@ -17,6 +17,9 @@ from hessalign.diagnosis.head import num_outputs
 from hessalign.transfer.bound import bound_at, largest_third_derivative
 from hessalign.transfer.fit import FittedHead
 from hessalign.transfer.inputs import make_head_data
+
+ACCURACY: Final = 1e-3
+"""Of the eigenvectors behind spectral norms."""
 
 
 @final
@@ -91,7 +94,8 @@ def bound_report(
         for t in range(len(heads.fits)):
             if s == t:
                 continue
-            bound = bound_at(data, s, t, fitted, tolerance, third[s] + third[t])
+            bends = third[s] + third[t]
+            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=ACCURACY)
             radius = max(radius, bound.radius)
             found.append(
                 PairBound(

@@ -18,6 +18,7 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import num_outputs, predicted
 from hessalign.diagnosis.penalised_fit import (
+    NEAR,
     FixedFeatures,
     HeadFit,
     Weights,
@@ -29,7 +30,7 @@ from hessalign.diagnosis.penalised_fit import (
 STRENGTHS: Final = (0.1, 1.0, 10.0)
 """Weights of the penalties, in units that make each as large as the plain head's risk."""
 
-TRAINING: Final = 1200
+TRAINING: Final = 800
 """Samples of all training domains together, at most."""
 
 INNER_FOLDS: Final = 3
@@ -230,7 +231,7 @@ class _Bench:
     def _heads(self, rows: Tensor) -> tuple[HeadFit, list[HeadFit]]:
         """A plain head, and aligned ones of all strengths if there is something to align."""
         data = self._data(rows)
-        plain = penalised_fit(data, self.l2)
+        plain = penalised_fit(data, self.l2, accuracy=NEAR)
         if len(data.domains) < 2:
             return plain, []
         hessian, gradient = dispersions(data, plain.parameters)
@@ -240,7 +241,7 @@ class _Bench:
                 strength * plain.risk / hessian if hessian > 0 else 0.0,
                 strength * plain.risk / gradient if gradient > 0 else 0.0,
             )
-            start = penalised_fit(data, self.l2, weights, start.parameters)
+            start = penalised_fit(data, self.l2, weights, start.parameters, NEAR)
             aligned.append(start)
         return plain, aligned
 

@@ -30,10 +30,13 @@ FULL_COMPONENTS: Final = 256
 CLOSE: Final = 1e-6
 """Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
 
+NEAR: Final = 1e-4
+"""The same where a head is only to be tested: accuracies do not change any more."""
+
 PRECISE: Final = 1 << 19
 """Up to this many numbers features are multiplied in float64."""
 
-MAX_STEPS: Final = 300
+MAX_STEPS: Final = 200
 MEMORY: Final = 10
 
 Kind = Literal["full", "diagonal"]
@@ -216,6 +219,7 @@ def penalised_fit(
     l2: float,
     weights: Weights = PLAIN,
     start: Float[Tensor, "k d"] | None = None,
+    accuracy: float = CLOSE,
 ) -> HeadFit:
     """Minimise the penalised risk by L-BFGS on all samples given.
 
@@ -224,6 +228,7 @@ def penalised_fit(
         l2: The weight of the L2 term.
         weights: The penalties' weights.
         start: Where to start; zero by default.
+        accuracy: Gradient norm to reach, as a share of the mean one of single samples at zero.
 
     Returns:
         The fit; `gradient_norm` says how far it came.
@@ -245,9 +250,11 @@ def penalised_fit(
         value, gradient, _ = data.objective(torch.from_numpy(x).view(shape), weights, l2)
         return value, gradient.flatten().numpy()
 
-    goal = CLOSE * typical_gradient(data)
+    goal = accuracy * typical_gradient(data)
+    largest = goal / (shape[0] * shape[1]) ** 0.5  # of a component, so that the norm is the goal
     rounding = 1e-13 if data.z.dtype == torch.float64 else 1e-9
-    options = {"maxiter": MAX_STEPS, "maxcor": MEMORY, "ftol": rounding, "gtol": goal / shape[1]}
+    still = max(rounding, 1e-5 * accuracy)
+    options = {"maxiter": MAX_STEPS, "maxcor": MEMORY, "ftol": still, "gtol": largest}
     begin = first.flatten().numpy()
     found = minimize(both, begin, jac=True, method="L-BFGS-B", options=options)
     theta = torch.from_numpy(found.x).view(shape)

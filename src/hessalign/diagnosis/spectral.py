@@ -147,7 +147,8 @@ def _replicates(
         size = position.bincount().double().unsqueeze(1)
         weights = groups.weights[:, group]
         means.append((weights @ (sums / size)).view(-1, count, count))
-    return torch.linalg.eigvalsh(means[0] - means[1]).abs().amax(1)
+    values: Tensor = torch.linalg.eigvalsh(means[0] - means[1])
+    return values.abs().amax(1)
 
 
 def _quadratic_forms(

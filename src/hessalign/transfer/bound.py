@@ -151,6 +151,7 @@ def bound_at(
     tolerance: float,
     third_derivatives: float,
     strong_convexity: Convexity = "auto",
+    accuracy: float = 0.0,
 ) -> TransferBound:
     """The bound for one pair of domains, given the source's minimiser.
 
@@ -162,6 +163,7 @@ def bound_at(
         tolerance: The excess risk δ_S.
         third_derivatives: The sum of `largest_third_derivative` of both domains.
         strong_convexity: Where μ comes from.
+        accuracy: Of the spectral norm, see `spectral_norm_of_difference`.
 
     Returns:
         The bound, without a measured remainder.
@@ -179,7 +181,8 @@ def bound_at(
     gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
     slope = float(gradients[1].norm())
     difference = float((gradients[1] - gradients[0]).norm())
-    distance = spectral_norm_of_difference(data.statistics(centre, t), data.statistics(centre, s))
+    heads = data.statistics(centre, t), data.statistics(centre, s)
+    distance = spectral_norm_of_difference(*heads, accuracy)
     rest = fitted.gradient_norm
     radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
     return TransferBound(

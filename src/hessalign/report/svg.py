@@ -1,0 +1,222 @@
+"""Small figures as SVG text that goes into a page: no library, no script, no network.
+
+Colours are the page's CSS variables, so figures follow its light or dark scheme. Every name is
+escaped. Each figure has a title for those who cannot see it, and each mark one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, final
+
+LABELLED: Final = 12
+"""Up to this many rows a heat map has names and numbers."""
+
+NAME: Final = 14
+"""Characters of a name that are drawn; the whole name is in the mark's title."""
+
+
+@final
+@dataclass(frozen=True)
+class Mark:
+    """A value in a figure.
+
+    Attributes:
+        value: The value.
+        text: What is written on it.
+        title: What it says when pointed at, or read aloud.
+    """
+
+    value: float
+    text: str
+    title: str
+
+
+def short(name: str, length: int = NAME) -> str:
+    """A name that fits, escaped.
+
+    Args:
+        name: The name.
+        length: Characters, at most.
+
+    Returns:
+        The name, or its beginning.
+
+    Example:
+        >>> short("a<b"), short("a very long name indeed")
+        ('a&lt;b', 'a very long n…')
+    """
+    return escape(name if len(name) <= length else name[: length - 1] + "…")
+
+
+def figure(width: float, height: float, title: str, body: str) -> str:
+    """A drawing that scales with the page.
+
+    Args:
+        width: In units of its own.
+        height: Likewise.
+        title: What it shows.
+        body: Its elements.
+
+    Returns:
+        The SVG element.
+    """
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" style="max-width:{width:g}px" '
+        f'preserveAspectRatio="xMinYMin meet"><title>{escape(title)}</title>{body}</svg>'
+    )
+
+
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], marks: Sequence[Sequence[Mark]], title: str
+) -> str:
+    """A table of values as coloured squares.
+
+    Args:
+        rows: Names of the rows.
+        columns: Names of the columns.
+        marks: The values; the darker the larger.
+        title: What it shows.
+
+    Returns:
+        The SVG element.
+    """
+    named = max(len(rows), len(columns)) <= LABELLED
+    left, top = (104.0, 76.0) if named else (8.0, 8.0)
+    cell = 56.0 if named else max(2.0, 400 / len(columns))
+    tall = min(cell, 40.0) if named else cell
+    most = max((mark.value for row in marks for mark in row), default=0.0)
+    parts = []
+    if named:
+        for i, name in enumerate(rows):
+            y = top + (i + 0.5) * tall
+            parts.append(_text(left - 8, y, short(name), "end"))
+        for j, name in enumerate(columns):
+            x = left + (j + 0.5) * cell
+            label = short(name)
+            parts.append(
+                f'<text x="{x - 4:g}" y="{top - 8:g}" transform="rotate(-35 {x - 4:g} {top - 8:g})"'
+                f">{label}</text>"
+            )
+    for i, row in enumerate(marks):
+        for j, mark in enumerate(row):
+            share = mark.value / most if most > 0 else 0.0
+            x, y = left + j * cell, top + i * tall
+            gap = 2 if named else 0
+            parts.append(
+                f'<g><title>{escape(mark.title)}</title><rect x="{x:g}" y="{y:g}" '
+                f'width="{cell - gap:g}" height="{tall - gap:g}" rx="{3 if named else 0}" '
+                f'class="heat" fill-opacity="{0.06 + 0.94 * max(0.0, share):.3f}"/>'
+            )
+            if named:
+                tone = "on" if share > 0.5 else "off"
+                parts.append(
+                    f'<text x="{x + cell / 2 - 1:g}" y="{y + tall / 2 - 1:g}" class="value {tone}" '
+                    f'text-anchor="middle" dominant-baseline="central">{escape(mark.text)}</text>'
+                )
+            parts.append("</g>")
+    # Slanted names of the last columns stick out to the right.
+    width = left + len(columns) * cell + (48 if named else 8)
+    return figure(width, top + len(rows) * tall + 8, title, "".join(parts))
+
+
+def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
+    """Horizontal bars, each made of one or more parts on a common scale.
+
+    Args:
+        names: What each bar is called.
+        marks: The parts of each bar.
+        title: What it shows.
+
+    Returns:
+        The SVG element.
+    """
+    left, width, tall = 150.0, 360.0, 30.0
+    most = max((sum(max(0.0, m.value) for m in row) for row in marks), default=0.0) or 1.0
+    parts = []
+    for i, (name, row) in enumerate(zip(names, marks, strict=True)):
+        y, x = i * tall + 4, left
+        parts.append(_text(left - 10, y + tall / 2 - 2, short(name, 22), "end"))
+        for j, mark in enumerate(row):
+            length = width * max(0.0, mark.value) / most
+            parts.append(
+                f'<g><title>{escape(mark.title)}</title><rect x="{x:g}" y="{y:g}" '
+                f'width="{length:.1f}" height="{tall - 8:g}" class="part{j}"/></g>'
+            )
+            x += length
+        text = "  ".join(mark.text for mark in row if mark.text)
+        parts.append(_text(x + 8, y + tall / 2 - 2, escape(text), "start"))
+    return figure(left + width + 70, len(names) * tall + 8, title, "".join(parts))
+
+
+def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
+    """Values from 0 to 1 as dots on a line for each name; the first dot and the next are joined.
+
+    Args:
+        names: What each line is called.
+        marks: The dots of each line.
+        title: What it shows.
+
+    Returns:
+        The SVG element.
+    """
+    left, width, tall, top = 150.0, 400.0, 32.0, 26.0
+    parts = []
+    for tick in range(0, 101, 25):
+        x = left + width * tick / 100
+        end = top + len(names) * tall
+        parts.append(f'<line x1="{x:g}" y1="{top:g}" x2="{x:g}" y2="{end:g}" class="grid"/>')
+        parts.append(_text(x, top - 12, f"{tick} %", "middle"))
+    for i, (name, row) in enumerate(zip(names, marks, strict=True)):
+        y = top + (i + 0.5) * tall
+        places = [left + width * min(1.0, max(0.0, mark.value)) for mark in row]
+        parts.append(_text(left - 12, y, short(name, 20), "end"))
+        parts.append(
+            f'<line x1="{min(places):.1f}" y1="{y:g}" x2="{max(places):.1f}" y2="{y:g}" '
+            'class="join"/>'
+        )
+        for j, (x, mark) in enumerate(zip(places, row, strict=True)):
+            parts.append(
+                f'<g><title>{escape(mark.title)}</title><circle cx="{x:.1f}" cy="{y:g}" r="7" '
+                f'class="dot{j}"/></g>'
+            )
+    return figure(left + width + 30, top + len(names) * tall + 8, title, "".join(parts))
+
+
+def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str], title: str) -> str:
+    """Points in the plane.
+
+    Args:
+        points: Across, up, and what each says when pointed at.
+        labels: What the two axes show.
+        title: What it shows.
+
+    Returns:
+        The SVG element.
+    """
+    left, top, width, tall = 56.0, 12.0, 440.0, 240.0
+    across = [x for x, _, _ in points]
+    up = [y for _, y, _ in points]
+    low, span = min(up), (max(up) - min(up)) or 1.0
+    most = max(across) or 1.0
+    parts = [
+        f'<path d="M{left:g} {top:g}V{top + tall:g}H{left + width:g}" class="axis"/>',
+        _text(left + width, top + tall + 20, escape(f"{labels[0]} →"), "end"),
+        f'<text x="18" y="{top:g}" transform="rotate(-90 18 {top:g})" text-anchor="end">'
+        f"{escape(labels[1])} →</text>",
+    ]
+    for x, y, text in points:
+        place = left + 10 + (width - 20) * x / most
+        height = top + 10 + (tall - 20) * (1 - (y - low) / span)
+        parts.append(
+            f"<g><title>{escape(text)}</title>"
+            f'<circle cx="{place:.1f}" cy="{height:.1f}" r="6" class="dot1"/></g>'
+        )
+    return figure(left + width + 16, top + tall + 32, title, "".join(parts))
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}"'
+    return f'<text {place} dominant-baseline="central">{text}</text>'
