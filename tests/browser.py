@@ -8,7 +8,9 @@ from html import escape, unescape
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
 needs_browser = pytest.mark.skipif(
     not CHROMIUM, reason="no Chromium here: apt-get install chromium runs the browser tests"
 )
@@ -59,9 +61,7 @@ def measure(page, width, folder):
         f"<script>{MEASURE}</script>",
         encoding="utf-8",
     )
-    dom = chromium(
-        ["--virtual-time-budget=5000", "--dump-dom", harness.as_uri()], folder
-    )
+    dom = chromium(["--virtual-time-budget=5000", "--dump-dom", harness.as_uri()], folder)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)
     assert found, f"The page was not measured: {escape(dom[:500])}"
     return json.loads(unescape(found[1]))

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.diagnosis_data import shifted
 
 from hessalign.cli import main
 from hessalign.training import ColoredMnistConfig, train_colored_mnist
 from hessalign.training.colored_mnist import load_run
-from tests.diagnosis_data import shifted
 
 CONFIG = ColoredMnistConfig("erm", train_images=200, test_images=80, steps=4, jump=2, width=6)
 
@@ -50,7 +50,7 @@ def test_arrays_on_the_terminal_as_json_and_as_a_page(arrays, tmp_path, capsys):
 
 def test_a_table_gives_what_the_same_arrays_give(arrays, tmp_path, capsys):
     with np.load(arrays) as file:
-        x, y, domain, names = (file[key] for key in ("x", "y", "domain", "domains"))
+        x, y, domain = (file[key] for key in ("x", "y", "domain"))
     rows = [",".join([*map(repr, map(float, row)), str(label), str(place)])
             for row, label, place in zip(x, y, domain, strict=True)]  # fmt: skip
     header = ",".join([*(f"f{i}" for i in range(x.shape[1])), "y", "domain"])

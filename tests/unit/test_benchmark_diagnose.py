@@ -27,5 +27,5 @@ def test_measurements_are_printed(capsys):
 
 
 def test_a_failure_is_not_measured(tmp_path):
-    with pytest.raises(RuntimeError, match="Diagnosing .* failed: .*found nothing at"):
+    with pytest.raises(RuntimeError, match=r"Diagnosing .* failed: .*found nothing at"):
         benchmark.measure(tmp_path / "none.npz")

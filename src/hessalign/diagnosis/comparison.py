@@ -53,10 +53,13 @@ class AttributeReport:
 
     Attributes:
         distances: By attribute, in the order of Table 1.
+        relative: Root mean square over pairs of the distance beyond noise, as a share of the root
+            mean square size of the attribute of a single sample.
         how: How they were computed.
     """
 
     distances: dict[str, DistanceMatrix]
+    relative: dict[str, float]
     how: str
 
 
@@ -156,9 +159,17 @@ def attribute_report(
         "error r = p − y, logit S = diag(p) − p pᵀ, feature z, and products. Covariance is not "
         "centred. Squared Hessian distance = logit×covariance² + 2·logit×feature² + logit²; "
         "squared gradient distance = error×feature² + error². Relative: root mean square over "
-        "pairs of the distance beyond noise, by the root mean square norm of the attribute."
+        "pairs of the distance beyond noise, by the root mean square size of the attribute of a "
+        "single sample. Of the noise: root mean square of measured distances by that of noise."
     )
-    return AttributeReport({name: distance_matrix(inner[name], groups) for name in TABLE_1}, how)
+    found = {name: distance_matrix(inner[name], groups) for name in TABLE_1}
+    own = {"loss": head.losses.double().square(), **sums.own}
+    sizes = {name: float(own[name].mean()) ** 0.5 for name in TABLE_1}
+    relative = {
+        name: matrix.typical() / sizes[name] if sizes[name] > 0 else 0.0
+        for name, matrix in found.items()
+    }
+    return AttributeReport(found, relative, how)
 
 
 def contribution_report(

@@ -125,15 +125,14 @@ def crossing_report(
         mass = weights.new_zeros(count).index_add_(0, groups.domain, weights * unseen)
         return (total / mass.unsqueeze(1))[chosen].T
 
-    def distance(shares: Tensor) -> Tensor:
-        return squared_distances(groups.averaged(inner, shares))[chosen][:, chosen]
-
     loss = losses(torch.ones_like(size))
-    measured = distance(groups.shares)
+    measured = squared_distances(groups.averaged(inner, groups.shares))[chosen][:, chosen]
     rho = _correlation(measured, _regret(loss))
     replicates = [
-        _correlation(distance(shares), _regret(losses(shares / groups.shares)))
-        for shares in groups.weights
+        _correlation(
+            squared_distances(gram)[chosen][:, chosen], _regret(losses(shares / groups.shares))
+        )
+        for gram, shares in zip(groups.replicates(inner), groups.weights, strict=True)
     ]
     sound = [value for value in replicates if value is not None]
     low = high = None

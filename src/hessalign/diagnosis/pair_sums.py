@@ -58,7 +58,7 @@ class PairSums:
         groups: Inner products between groups' means, by attribute, float64.
         cells: The same between cells, for the Hessian and the gradient.
         reach: Inner products of each sample's own Hessian or gradient with each domain's mean.
-        own: Squared norms of each sample's own Hessian or gradient.
+        own: Squared norms of each sample's own attributes, Hessian and gradient.
         cell_domain: The domain of each cell.
         cell_class: The class of each cell.
         cell_size: Samples in each cell.
@@ -224,15 +224,15 @@ class _Kernels:
         return dict(zip(BASIC, values, strict=True))
 
     def own(self) -> dict[str, Tensor]:
-        """The squared norm of each sample's own Hessian and gradient."""
-        square = self.z.double().square().sum(1) + int(self.head.bias)
+        """The squared norms of each sample's own attributes, Hessian and gradient."""
+        K = self.z.double().square().sum(1)
+        R = self.error.double().square().sum(1)
         if self.curvature is None:
             p = self.head.prediction.double()
             q = p.square().sum(1)
-            bend = q - 2 * p.pow(3).sum(1) + q.square()
+            L = q - 2 * p.pow(3).sum(1) + q.square()
         else:
-            bend = self.curvature.double().square().sum(1)
-        return {
-            "hessian": bend * square.square(),
-            "gradient": self.error.double().square().sum(1) * square,
-        }
+            L = self.curvature.double().square().sum(1)
+        values = (K, K * K, R, R * K, L, L * K, L * K * K)
+        attributes = dict(zip(BASIC, values, strict=True))
+        return {**attributes, **combine(attributes, bias=self.head.bias)}

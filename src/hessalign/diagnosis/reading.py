@@ -23,6 +23,9 @@ STANDS_OUT: Final = 1.5
 
 MOSTLY: Final = 0.5
 UNSURE: Final = 0.05
+HINDSIGHT: Final = 0.02
+"""A gain from this on that only the domain held out could have shown is mentioned."""
+
 CLOSE_IN_LABELS: Final = 0.02
 """Total variation distance up to which class shares count as alike."""
 
@@ -146,9 +149,7 @@ def _pairs_beyond_noise(distances: DistanceReport) -> str:
 
 
 def _attributes(attributes: AttributeReport) -> str:
-    relative = {
-        name: matrix.relative() for name, matrix in attributes.distances.items() if name != "loss"
-    }
+    relative = {name: value for name, value in attributes.relative.items() if name != "loss"}
     largest = max(relative, key=lambda name: relative[name])
     if relative[largest] == 0:
         return ""
@@ -160,8 +161,8 @@ def _attributes(attributes: AttributeReport) -> str:
         else "the head is unsure in different places"
     )
     return (
-        f"Relative to their size, domains differ most in {ATTRIBUTE_TITLES[largest]} "
-        f"({100 * relative[largest]:.0f} % of its norm): {about}."
+        f"Of the attributes of Table 1, domains differ most in {ATTRIBUTE_TITLES[largest]} "
+        f"({100 * relative[largest]:.0f} % of the size it has in a single sample): {about}."
     )
 
 
@@ -205,22 +206,30 @@ def _holdout(draw: Draw, holdout: HoldoutReport) -> str:
     if holdout.gain is None:
         return text
     gain, low, high = (100 * value for value in holdout.gain)
-    return f"{text} Aligning changes that by {gain:+.1f} points (95 %: {low:+.1f} to {high:+.1f})."
+    text += f" Aligning changes that by {gain:+.1f} points (95 %: {low:+.1f} to {high:+.1f})."
+    best = max(worst.others)
+    if worst.aligned is not None and best > max(worst.aligned, worst.plain) + HINDSIGHT:
+        text += (
+            f" With another strength of alignment it would have been {100 * best:.1f} % there, but "
+            "the other domains do not say so."
+        )
+    return text
 
 
 def _crossing(crossing: CrossingReport) -> str:
     if crossing.correlation is None or crossing.p_value is None:
         return ""
-    sure = crossing.p_value <= UNSURE
-    verdict = (
-        "the further apart two domains' Hessians are, the worse one's head does on the other"
-        if sure and crossing.correlation > 0
-        else "there is no sign that Hessian distance foretells the loss on another domain"
-    )
-    few = "" if sure or crossing.pairs > 6 else ", but the pairs are few"
+    found = f"(rank correlation {crossing.correlation:+.2f}, p = {crossing.p_value:.2f})"
+    worse = "the further apart two domains' Hessians are, the worse one's head does on the other"
+    if crossing.p_value <= UNSURE:
+        return f"Over {crossing.pairs} pairs, {worse} {found}."
+    if crossing.correlation >= MOSTLY:
+        return (
+            f"It looks as if {worse}, but {crossing.pairs} pairs may show that by chance {found}."
+        )
     return (
-        f"Over {crossing.pairs} pairs {verdict}{few} (rank correlation "
-        f"{crossing.correlation:+.2f}, p = {crossing.p_value:.2f})."
+        f"Over {crossing.pairs} pairs there is no sign that Hessian distance foretells the loss on "
+        f"another domain {found}."
     )
 
 

@@ -68,6 +68,23 @@ class Groups:
         columns = inner.new_zeros(len(inner), count).index_add_(1, self.domain, weighted)
         return inner.new_zeros(count, count).index_add_(0, self.domain, columns)
 
+    def replicates(self, inner: Float[Tensor, "g g"]) -> Float[Tensor, "b e e"]:
+        """Inner products between domains in every bootstrap replicate.
+
+        Args:
+            inner: Inner products between groups' means.
+
+        Returns:
+            What `averaged` gives for each row of `weights`.
+        """
+        count = self.num_domains
+        result = inner.new_zeros(len(self.weights), count, count)
+        for f in range(count):
+            own = self.domain == f
+            pulled = (self.weights[:, own] @ inner[own]) * self.weights
+            result[:, :, f].index_add_(1, self.domain, pulled)
+        return result
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -81,7 +98,6 @@ class DistanceMatrix:
         low: Lower end of the 95 % interval of the distance itself.
         high: Its upper end.
         halves: Per domain, the distance of two random halves of it (root mean square).
-        norm: Per domain, the norm of what is compared.
     """
 
     measured: Float[Tensor, "e e"]
@@ -90,14 +106,11 @@ class DistanceMatrix:
     low: Float[Tensor, "e e"]
     high: Float[Tensor, "e e"]
     halves: Float[Tensor, " e"]
-    norm: Float[Tensor, " e"]
 
-    def relative(self) -> float:
-        """Root mean square of distances beyond noise over pairs, as a share of the norm."""
-        square = self.beyond.square()
-        pairs = len(square) * (len(square) - 1)
-        size = float(self.norm.square().mean())
-        return (float(square.sum()) / pairs / size) ** 0.5 if size > 0 else 0.0
+    def typical(self) -> float:
+        """Root mean square over pairs of distances beyond noise."""
+        pairs = len(self.beyond) * (len(self.beyond) - 1)
+        return (float(self.beyond.square().sum()) / pairs) ** 0.5
 
     def times_noise(self) -> float:
         """Root mean square of measured distances over pairs, in units of the noise."""
@@ -153,9 +166,7 @@ def distance_matrix(inner: Float[Tensor, "g g"], groups: Groups) -> DistanceMatr
     """
     gram = groups.averaged(inner, groups.shares)
     square = squared_distances(gram)
-    replicates = torch.stack(
-        [squared_distances(groups.averaged(inner, shares)) for shares in groups.weights]
-    )
+    replicates = _squares(groups.replicates(inner))
     halves, noise = _halves(inner, groups)
     floor = noise.unsqueeze(0) + noise.unsqueeze(1)
     floor.fill_diagonal_(0)
@@ -168,8 +179,12 @@ def distance_matrix(inner: Float[Tensor, "g g"], groups: Groups) -> DistanceMatr
         (2 * square - upper).clamp_min(0).sqrt(),
         (2 * square - lower).clamp_min(0).sqrt(),
         halves.sqrt(),
-        gram.diagonal().clamp_min(0).sqrt(),
     )
+
+
+def _squares(inner: Float[Tensor, "b e e"]) -> Float[Tensor, "b e e"]:
+    norms = inner.diagonal(dim1=1, dim2=2)
+    return norms.unsqueeze(1) + norms.unsqueeze(2) - inner - inner.mT
 
 
 def _halves(inner: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hessalign.diagnosis import Diagnosis, DistanceMatrix
+from hessalign.diagnosis import Diagnosis, DistanceMatrix, PairContributions
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.report.diagnosis_text import (
     distance_cells,
@@ -17,7 +17,7 @@ from hessalign.report.diagnosis_text import (
     percent,
 )
 from hessalign.report.page_parts import captioned, folded, paragraph, section, table
-from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter
+from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
 
 MANY_CLASSES: Final = 10
 """Up to this many classes all are drawn."""
@@ -99,13 +99,13 @@ def attributes_section(diagnosis: Diagnosis) -> str:
     marks = [
         [
             Mark(
-                matrix.relative(),
-                percent(matrix.relative()),
-                f"{title}: {percent(matrix.relative())} of its norm, measured distances are "
-                f"{matrix.times_noise():.1f} times the noise",
+                report.relative[name],
+                percent(report.relative[name]),
+                f"{ATTRIBUTE_TITLES[name]}: {percent(report.relative[name])}, measured distances "
+                f"are {matrix.times_noise():.1f} times the noise",
             )
         ]
-        for title, matrix in zip(titles, report.distances.values(), strict=True)
+        for name, matrix in report.distances.items()
     ]
     drawing = bars(titles, marks, "Relative distance beyond noise by attribute")
     focus = diagnosis.spectral.distances
@@ -119,7 +119,7 @@ def attributes_section(diagnosis: Diagnosis) -> str:
     ]
     header = ["attribute", "of the noise", *(pair_name(diagnosis, entry.pair) for entry in focus)]
     content = captioned(
-        "Distance beyond noise, as a share of the attribute's own size (all pairs)", drawing
+        "Distance beyond noise, as a share of the attribute's size in a single sample", drawing
     ) + folded("Distances by pair", table(header, rows))
     return section("In what they differ", content, report.how)
 
@@ -157,7 +157,7 @@ def contributions_section(diagnosis: Diagnosis) -> str:
             caption += f" (the {len(shown)} largest of {len(diagnosis.classes)} classes)"
         if len(few) < len(entries):
             caption += f" (the {len(few)} farthest of {len(entries)} pairs)"
-        names = [pair_name(diagnosis, entry.pair) for entry in few]
+        names = [_pair(diagnosis, entry.pair) for entry in few]
         drawings += captioned(
             caption, heat_map(names, [diagnosis.classes[c] for c in shown], marks, caption)
         )
@@ -180,13 +180,19 @@ def contributions_section(diagnosis: Diagnosis) -> str:
     return section("Which classes and samples", content, report.how)
 
 
+def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
+    """A name for a pair that fits beside a figure."""
+    return " – ".join(shortened(diagnosis.domains[e], 10) for e in pair)
+
+
 def _largest(values: Tensor, count: int) -> list[int]:
     order: list[int] = values.argsort(descending=True, stable=True)[:count].tolist()
     return sorted(order)
 
 
-def _farthest(diagnosis: Diagnosis, quantity: str, count: int) -> list:  # type: ignore[type-arg]
-    matrix = getattr(diagnosis.distances, quantity).measured
+def _farthest(diagnosis: Diagnosis, quantity: str, count: int) -> list[PairContributions]:
+    report = diagnosis.distances
+    matrix = (report.hessian if quantity == "hessian" else report.gradient).measured
     entries = [entry for entry in diagnosis.contributions.pairs if entry.quantity == quantity]
     return sorted(entries, key=lambda entry: -float(matrix[entry.pair]))[:count]
 
@@ -218,7 +224,8 @@ def shift_section(diagnosis: Diagnosis) -> str:
                 ]
             )
         caption = f"What the squared {title} distance is made of"
-        drawings += captioned(caption, bars(names, marks, caption), SHIFT_KEYS)
+        labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
+        drawings += captioned(caption, bars(labels, marks, caption), SHIFT_KEYS)
     rows = [
         [
             name,

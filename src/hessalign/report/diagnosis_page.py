@@ -17,6 +17,7 @@ from hessalign.report.diagnosis_figures import (
 )
 from hessalign.report.diagnosis_text import number
 from hessalign.report.page_parts import bullets, page, paragraph, section, table
+from hessalign.report.svg import shortened
 
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
@@ -71,7 +72,8 @@ def _header(diagnosis: Diagnosis) -> str:
             )
         )
     shown = "".join(
-        f"<li><b>{escape(big)}</b><span>{escape(small)}</span></li>" for big, small in cards
+        f"<li><b{_long(big)}>{escape(shortened(big, 60))}</b><span>{escape(small)}</span></li>"
+        for big, small in cards
     )
     counts = (
         f"{len(diagnosis.domains)} domains, {len(diagnosis.classes)} classes, "
@@ -82,6 +84,10 @@ def _header(diagnosis: Diagnosis) -> str:
         f"<header><h1>How different are the domains of {escape(diagnosis.name)}?</h1>"
         f'{paragraph(counts)}</header>\n<ul class="cards">{shown}</ul>\n{notes}'
     )
+
+
+def _long(text: str) -> str:
+    return ' class="long"' if len(text) > 12 else ""
 
 
 def _reading(diagnosis: Diagnosis) -> str:

@@ -180,7 +180,11 @@ def _distances(diagnosis: Diagnosis) -> str:
 
 def _attributes(diagnosis: Diagnosis) -> str:
     rows = [
-        [ATTRIBUTE_TITLES[name], percent(matrix.relative()), f"{matrix.times_noise():.1f} ×"]
+        [
+            ATTRIBUTE_TITLES[name],
+            percent(diagnosis.attributes.relative[name]),
+            f"{matrix.times_noise():.1f} ×",
+        ]
         for name, matrix in diagnosis.attributes.distances.items()
     ]
     table = markdown_table(["attribute", "relative distance", "of the noise"], rows)

@@ -37,6 +37,7 @@ p { margin: 8px 0; max-width: 46rem; }
   margin: 20px 0; padding: 0; list-style: none; }
 .cards li { background: var(--card); border-radius: 10px; padding: 12px 14px; }
 .cards b { display: block; font-size: 1.45rem; line-height: 1.25; font-weight: 650; }
+.cards b.long { font-size: 1rem; line-height: 1.4; }
 .cards span { color: var(--soft); font-size: 0.85rem; line-height: 1.35; display: block; }
 .reading { background: var(--card); border-radius: 12px; padding: 6px 20px 14px; }
 .reading ul { margin: 8px 0; padding-left: 20px; }
@@ -79,7 +80,7 @@ th, td { padding: 7px 12px; text-align: right; vertical-align: top; white-space:
 tr:last-child td, tr:last-child th { border-bottom: 0; }
 thead th { color: var(--soft); font-weight: 600; background: var(--card); }
 th[scope=row], th:first-child, .words td { text-align: left; }
-th[scope=row] { font-weight: 550; min-width: 8em; max-width: 22em; white-space: normal;
+th[scope=row] { font-weight: 550; min-width: 11em; max-width: 22em; white-space: normal;
   overflow-wrap: anywhere; }
 .words td { white-space: normal; min-width: 12em; overflow-wrap: anywhere; }
 details summary { cursor: pointer; color: var(--soft); margin: 10px 0; }

@@ -6,6 +6,7 @@ escaped. Each figure has a title for those who cannot see it, and each mark one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +17,10 @@ LABELLED: Final = 12
 
 NAME: Final = 14
 """Characters of a name that are drawn; the whole name is in the mark's title."""
+
+
+ROW_NAME: Final = 24
+"""The same for names beside a figure."""
 
 
 @final
@@ -34,6 +39,19 @@ class Mark:
     title: str
 
 
+def shortened(name: str, length: int) -> str:
+    """A name, or its beginning.
+
+    Args:
+        name: The name.
+        length: Characters, at most.
+
+    Returns:
+        Plain text.
+    """
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
 def short(name: str, length: int = NAME) -> str:
     """A name that fits, escaped.
 
@@ -48,7 +66,7 @@ def short(name: str, length: int = NAME) -> str:
         >>> short("a<b"), short("a very long name indeed")
         ('a&lt;b', 'a very long n…')
     """
-    return escape(name if len(name) <= length else name[: length - 1] + "…")
+    return escape(shortened(name, length))
 
 
 def figure(width: float, height: float, title: str, body: str) -> str:
@@ -84,7 +102,8 @@ def heat_map(
         The SVG element.
     """
     named = max(len(rows), len(columns)) <= LABELLED
-    left, top = (104.0, 76.0) if named else (8.0, 8.0)
+    longest = min(ROW_NAME, max(map(len, rows)))
+    left, top = (24 + 7.6 * longest, 76.0) if named else (8.0, 8.0)
     cell = 56.0 if named else max(2.0, 400 / len(columns))
     tall = min(cell, 40.0) if named else cell
     most = max((mark.value for row in marks for mark in row), default=0.0)
@@ -92,7 +111,7 @@ def heat_map(
     if named:
         for i, name in enumerate(rows):
             y = top + (i + 0.5) * tall
-            parts.append(_text(left - 8, y, short(name), "end"))
+            parts.append(_text(left - 8, y, short(name, ROW_NAME), "end"))
         for j, name in enumerate(columns):
             x = left + (j + 0.5) * cell
             label = short(name)
@@ -118,7 +137,7 @@ def heat_map(
                 )
             parts.append("</g>")
     # Slanted names of the last columns stick out to the right.
-    width = left + len(columns) * cell + (48 if named else 8)
+    width = left + len(columns) * cell + (72 if named else 8)
     return figure(width, top + len(rows) * tall + 8, title, "".join(parts))
 
 
@@ -133,12 +152,13 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
     Returns:
         The SVG element.
     """
-    left, width, tall = 150.0, 360.0, 30.0
+    longest = min(ROW_NAME, max(map(len, names)))
+    left, width, tall = 24 + 7.6 * longest, 340.0, 30.0
     most = max((sum(max(0.0, m.value) for m in row) for row in marks), default=0.0) or 1.0
     parts = []
     for i, (name, row) in enumerate(zip(names, marks, strict=True)):
         y, x = i * tall + 4, left
-        parts.append(_text(left - 10, y + tall / 2 - 2, short(name, 22), "end"))
+        parts.append(_text(left - 10, y + tall / 2 - 2, short(name, ROW_NAME), "end"))
         for j, mark in enumerate(row):
             length = width * max(0.0, mark.value) / most
             parts.append(
@@ -152,7 +172,7 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
 
 
 def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
-    """Values from 0 to 1 as dots on a line for each name; the first dot and the next are joined.
+    """Values up to 1 as dots on a line for each name, joined; the scale starts below the least.
 
     Args:
         names: What each line is called.
@@ -162,17 +182,21 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
     Returns:
         The SVG element.
     """
-    left, width, tall, top = 150.0, 400.0, 32.0, 26.0
+    longest = min(ROW_NAME, max(map(len, names)))
+    left, width, tall, top = 24 + 7.6 * longest, 400.0, 32.0, 26.0
+    least = min(mark.value for row in marks for mark in row)
+    start = max(0.0, math.floor(10 * least - 0.2) / 10)
+    scale = width / (1 - start)
     parts = []
-    for tick in range(0, 101, 25):
-        x = left + width * tick / 100
-        end = top + len(names) * tall
+    for step in range(6):
+        share = start + (1 - start) * step / 5
+        x, end = left + width * step / 5, top + len(names) * tall
         parts.append(f'<line x1="{x:g}" y1="{top:g}" x2="{x:g}" y2="{end:g}" class="grid"/>')
-        parts.append(_text(x, top - 12, f"{tick} %", "middle"))
+        parts.append(_text(x, top - 12, f"{100 * share:.0f} %", "middle"))
     for i, (name, row) in enumerate(zip(names, marks, strict=True)):
         y = top + (i + 0.5) * tall
-        places = [left + width * min(1.0, max(0.0, mark.value)) for mark in row]
-        parts.append(_text(left - 12, y, short(name, 20), "end"))
+        places = [left + scale * (min(1.0, mark.value) - start) for mark in row]
+        parts.append(_text(left - 12, y, short(name, ROW_NAME), "end"))
         parts.append(
             f'<line x1="{min(places):.1f}" y1="{y:g}" x2="{max(places):.1f}" y2="{y:g}" '
             'class="join"/>'
@@ -196,16 +220,20 @@ def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str],
     Returns:
         The SVG element.
     """
-    left, top, width, tall = 56.0, 12.0, 440.0, 240.0
+    left, top, width, tall = 72.0, 12.0, 440.0, 240.0
     across = [x for x, _, _ in points]
     up = [y for _, y, _ in points]
     low, span = min(up), (max(up) - min(up)) or 1.0
     most = max(across) or 1.0
     parts = [
         f'<path d="M{left:g} {top:g}V{top + tall:g}H{left + width:g}" class="axis"/>',
-        _text(left + width, top + tall + 20, escape(f"{labels[0]} →"), "end"),
-        f'<text x="18" y="{top:g}" transform="rotate(-90 18 {top:g})" text-anchor="end">'
+        _text(left + width / 2, top + tall + 20, escape(f"{labels[0]} →"), "middle"),
+        f'<text x="14" y="{top:g}" transform="rotate(-90 14 {top:g})" text-anchor="end">'
         f"{escape(labels[1])} →</text>",
+        _text(left, top + tall + 20, "0", "start"),
+        _text(left + width - 10, top + tall + 20, f"{most:.3g}", "end"),
+        _text(left - 6, top + 10, f"{max(up):.2g}", "end"),
+        _text(left - 6, top + tall - 10, f"{low:.2g}", "end"),
     ]
     for x, y, text in points:
         place = left + 10 + (width - 20) * x / most

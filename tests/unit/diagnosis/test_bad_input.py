@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
-from tests.diagnosis_data import alike, shifted
 
 
 def test_one_domain():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.diagnosis_data import alike
 
 import hessalign as ha
 from hessalign.alignment import TABLE_1
@@ -10,7 +11,6 @@ from hessalign.diagnosis.comparison import contribution_report, distance_report
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.pair_sums import BASIC, combine, pair_sums
 from hessalign.diagnosis.resampling import make_groups
-from tests.diagnosis_data import alike
 
 
 def problem(loss="cross_entropy", *, bias=True, sizes=(11, 17, 24), features=3, classes=4, seed=0):
@@ -69,7 +69,9 @@ def test_distances_are_those_of_the_public_functions():
     for name in BASIC:
         gram = groups.averaged(sums.groups[name], groups.shares)
         square = gram.diagonal().unsqueeze(1) + gram.diagonal() - 2 * gram
-        torch.testing.assert_close(square.clamp_min(0).sqrt(), attributes[name], atol=1e-7, rtol=1e-9)
+        torch.testing.assert_close(
+            square.clamp_min(0).sqrt(), attributes[name], atol=1e-7, rtol=1e-9
+        )
 
 
 def test_float32_is_close_enough(monkeypatch):

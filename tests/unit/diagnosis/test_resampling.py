@@ -49,9 +49,18 @@ def test_intervals_cover_the_distance_without_noise(apart):
         inner, groups, _ = drawn([0.0, apart], 64, seed=seed)
         found = distance_matrix(inner, groups)
         hits += float(found.low[0, 1]) <= truth <= float(found.high[0, 1])
-        centre += float(found.beyond[0, 1]) / 150
+        centre += float(found.measured[0, 1] ** 2 - found.noise[0, 1] ** 2) / 150
     assert 0.88 <= hits / 150 <= 0.99
-    assert centre == pytest.approx(truth, rel=0.05)
+    assert centre == pytest.approx(truth**2, rel=0.1)
+
+
+def test_replicates_are_averages_with_their_weights():
+    inner, groups, _ = drawn([0.0, 1.0, 3.0], 64, groups=8)
+    found = groups.replicates(inner)
+    for b in (0, 17):
+        torch.testing.assert_close(found[b], groups.averaged(inner, groups.weights[b]))
+    sums = groups.weights.view(-1, 3, 8).sum(2)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
 def test_equal_domains_are_rarely_told_apart():

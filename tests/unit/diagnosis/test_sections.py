@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from tests.diagnosis_data import alike, shifted
 from torch.nn.functional import cross_entropy
 
 import hessalign as ha
@@ -12,7 +13,6 @@ from hessalign.diagnosis import diagnose, holdout
 from hessalign.diagnosis.crossing import rank_correlation
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.holdout import STRENGTHS, holdout_report
-from tests.diagnosis_data import alike, shifted
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_head_that_is_not_at_its_optimum_is_measured_and_said():
 
 
 def test_spectral_distances_are_those_of_the_public_function(found):
-    report, (z, y, domain) = found
+    report, (z, _, domain) = found
     scaled = (z - z.mean(0)) / z.std(0, correction=0)
     theta = report.head.parameters
     logits = scaled.double() @ theta[:, :-1].T + theta[:, -1]
@@ -172,9 +172,7 @@ def test_the_odd_one_out_is_the_target(found):
 
 def test_seeds_determine_everything():
     z, y, domain = shifted("label", samples=60)
-    first, second, other = (
-        diagnose(z, y, domain, samples=30, seed=seed) for seed in (1, 1, 2)
-    )
+    first, second, other = (diagnose(z, y, domain, samples=30, seed=seed) for seed in (1, 1, 2))
     torch.testing.assert_close(first.distances.hessian.low, second.distances.hessian.low)
     assert first.holdout == second.holdout
     assert not torch.equal(first.distances.hessian.measured, other.distances.hessian.measured)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tests.diagnosis_data import alike, shifted
 
 import hessalign as ha
 from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.pair_sums import pair_sums
 from hessalign.diagnosis.shift import shift_report
-from tests.diagnosis_data import alike, shifted
 
 
 def report(z, y, domain, theta):
@@ -52,7 +52,9 @@ def test_the_parts_follow_their_definition():
         square = float(delta @ delta)
         part = getattr(found, name)
         assert part.label == pytest.approx(max(0, float(label @ delta) - noise_label) / square)
-        assert part.feature == pytest.approx(max(0, float(feature @ delta) - noise_feature) / square)
+        assert part.feature == pytest.approx(
+            max(0, float(feature @ delta) - noise_feature) / square
+        )
         assert part.noise == pytest.approx(min(1, (noise_label + noise_feature) / square))
 
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.browser import measure, needs_browser
+from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
 from hessalign.report.diagnosis_json import plain, render_diagnosis_json
 from hessalign.report.diagnosis_page import render_diagnosis_page
 from hessalign.report.diagnosis_text import render_diagnosis_text
 from hessalign.report.page_parts import POLICY
-from tests.browser import measure, needs_browser
-from tests.diagnosis_data import alike, shifted
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"
 ATTRIBUTE = "\"><img src=x onerror='document.documentElement.dataset.pwned=1'>&amp;"
@@ -97,7 +97,9 @@ def test_numbers_of_the_page_are_those_of_the_diagnosis(diagnosis, page):
 def test_json_holds_everything_and_parses(diagnosis):
     content = json.loads(render_diagnosis_json(diagnosis))
     assert content["domains"] == NAMES
-    assert content["distances"]["hessian"]["measured"] == diagnosis.distances.hessian.measured.tolist()
+    assert (
+        content["distances"]["hessian"]["measured"] == diagnosis.distances.hessian.measured.tolist()
+    )
     assert content["holdout"]["plain"] == diagnosis.holdout.plain
     for section in (
         "head",
