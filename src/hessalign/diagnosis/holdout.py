@@ -144,7 +144,8 @@ def holdout_report(
         f"Aligned: mean risk + L2 + α·Hessian dispersion + β·gradient dispersion by L-BFGS, "
         f"{bench.kind} Hessian; at strength s both penalties start s times as large as the plain "
         f"head's risk; s from {', '.join(f'{s:g}' for s in STRENGTHS)} {choice}, never by the "
-        f"domain held out ({INNER_TRAINING} samples to train on while choosing). Interval: 95 % for the gain on the same samples."
+        f"domain held out ({INNER_TRAINING} samples to train on while choosing). Interval: 95 %, "
+        "of the gain on the same samples."
         if count > 2
         else "With two domains a single one is left to train on, and nothing to align it with."
     )

@@ -10,6 +10,7 @@ Indices: e and f domain, g group, b replicate.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Final, final
 
 import numpy as np
@@ -110,7 +111,7 @@ class DistanceMatrix:
     def typical(self) -> float:
         """Root mean square over pairs of distances beyond noise."""
         pairs = len(self.beyond) * (len(self.beyond) - 1)
-        return (float(self.beyond.square().sum()) / pairs) ** 0.5
+        return sqrt(float(self.beyond.square().sum()) / pairs)
 
     def times_noise(self) -> float:
         """Root mean square of measured distances over pairs, in units of the noise."""

@@ -19,7 +19,7 @@ from hessalign.transfer import fit_head
 
 
 def problem(loss, *, bias=True):
-    z, y, domain = alike(3, 20, 4, classes=2 if loss == "binary" else 3)
+    z, y, domain = alike(3, 40, 4, classes=2 if loss == "binary" else 3)
     z[domain == 2] += 0.7
     outputs = 1 if loss == "binary" else 3
     return z, y, domain, fix_features(z, y, domain, make_loss(loss), outputs, bias=bias), outputs
