@@ -92,6 +92,11 @@ def make_head(
     """
     chosen = range(len(draw.domain_names)) if trained_on is None else trained_on
     rows = torch.isin(draw.domain, torch.tensor(list(chosen)))
+    if not bool(rows.any()):
+        raise ValueError(
+            f"Expected trained_on to hold positions of domains, 0 to {len(draw.domain_names) - 1}, "
+            f"got {list(chosen)}."
+        )
     outputs = num_outputs(draw, loss)
     if head is None:
         parameters, bias = _fitted(draw, rows, loss, outputs, l2), True
@@ -103,12 +108,9 @@ def make_head(
                 f"{len(parameters)}."
             )
     weight = l2 if head is None else 0.0
-    data = fix_features(
-        draw.z[rows], draw.y[rows], torch.zeros(int(rows.sum())).long(), loss, len(parameters),
-        bias=bias,
-    )  # fmt: skip
-    with torch.enable_grad():
-        objective, gradient, _ = data.objective(parameters, PLAIN, weight)
+    one = torch.zeros(int(rows.sum()), dtype=torch.long)
+    data = fix_features(draw.z[rows], draw.y[rows], one, loss, len(parameters), bias=bias)
+    objective, gradient, _ = data.objective(parameters, PLAIN, weight)
     norm = float(gradient.norm())
     relative = norm / typical_gradient(data)
     best = None

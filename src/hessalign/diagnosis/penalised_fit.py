@@ -139,6 +139,7 @@ class FixedFeatures:
         factor = (deviating.T.unsqueeze(2) * right.unsqueeze(1)).flatten(1)
         return _Form(factor, factored=True)
 
+    @torch.enable_grad()
     def objective(
         self, theta: Float[Tensor, "k d"], weights: Weights, l2: float
     ) -> tuple[float, Float[Tensor, "k d"], tuple[float, float, float]]:

@@ -52,6 +52,7 @@ p { margin: 8px 0; max-width: 46rem; }
   gap: 8px 32px; align-items: start; }
 figure { margin: 12px 0; min-width: 0; }
 figcaption { font-size: 0.9rem; margin-bottom: 4px; }
+.draw { overflow-x: auto; }
 svg { width: 100%; height: auto; display: block; }
 svg text { font: 13px system-ui, sans-serif; fill: var(--ink); }
 svg .value { font-variant-numeric: tabular-nums; }

@@ -23,6 +23,10 @@ ROW_NAME: Final = 24
 """The same for names beside a figure."""
 
 
+SMALLEST: Final = 0.7
+"""Figures do not shrink further than this: they scroll inside their box instead."""
+
+
 @final
 @dataclass(frozen=True)
 class Mark:
@@ -70,7 +74,7 @@ def short(name: str, length: int = NAME) -> str:
 
 
 def figure(width: float, height: float, title: str, body: str) -> str:
-    """A drawing that scales with the page.
+    """A drawing that scales with the page, down to where its text would be too small.
 
     Args:
         width: In units of its own.
@@ -79,11 +83,12 @@ def figure(width: float, height: float, title: str, body: str) -> str:
         body: Its elements.
 
     Returns:
-        The SVG element.
+        The SVG element in its box.
     """
+    size = f"max-width:{width:g}px;min-width:{SMALLEST * width:.0f}px"
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" style="max-width:{width:g}px" '
-        f'preserveAspectRatio="xMinYMin meet"><title>{escape(title)}</title>{body}</svg>'
+        f'<div class="draw"><svg viewBox="0 0 {width:g} {height:g}" role="img" style="{size}" '
+        f'preserveAspectRatio="xMinYMin meet"><title>{escape(title)}</title>{body}</svg></div>'
     )
 
 
@@ -99,7 +104,7 @@ def heat_map(
         title: What it shows.
 
     Returns:
-        The SVG element.
+        The SVG element in its box.
     """
     named = max(len(rows), len(columns)) <= LABELLED
     longest = min(ROW_NAME, max(map(len, rows)))
@@ -150,7 +155,7 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
         title: What it shows.
 
     Returns:
-        The SVG element.
+        The SVG element in its box.
     """
     longest = min(ROW_NAME, max(map(len, names)))
     left, width, tall = 24 + 7.6 * longest, 340.0, 30.0
@@ -180,7 +185,7 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
         title: What it shows.
 
     Returns:
-        The SVG element.
+        The SVG element in its box.
     """
     longest = min(ROW_NAME, max(map(len, names)))
     left, width, tall, top = 24 + 7.6 * longest, 400.0, 32.0, 26.0
@@ -218,7 +223,7 @@ def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str],
         title: What it shows.
 
     Returns:
-        The SVG element.
+        The SVG element in its box.
     """
     left, top, width, tall = 72.0, 12.0, 440.0, 240.0
     across = [x for x, _, _ in points]

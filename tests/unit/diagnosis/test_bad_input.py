@@ -34,6 +34,10 @@ def test_too_few_samples():
         ({"loss": "squared"}, "Unknown loss of a diagnosis 'squared'"),
         ({"l2": -1.0}, "Expected an L2 weight of 0 or more, got -1.0"),
         ({"tolerance": 0.0}, "Expected a positive, finite tolerance, got 0.0"),
+        (
+            {"trained_on": [7]},
+            r"Expected trained_on to hold positions of domains, 0 to 1, got \[7\]",
+        ),
         ({"domain_names": ["a"]}, "Expected a name for each domain, 2, got 1 names"),
         ({"class_names": ["a"]}, "Expected a name for each class, 3, got 1 names"),
         ({"head": torch.zeros(2, 4)}, "Expected a head with 3 outputs for 3 classes, got 2"),
