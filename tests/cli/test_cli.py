@@ -111,7 +111,7 @@ def test_a_pattern_without_match_suggests_a_name(capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--dataset", "colored-mnist"], "Unknown data set .* Did you mean 'colored_mnist'"),
+        (["--dataset", "colored-mnist"], "Unknown data set .* Did you mean 'ColoredMNIST'"),
         (["--algorithm", "huchinson"], "Unknown algorithm .* Did you mean 'hutchinson'"),
         (["--restarts", "0"], "Expected --restarts of 1 or more, got 0"),
         (["--config", "nowhere.yaml"], r"Cannot read nowhere\.yaml: No such file"),

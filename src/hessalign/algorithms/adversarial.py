@@ -38,7 +38,7 @@ from hessalign.algorithms.auxiliary import (
 )
 from hessalign.algorithms.checks import check_count, check_number
 from hessalign.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
-from hessalign.algorithms.search import Choice, Fixed, Power, SearchSpace
+from hessalign.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
 from hessalign.algorithms.step import Step
 
 DISCRIMINATOR: Final = "discriminator"
@@ -110,6 +110,12 @@ SEARCH_SMALL: Final[SearchSpace] = {
     "network_weight_decay": ("weight_decay_g", Fixed(0.0)),
 }
 """What differs on small images."""
+
+SEARCH_FEATURES: Final[SearchSpace] = {
+    "network_lr": ("lr_g", FEATURES_LR),
+    "discriminator_lr": ("lr_d", FEATURES_LR),
+}
+"""What differs on frozen features."""
 
 
 def trains_discriminator(number: int, discriminator_steps: int) -> bool:

@@ -23,6 +23,7 @@ from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
+from hessalign.curvature.gram import gram
 
 Fidelity = Literal["paper", "domainbed"]
 
@@ -90,6 +91,39 @@ def mean_pair_distance(points: Float[Tensor, " e *p"]) -> Float[Tensor, ""]:
     return 2 * (points - points.mean(0)).square().sum() / max(1, len(points) - 1)
 
 
+def covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, ""]:
+    r"""Mean over pairs of domains of the squared distance of their covariances.
+
+    With fewer samples than features the d×d covariances are never formed. For rows $a_n$, centred
+    and divided by $\sqrt{n_e - 1}$, inner products are $\langle C_e, C_f \rangle =
+    \sum_{n \in e, m \in f} (a_n \cdot a_m)^2$, and the mean over pairs is the sum over all pairs of
+    samples of $\frac{2}{E-1} (\delta_{ef} - \frac1E) (a_n \cdot a_m)^2$.
+
+    Args:
+        features: Those of each domain.
+
+    Returns:
+        The mean; 0 for a single domain.
+
+    Example:
+        >>> wide = [torch.randn(3, 10, dtype=torch.float64) for _ in range(4)]
+        >>> torch.allclose(
+        ...     covariance_distance(wide),
+        ...     mean_pair_distance(torch.stack([covariance(z) for z in wide])),
+        ... )
+        True
+    """
+    sizes = [len(z) for z in features]
+    if sum(sizes) >= features[0].shape[1]:
+        return mean_pair_distance(torch.stack([covariance(z) for z in features]))
+    rows = torch.cat([(z - z.mean(0)) / max(1, len(z) - 1) ** 0.5 for z in features])
+    squares = gram(rows).square()
+    domain = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    same = (domain[:, None] == domain).to(squares)
+    weights = 2 * (same - 1 / len(sizes)) / max(1, len(sizes) - 1)
+    return (weights * squares).sum().to(rows.dtype)
+
+
 def coral_penalty(
     features: Sequence[Float[Tensor, "n d"]], fidelity: Fidelity = "paper"
 ) -> Float[Tensor, ""]:
@@ -108,7 +142,7 @@ def coral_penalty(
         (tensor(1.), tensor(4.))
     """
     width = features[0].shape[1]
-    distance = mean_pair_distance(torch.stack([covariance(z) for z in features])) / width**2
+    distance = covariance_distance(features) / width**2
     if fidelity == "paper":
         return distance / 4
     return distance + mean_pair_distance(torch.stack([z.mean(0) for z in features])) / width

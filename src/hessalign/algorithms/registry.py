@@ -49,6 +49,8 @@ class AlgorithmInfo:
         released: Options by which it follows the released Colored MNIST scripts.
         search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
         search_small: What differs from `search` on small images.
+        search_features: What differs from `search` on frozen features.
+        record_name: What DomainBed's records call it, where that is not the title.
     """
 
     name: str
@@ -60,6 +62,13 @@ class AlgorithmInfo:
     released: Mapping[str, object] = field(default_factory=dict)
     search: SearchSpace = field(default_factory=dict)
     search_small: SearchSpace = field(default_factory=dict)
+    search_features: SearchSpace = field(default_factory=dict)
+    record_name: str = ""
+
+    @property
+    def recorded(self) -> str:
+        """The name in records and in the identity of jobs."""
+        return self.record_name or self.title
 
 
 _HEMATI = "Hemati et al., 2023"
@@ -67,6 +76,7 @@ _OURS = "this package"
 _RELEASED = {"fidelity": "released"}
 _RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
 """On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
+_RELEASED_PROBES = {**_RELEASED_WEIGHTS, "probes": 150}
 
 _ROWS = (
     AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
@@ -88,6 +98,7 @@ _ROWS = (
         "Krueger et al., 2021",
         released=_RELEASED,
         search=vrex.SEARCH,
+        record_name="VREx",
     ),
     AlgorithmInfo(
         "fishr",
@@ -108,6 +119,8 @@ _ROWS = (
         f"{_HEMATI}, eq. 17 with α = 0",
         released=_RELEASED_WEIGHTS,
         search=hessian.GRADIENT_SEARCH,
+        search_features=hessian.FEATURES_GRADIENT_SEARCH,
+        record_name="Gradient",
     ),
     AlgorithmInfo(
         "hgp",
@@ -118,6 +131,7 @@ _ROWS = (
         f"{_HEMATI}, eq. 17",
         released=_RELEASED_WEIGHTS,
         search=hessian.PRODUCT_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["product"],
     ),
     AlgorithmInfo(
         "hutchinson",
@@ -126,8 +140,9 @@ _ROWS = (
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
         f"{_HEMATI}, eq. 20",
-        released=_RELEASED_WEIGHTS,
+        released=_RELEASED_PROBES,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["sampled"],
     ),
     AlgorithmInfo(
         "expected",
@@ -136,8 +151,10 @@ _ROWS = (
         Alignment,
         "as hutchinson, without sampling",
         f"{_OURS}, expectation of eq. 20",
-        released=_RELEASED_WEIGHTS,
+        released=_RELEASED_PROBES,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["expected"],
+        record_name="Expected",
     ),
     AlgorithmInfo(
         "diagonal",
@@ -148,6 +165,8 @@ _ROWS = (
         f"{_OURS}, eq. 20 with the exact diagonal",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["diagonal"],
+        record_name="Diagonal",
     ),
     AlgorithmInfo(
         "full",
@@ -158,6 +177,8 @@ _ROWS = (
         f"{_OURS}, section 3.1",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
+        search_features=hessian.FEATURES_SEARCH["full"],
+        record_name="Full",
     ),
     AlgorithmInfo(
         "groupdro",
@@ -213,6 +234,7 @@ _ROWS = (
         "Ganin et al., 2016",
         search=adversarial.SEARCH,
         search_small=adversarial.SEARCH_SMALL,
+        search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
         "cdann",
@@ -223,6 +245,7 @@ _ROWS = (
         "Li et al., 2018",
         search=adversarial.SEARCH,
         search_small=adversarial.SEARCH_SMALL,
+        search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
         "mtl",
@@ -267,6 +290,7 @@ _ROWS = (
         "signs of the gradients of all parameters",
         "Parascandolo et al., 2021",
         search=andmask.SEARCH,
+        record_name="ANDMask",
     ),
     AlgorithmInfo(
         "sandmask",
@@ -276,6 +300,7 @@ _ROWS = (
         "signs and sizes of the gradients of all parameters",
         "Shahtalebi et al., 2021",
         search=sandmask.SEARCH,
+        record_name="SANDMask",
     ),
     AlgorithmInfo(
         "fish",
@@ -306,17 +331,24 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     """The row of an algorithm.
 
     Args:
-        name: Its name.
+        name: Its name, or what records call it.
 
     Returns:
         The row.
 
     Raises:
         UnknownNameError: If there is no such algorithm.
+
+    Example:
+        >>> find_algorithm("VREx").name
+        'vrex'
     """
-    if name not in ALGORITHMS:
-        raise UnknownNameError("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    for row in _ROWS:
+        if row.recorded == name:
+            return row
+    raise UnknownNameError("algorithm", name, ALGORITHMS)
 
 
 def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401

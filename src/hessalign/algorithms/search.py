@@ -113,6 +113,10 @@ class Power:
         return int(value) if self.integer else value
 
 
+FEATURES_LR: Final = Power(10, -4, -2)
+"""Where learning rates are drawn from for networks on frozen features."""
+
+
 @final
 @dataclass(frozen=True)
 class Choice:
@@ -259,18 +263,32 @@ def common_space(
         raise UnknownNameError("family of data sets", family, get_args(Family))
     if preset not in get_args(Preset):
         raise UnknownNameError("preset", preset, get_args(Preset))
-    small = family == "small"
-    weight_decay = Fixed(0.0) if small else Power(10, -6, -2)
+    weight_decay = Fixed(0.0) if family == "small" else Power(10, -6, -2)
     return {
         "data_augmentation": Hyper(True, Fixed(True)),
         "resnet18": Hyper(False, Fixed(False)),
         "resnet_dropout": Hyper(0.0, Choice((0.0, 0.1, 0.5))),
         "class_balanced": Hyper(False, Fixed(False)),
         "nonlinear_classifier": Hyper(False, Fixed(False)),
-        "lr": Hyper(1e-3, Power(10, -4.5, -2.5)) if small else Hyper(5e-5, Power(10, -5, -3.5)),
+        "lr": learning_rate(family),
         "weight_decay": Hyper(0.0, weight_decay),
         "batch_size": _batch_size(family, algorithm, _LOWEST_BATCH_EXPONENT[preset]),
     }
+
+
+def learning_rate(family: Family) -> Hyper:
+    """The learning rate; that for features is ours, since only a small network is trained.
+
+    Args:
+        family: The kind of data set.
+
+    Returns:
+        Default and range.
+    """
+    return {
+        "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
+        "features": Hyper(1e-3, FEATURES_LR),
+    }.get(family, Hyper(5e-5, Power(10, -5, -3.5)))
 
 
 def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:

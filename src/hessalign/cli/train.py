@@ -6,17 +6,20 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hessalign._names import check_name
+from hessalign.cli import train_domains
+from hessalign.data import DATASETS
 from hessalign.report.progress import Progress
 from hessalign.report.published import TABLE_2, TABLE_3
 from hessalign.report.tables import accuracy_table
 from hessalign.training import ColoredMnistConfig, Record, train_colored_mnist
 from hessalign.training.configuration import make_configuration, parse_words, read_file
 
-DATASETS: Final = ("colored_mnist",)
+COLORED_MNIST: Final = "colored_mnist"
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +39,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="keys and values as YAML")
-    add("--dataset", help=f"one of: {', '.join(DATASETS)}")
+    add("--dataset", help="colored_mnist, or the name of a data set below --data-dir")
     add("--algorithm", help="see `hessalign algorithms`")
     add("--seed", type=int, help="of the first restart")
     add("--restarts", type=int, default=1, metavar="N", help="runs with seeds SEED, SEED+1, …")
@@ -49,6 +52,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
+    train_domains.add_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -65,10 +69,17 @@ def run(options: argparse.Namespace) -> None:
     if options.restarts < 1:
         raise ValueError(f"Expected --restarts of 1 or more, got {options.restarts}.")
     entries = {} if options.config is None else read_file(options.config)
-    flags = {key: getattr(options, key) for key in ("dataset", "algorithm", "seed")}
+    own = ("dataset", "algorithm", "seed", *train_domains.FLAGS)
+    flags = {key: getattr(options, key) for key in own}
     entries |= {key: value for key, value in flags.items() if value is not None}
     entries |= parse_words(options.entries)
-    check_name("data set", entries.pop("dataset", DATASETS[0]), DATASETS)
+    if entries.get("dataset", COLORED_MNIST) != COLORED_MNIST:
+        if "data_dir" not in entries:
+            check_name("data set", entries["dataset"], (COLORED_MNIST, *DATASETS))
+        show = partial(make_report, tensorboard=options.tensorboard)
+        train_domains.run(entries, options.restarts, options.output, show, warn)
+        return
+    entries.pop("dataset", None)
     first = make_configuration(entries)
     sys.stdout.write(describe(first))
     runs = []
@@ -100,7 +111,7 @@ def describe(config: ColoredMnistConfig) -> str:
     """
     import yaml
 
-    entries = {"dataset": DATASETS[0], **dataclasses.asdict(config)}
+    entries = {"dataset": COLORED_MNIST, **dataclasses.asdict(config)}
     text: str = yaml.safe_dump(entries, sort_keys=False)
     return text + "\n"
 

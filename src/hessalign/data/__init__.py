@@ -49,6 +49,7 @@ from hessalign.data.samples import DomainSamples as DomainSamples
 from hessalign.data.shifts import ShiftedData as ShiftedData
 from hessalign.data.shifts import SyntheticDomain as SyntheticDomain
 from hessalign.data.shifts import make_shifted_data as make_shifted_data
+from hessalign.data.source import find_dataset as find_dataset
 from hessalign.data.source import read_dataset as read_dataset
 from hessalign.data.splits import Split as Split
 from hessalign.data.splits import split_domain as split_domain

@@ -13,7 +13,12 @@ $$W_{ok} \propto \max\left(0, 1 - \frac{|k + \tfrac12 - c_o|}{\max(1, w/S)}\righ
 c_o = l + (o + \tfrac12)\frac{w}{S}$$
 
 over the pixels $k$ of the crop: bilinear, with antialiasing where it shrinks, as Pillow does it.
-A batch is then two matrix products, rows and columns, and a flip is a reversal of $W$.
+A crop that shrinks is two matrix products, rows and columns. One that does not, as all crops of an
+image that is stored at the size of the result, has two weights at most in each row of $W$, and
+gathers. A flip is a reversal.
+
+On a CPU large images are changed one by one: so few pixels stay in its cache, and each image has
+the four changes of colour in its own order.
 
 Indices: n image, three channels, then rows and columns.
 """
@@ -27,6 +32,7 @@ from typing import Final, Literal, final
 import torch
 from torch import Tensor
 
+from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Bool, Float, Int
 from hessalign.data.colour import (
     grey_values,
@@ -36,13 +42,11 @@ from hessalign.data.colour import (
     with_saturation,
 )
 
-IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
-IMAGENET_STD: Final = (0.229, 0.224, 0.225)
+FEW_PIXELS: Final = 60_000
+"""Pixels changed at a time on a CPU: so few fit into its cache, which is faster."""
+
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
-
-FEW_PIXELS: Final = 200_000
-"""Pixels changed at a time on a CPU: so few fit into its cache, which is faster."""
 
 Part = Literal["inner", "outer"]
 
@@ -130,7 +134,9 @@ def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
         >>> normalise(white).flatten()
         tensor([2.2489, 2.4286, 2.6400])
     """
-    return _normalised(as_floats(images))
+    floats = as_floats(images)
+    scale, shift = _normalisation(floats)
+    return (floats * scale).add_(shift)
 
 
 def augment(
@@ -138,6 +144,7 @@ def augment(
     generator: torch.Generator,
     settings: Augmentation | None = None,
     original_sizes: Int[Tensor, "n 2"] | None = None,
+    out: Tensor | None = None,
 ) -> Float[Tensor, "n 3 s s"]:
     """Images with random changes, normalised.
 
@@ -147,9 +154,10 @@ def augment(
         settings: How much images change; the protocol's by default.
         original_sizes: Width and height of each image before it was resized to w × h. Crops are
             drawn in the original, whose pixels define the ratio, and taken from what is here.
+        out: Where to put the result, if there is a place for it.
 
     Returns:
-        A new batch on the device of the images.
+        A new batch on the device of the images, or `out`.
 
     Raises:
         ValueError: If there is not one size for each image.
@@ -180,8 +188,18 @@ def augment(
         torch.rand(count, generator=generator) < settings.grayscale,
     ).to(images.device)
     few = FEW_PIXELS // settings.size**2 if images.device.type == "cpu" else count
-    pieces = [slice(i, i + max(1, few)) for i in range(0, max(1, count), max(1, few))]
-    return torch.cat([_augmented(as_floats(images[p]), draws[p], settings.size) for p in pieces])
+    at_once = max(1, few)
+    if out is None:
+        floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
+        shape = (count, 3, settings.size, settings.size)
+        out = torch.empty(shape, dtype=floats, device=images.device)
+    scale, shift = _normalisation(out)
+    crops = _make_crops(draws.boxes.to(out), draws.flipped, (height, width), settings.size)
+    for first in range(0, count, at_once):
+        piece = slice(first, first + at_once)
+        changed = _augmented(as_floats(images[piece]), crops[piece], draws[piece])
+        torch.mul(changed, scale, out=out[piece]).add_(shift)
+    return out
 
 
 @final
@@ -205,12 +223,12 @@ class _Draws:
         return self._map(lambda drawn: drawn.to(device))
 
 
-def _augmented(images: Tensor, draws: _Draws, size: int) -> Tensor:
-    cropped = resized_crops(images, draws.boxes, size, draws.flipped)
-    coloured = _jittered(cropped, draws.factors.to(images), draws.order)
-    return _normalised(
-        torch.where(draws.grey[:, None, None, None], grey_values(coloured), coloured)
-    )
+def _augmented(images: Tensor, crops: _Crops, draws: _Draws) -> Tensor:
+    coloured = _jittered(crops.of(images), draws.factors.to(images), draws.order)
+    if bool(draws.grey.any()):
+        chosen = draws.grey.nonzero().squeeze(1)
+        coloured[chosen] = grey_values(coloured[chosen]).expand(-1, 3, -1, -1)
+    return coloured
 
 
 def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
@@ -223,7 +241,7 @@ def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
         Floats, float32 if they were uint8.
     """
     _check_images(images)
-    return images.float() / 255 if images.dtype == torch.uint8 else images
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
 def _check_images(images: Tensor) -> None:
@@ -302,11 +320,52 @@ def resized_crops(
         >>> resized_crops(images, box, 2, torch.tensor([True]))[0, 0].tolist()
         [[1.0, 0.0], [1.0, 0.0]]
     """
-    left, top, width, height = boxes.to(images).unbind(dim=1)
-    rows = _weights(top, height, images.shape[2], size)
-    columns = _weights(left, width, images.shape[3], size)
-    columns = torch.where(flipped.to(images.device)[:, None, None], columns.flip(1), columns)
-    return rows.unsqueeze(1) @ images @ columns.mT.unsqueeze(1)
+    shape = (images.shape[2], images.shape[3])
+    return _make_crops(boxes.to(images), flipped.to(images.device), shape, size).of(images)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """The two pixels of an axis around each pixel of the result, and the weight of the second."""
+
+    lower: Int[Tensor, "n s"]
+    upper: Int[Tensor, "n s"]
+    weight: Float[Tensor, "n s"]
+
+    def __getitem__(self, rows: slice) -> _Axis:
+        return _Axis(self.lower[rows], self.upper[rows], self.weight[rows])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Crops:
+    """How to resize crops: where nothing shrinks by neighbours, else by matrices of weights."""
+
+    rows: _Axis | Float[Tensor, "n s h"]
+    columns: _Axis | Float[Tensor, "n s w"]
+
+    def __getitem__(self, rows: slice) -> _Crops:
+        return _Crops(self.rows[rows], self.columns[rows])
+
+    def of(self, images: Tensor) -> Tensor:
+        if isinstance(self.rows, _Axis) and isinstance(self.columns, _Axis):
+            return _between_columns(_between_rows(images, self.rows), self.columns)
+        assert isinstance(self.rows, Tensor)
+        assert isinstance(self.columns, Tensor)
+        return self.rows.unsqueeze(1) @ images @ self.columns.mT.unsqueeze(1)
+
+
+def _make_crops(boxes: Tensor, flipped: Tensor, shape: tuple[int, int], size: int) -> _Crops:
+    left, top, width, height = boxes.unbind(dim=1)
+    if bool((boxes[:, 2:] > size).any()):
+        columns = _weights(left, width, shape[1], size)
+        columns = torch.where(flipped[:, None, None], columns.flip(1), columns)
+        return _Crops(_weights(top, height, shape[0], size), columns)
+    return _Crops(
+        _neighbours(top, height, shape[0], size, torch.zeros_like(flipped)),
+        _neighbours(left, width, shape[1], size, flipped),
+    )
 
 
 def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Float[Tensor, "n s k"]:
@@ -320,6 +379,40 @@ def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Float[Ten
     return weights / weights.sum(dim=2, keepdim=True)
 
 
+def _neighbours(start: Tensor, length: Tensor, pixels: int, size: int, flipped: Tensor) -> _Axis:
+    """The same formula where nothing shrinks: beyond its first and last pixel a crop repeats it."""
+    order = torch.arange(size).to(start).expand(len(start), size)
+    order = torch.where(flipped[:, None], size - 1 - order, order)
+    place = start[:, None] - 0.5 + (order + 0.5) * (length / size)[:, None]
+    before = place.floor()
+    first = start[:, None].floor()
+    last = ((start + length)[:, None].ceil() - 1).clamp(max=pixels - 1)
+    lower, upper = (torch.clamp(each, first, last).long() for each in (before, before + 1))
+    return _Axis(lower, upper, place - before)
+
+
+def _between_rows(images: Tensor, axis: _Axis) -> Tensor:
+    """Images with rows between two of their own; rows are contiguous, so whole ones are copied."""
+    count, channels, height, width = images.shape
+    flat = images.reshape(count * channels * height, width)
+    starts = height * torch.arange(count * channels, device=images.device).reshape(-1, channels, 1)
+
+    def chosen(rows: Tensor) -> Tensor:
+        index = (starts + rows[:, None]).flatten()
+        return flat.index_select(0, index).reshape(count, channels, -1, width)
+
+    return torch.lerp(chosen(axis.lower), chosen(axis.upper), axis.weight[:, None, :, None])
+
+
+def _between_columns(images: Tensor, axis: _Axis) -> Tensor:
+    """Images with columns between two of their own."""
+    shape = (*images.shape[:3], axis.lower.shape[1])
+    near, far = (
+        images.gather(3, each[:, None, None].expand(shape)) for each in (axis.lower, axis.upper)
+    )
+    return torch.lerp(near, far, axis.weight[:, None, None])
+
+
 def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, "n 4"]:
     width, height = limits.unbind(dim=1)
     shape = width / height
@@ -328,9 +421,10 @@ def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, 
     return torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
 
 
-def _normalised(floats: Tensor) -> Tensor:
-    mean, std = (floats.new_tensor(v).reshape(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-    return (floats - mean) / std
+def _normalisation(like: Tensor) -> tuple[Tensor, Tensor]:
+    """By what to multiply, and what to add then."""
+    mean, std = (like.new_tensor(v).reshape(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    return 1 / std, -mean / std
 
 
 def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:
@@ -345,6 +439,10 @@ def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> 
 def _jittered(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue, for every image in an order of its own."""
     changes = (with_brightness, with_contrast, with_saturation, with_hue)
+    if len(images) == 1:
+        for kind in order[0].tolist():
+            images = changes[kind](images, factors[:, kind])
+        return images
     images = images.clone()
     for place in range(4):
         for kind, change in enumerate(changes):

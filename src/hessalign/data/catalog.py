@@ -12,8 +12,8 @@ from typing import Final, Literal, final
 
 from hessalign.data.class_names import DOMAIN_NET, OFFICE_HOME
 
-Family = Literal["small", "big", "DomainNet"]
-"""Which default hyper-parameters and search ranges a data set takes."""
+Family = Literal["small", "big", "DomainNet", "features"]
+"""Which default hyper-parameters and search ranges a data set takes; "features" are vectors."""
 
 DEFAULT_STEPS: Final = 5001
 """Steps of training where nothing else is asked for."""
@@ -59,6 +59,22 @@ _ROWS = (
 
 DATASETS: Mapping[str, DatasetInfo] = {row.name: row for row in _ROWS}
 """The catalog by name, in the order in which tables list data sets."""
+
+
+def catalog_entry(name: str) -> DatasetInfo | None:
+    """What the catalog knows of a data set.
+
+    Args:
+        name: Its name; a feature bank is called DATASET@BACKBONE.
+
+    Returns:
+        The row of the data set, or of that from which features were made; None if there is none.
+
+    Example:
+        >>> catalog_entry("PACS@resnet18").domains
+        ('A', 'C', 'P', 'S')
+    """
+    return DATASETS.get(name.partition("@")[0])
 
 
 @final

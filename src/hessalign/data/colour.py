@@ -15,6 +15,12 @@ from hessalign._shapes import Float
 LUMA: Final = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
 
+CIRCLE: Final = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
+"""A hue's share of red, green and blue is s·|hue − c| + b, cut off at 0 and 1: c, s and b."""
+
+TINY: Final = 1e-12
+"""Least chroma that is divided by: without chroma there is no hue."""
+
 
 def grey_values(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
     """Images without their colours.
@@ -25,11 +31,9 @@ def grey_values(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
     Returns:
         One channel.
     """
-    return (images * images.new_tensor(LUMA).reshape(3, 1, 1)).sum(1, keepdim=True)
-
-
-def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    return (other + factor.reshape(-1, 1, 1, 1) * (images - other)).clamp(0, 1)
+    red, green, blue = images.split(1, dim=1)
+    grey = torch.add(LUMA[0] * red, green, alpha=LUMA[1])
+    return torch.add(grey, blue, alpha=LUMA[2])
 
 
 def with_brightness(
@@ -44,7 +48,7 @@ def with_brightness(
     Returns:
         A new batch, cut off at 0 and 1.
     """
-    return _blend(images, torch.zeros_like(images), factor)
+    return (images * factor.reshape(-1, 1, 1, 1)).clamp_(0, 1)
 
 
 def with_contrast(
@@ -59,7 +63,9 @@ def with_contrast(
     Returns:
         A new batch, cut off at 0 and 1.
     """
-    return _blend(images, grey_values(images).mean(dim=(2, 3), keepdim=True), factor)
+    grey = grey_values(images.mean(dim=(2, 3), keepdim=True))
+    factor = factor.reshape(-1, 1, 1, 1)
+    return (images * factor).add_((1 - factor) * grey).clamp_(0, 1)
 
 
 def with_saturation(
@@ -74,7 +80,7 @@ def with_saturation(
     Returns:
         A new batch, cut off at 0 and 1.
     """
-    return _blend(images, grey_values(images), factor)
+    return torch.lerp(grey_values(images), images, factor.reshape(-1, 1, 1, 1)).clamp_(0, 1)
 
 
 def with_hue(
@@ -82,9 +88,12 @@ def with_hue(
 ) -> Float[Tensor, "n 3 h w"]:
     r"""Images with their colours turned around the colour circle, at equal saturation and value.
 
-    With value $v$ (the largest channel), chroma $c$ (largest less smallest) and the hue $h$ in
-    sixths of the circle, channel $i$ becomes $v - c\,\max(0, \min(k, 4 - k, 1))$ with
-    $k = (o_i + h) \bmod 6$ and $o = (5, 3, 1)$ for red, green and blue.
+    With the smallest channel $l$, chroma $c$ (largest less smallest) and the turned hue $h$ in
+    sixths of the circle, red becomes $l + c\,[|h - 3| - 1]$, green $l + c\,[2 - |h - 2|]$ and blue
+    $l + c\,[2 - |h - 4|]$, where $[\cdot]$ is cut off at 0 and 1.
+
+    Which channel is the largest enters as factors of 0 and 1, and the remainder as a floor:
+    truth values, `where`, `gather` and `%` take ten times as long on a CPU.
 
     Args:
         images: Grey values from 0 to 1.
@@ -98,11 +107,20 @@ def with_hue(
         >>> with_hue(red, torch.tensor([1 / 3])).flatten().round(decimals=5).abs().tolist()
         [0.0, 1.0, 0.0]
     """
-    value, brightest = images.max(dim=1, keepdim=True)
-    chroma = value - images.min(dim=1, keepdim=True).values
     red, green, blue = images.split(1, dim=1)
-    numerator = torch.cat([green - blue, blue - red, red - green], dim=1).gather(1, brightest)
-    hue = 2 * brightest + numerator / torch.where(chroma > 0, chroma, 1.0)
-    offset = images.new_tensor([5.0, 3.0, 1.0]).reshape(3, 1, 1)
-    k = (offset + hue + 6 * turn.reshape(-1, 1, 1, 1)) % 6
-    return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    least = torch.minimum(torch.minimum(red, green), blue)
+    chroma = value - least
+    is_red = torch.ge(red, value, out=torch.empty_like(value))
+    is_green = torch.ge(green, value, out=torch.empty_like(value))
+    is_green.addcmul_(is_green, is_red, value=-1)
+    is_blue = (1 - is_red).sub_(is_green)
+    hue = (green - blue).mul_(is_red)
+    hue.addcmul_(blue - red, is_green).addcmul_(red - green, is_blue)
+    hue.div_(chroma.clamp(min=TINY))
+    hue.add_(is_green, alpha=2).add_(is_blue, alpha=4).add_(6 * turn.reshape(-1, 1, 1, 1))
+    hue.sub_((hue / 6).floor_(), alpha=6)
+    centre, sign, shift = (images.new_tensor(each).reshape(3, 1, 1) for each in CIRCLE)
+    share = (hue - centre).abs_().mul_(sign).add_(shift).clamp_(0, 1)
+    turned: Tensor = share.mul_(chroma).add_(least)
+    return turned

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from hessalign.data import arrays, manifest
+from hessalign.data.catalog import PRESETS
 from hessalign.data.image_folder import read_image_folder
+from hessalign.data.mnist_domains import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.data.number_table import is_number_table, read_number_table
 from hessalign.data.samples import DomainDataset
+
+MADE = {"ColoredMNIST": make_domainbed_colored_mnist, "RotatedMNIST": make_rotated_mnist}
+"""Data sets that are made from the MNIST files, with the seed of the job."""
 
 
 def read_dataset(
@@ -51,3 +58,43 @@ def read_dataset(
         f"Expected a folder, or a file named {', '.join(manifest.SUFFIXES + arrays.SUFFIXES)}; got "
         f"{path}."
     )
+
+
+def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> DomainDataset:
+    """A data set by its name, below the folder that holds all data sets.
+
+    Args:
+        name: What is in the folder under that name: `NAME.safetensors`, `NAME.npz`, a manifest
+            `NAME.csv` or `NAME.jsonl`, or a folder of images. The benchmark data sets may have
+            the names of folders that DomainBed gives them; Rotated and Colored MNIST are made from
+            the MNIST files in `MNIST`, `mnist`, or the folder itself.
+        data_dir: The folder.
+        seed: For those that are made: DomainBed's job seed for the same data.
+
+    Returns:
+        The data set; files are read once per process as long as they do not change.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    folder = Path(data_dir)
+    if name in MADE:
+        places = [folder / "MNIST" / "raw", folder / "MNIST", folder / "mnist", folder]
+        return MADE[name](
+            next(place for place in places if place.is_dir() or place == folder), seed
+        )
+    files = [folder / f"{name}{suffix}" for suffix in (*arrays.SUFFIXES, *manifest.SUFFIXES)]
+    for path in (*files, folder / name):
+        if path.is_file() or (path.is_dir() and name not in PRESETS):
+            return _read_once(path, path.stat().st_mtime_ns, None)
+    if name in PRESETS and folder.is_dir():
+        return _read_once(folder, folder.stat().st_mtime_ns, name)
+    raise FileNotFoundError(
+        f"Expected the data set {name!r} in {folder}, found none of: "
+        f"{', '.join(path.name for path in (*files, folder / name))}."
+    )
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: Path, changed: int, preset: str | None) -> DomainDataset:
+    return read_dataset(path, preset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from hessalign.data.catalog import DATASETS, DEFAULT_STEPS
+from hessalign.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.selection.records import Note, Run
 
 
@@ -23,7 +23,7 @@ def unfinished_reason(run: Run) -> str | None:
     """
     if run.unreadable:
         return f"it lost the records of lines {', '.join(map(str, run.unreadable))}"
-    info = DATASETS.get(run.key.dataset)
+    info = catalog_entry(run.key.dataset)
     steps = run.protocol.steps or None
     if steps is None:
         if run.done:

@@ -49,11 +49,13 @@ class Selection:
         title: How tables call it, in DomainBed's words.
         candidate: The candidate of one hyper-parameter seed for a test domain, or why there is
             none.
+        pairs: Whether it needs runs that leave out two domains.
     """
 
     name: str
     title: str
     candidate: Callable[[Runs, int], Candidate | str]
+    pairs: bool = False
 
 
 def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
@@ -74,7 +76,7 @@ def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
     return _best(
         Candidate(
             validation=float(np.mean(record.outer[:test_domain] + record.outer[test_domain + 1 :])),
-            test=record.inner[test_domain],
+            test=record.test(test_domain),
             step=record.step,
             run=run,
         )
@@ -106,7 +108,7 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     if missing:
         return _without(missing)
     left_out = [
-        {record.step: record.inner[domain] for record in runs[pair].records}
+        {record.step: record.test(domain) for record in runs[pair].records}
         for domain, pair in pairs.items()
     ]
     shared = [
@@ -119,7 +121,7 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     return _best(
         Candidate(
             validation=float(np.mean([accuracies[record.step] for accuracies in left_out])),
-            test=record.inner[test_domain],
+            test=record.test(test_domain),
             step=record.step,
             run=single,
         )
@@ -141,12 +143,12 @@ def oracle(runs: Runs, test_domain: int) -> Candidate | str:
     if run is None:
         return _without([(test_domain,)])
     last = run.records[-1]
-    return Candidate(last.outer[test_domain], last.inner[test_domain], last.step, run)
+    return Candidate(last.outer[test_domain], last.test(test_domain), last.step, run)
 
 
 _ROWS = (
     Selection("training-domain", "training-domain validation set", training_domain),
-    Selection("leave-one-out", "leave-one-domain-out cross-validation", leave_one_out),
+    Selection("leave-one-out", "leave-one-domain-out cross-validation", leave_one_out, pairs=True),
     Selection("oracle", "test-domain validation set (oracle)", oracle),
 )
 

@@ -182,26 +182,31 @@ def _record(fields: Mapping[str, Any], where: str) -> Record:
     step = fields.get("step")
     if not isinstance(step, int) or step < 0:
         raise ValueError(f"Expected a step of 0 or more in {where}, got {step!r}.")
-    inner, outer = _accuracies(fields, "in", where), _accuracies(fields, "out", where)
-    if not inner or len(inner) != len(outer):
+    outer = _held_out(fields, where)
+    inner = tuple(_accuracy(fields, f"env{domain}_in_acc", where) for domain in range(len(outer)))
+    if not outer or f"env{len(outer)}_in_acc" in fields:
         raise ValueError(
-            "Expected env0_in_acc, env0_out_acc and so on, both for each domain, in "
-            f"{where}, got {len(inner)} and {len(outer)}."
+            f"Expected env0_out_acc, env1_out_acc and so on, one for each domain, in {where}, got "
+            f"{len(outer)}."
         )
     return Record(step, inner, outer)
 
 
-def _accuracies(fields: Mapping[str, Any], part: str, where: str) -> tuple[float, ...]:
+def _held_out(fields: Mapping[str, Any], where: str) -> tuple[float, ...]:
     found: list[float] = []
     for domain in count():
-        name = f"env{domain}_{part}_acc"
-        if name not in fields:
+        value = _accuracy(fields, f"env{domain}_out_acc", where)
+        if value is None:
             return tuple(found)
-        value = fields[name]
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise ValueError(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
         found.append(value)
     raise AssertionError("unreachable")
+
+
+def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = fields.get(name)
+    if name in fields and not (isinstance(value, int | float) and 0 <= value <= 1):
+        raise ValueError(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
+    return value
 
 
 def _check_domains(run: Run) -> None:
@@ -215,3 +220,10 @@ def _check_domains(run: Run) -> None:
         raise ValueError(
             f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got {list(domains)}."
         )
+    for record in run.records:
+        missing = [domain for domain in domains if record.inner[domain] is None]
+        if missing:
+            raise ValueError(
+                f"Expected env{missing[0]}_in_acc, the accuracy of a test domain, in every record "
+                f"of {run.path}; step {record.step} has none."
+            )

@@ -38,13 +38,31 @@ class Record(NamedTuple):
 
     Attributes:
         step: The step, from 0.
-        inner: Accuracy on the larger part of each domain ("in").
+        inner: Accuracy on the larger part of each domain ("in"); None for training domains where
+            it was not measured, since no selection reads it.
         outer: Accuracy on the part of each domain that was held out ("out").
     """
 
     step: int
-    inner: tuple[float, ...]
+    inner: tuple[float | None, ...]
     outer: tuple[float, ...]
+
+    def test(self, domain: int) -> float:
+        """The accuracy on a test domain, on its larger part.
+
+        Args:
+            domain: The index of a domain that was not trained on.
+
+        Returns:
+            A share; reading made sure that it is there.
+
+        Raises:
+            ValueError: If it was not measured.
+        """
+        value = self.inner[domain]
+        if value is None:
+            raise ValueError(f"Expected env{domain}_in_acc at step {self.step}, found none.")
+        return value
 
 
 @final

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import numpy as np
 
-from hessalign.data.catalog import DATASETS
+from hessalign.data.catalog import DATASETS, catalog_entry
 from hessalign.selection.methods import Candidate, Runs, Selection, choose
 from hessalign.selection.records import Run
 
@@ -160,7 +160,7 @@ def _dataset_table(
         for group in seeds.values()
         for run in group.values()
     )
-    info = DATASETS.get(dataset)
+    info = catalog_entry(dataset)
     named = info is not None and len(info.domains) == domains
     columns = info.domains if info is not None and named else tuple(map(str, range(domains)))
     rows = []

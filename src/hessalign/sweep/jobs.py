@@ -1,100 +1,22 @@
-"""The jobs of a sweep, with the seeds and folder names that DomainBed gives them."""
+"""The jobs of a sweep, in DomainBed's order."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import final
 
-from hessalign._seeds import seed_hash
-
-
-@final
-@dataclass(frozen=True)
-class Job:
-    """One training run of a sweep. Two jobs are the same if and only if their folders are.
-
-    Attributes:
-        dataset: Name of the data set.
-        algorithm: Name of the algorithm.
-        test_domains: Indices of the domains that are not trained on, ascending.
-        hparams_seed: Which draw of hyper-parameters; 0 for the defaults.
-        trial_seed: Which trial: splits and draws depend on it.
-        data_dir: Where the data sets are.
-        holdout_fraction: How much of each domain is held out.
-        task: What is learned.
-        steps: Steps of training; None for the data set's own.
-        hparams: Hyper-parameters to override, as JSON; None for none.
-
-    Example:
-        >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
-        >>> job.seed, job.folder
-        (360234358, '74b108bb6da5488f68be2a11cfbef053')
-    """
-
-    dataset: str
-    algorithm: str
-    test_domains: tuple[int, ...]
-    hparams_seed: int
-    trial_seed: int
-    data_dir: str
-    holdout_fraction: float = 0.2
-    task: str = "domain_generalization"
-    steps: int | None = None
-    hparams: str | None = None
-
-    def __post_init__(self) -> None:
-        found = self.test_domains
-        if not found or any(domain < 0 for domain in found) or list(found) != sorted(set(found)):
-            raise ValueError(
-                "Expected test_domains as one or more indices, each once and ascending, "
-                f"got {found}."
-            )
-
-    @property
-    def seed(self) -> int:
-        """The seed of everything random in the run, except splits and hyper-parameters."""
-        return seed_hash(
-            self.dataset,
-            self.algorithm,
-            list(self.test_domains),
-            self.hparams_seed,
-            self.trial_seed,
-        )
-
-    @property
-    def args(self) -> dict[str, object]:
-        """The arguments that identify the job, under DomainBed's names."""
-        optional = {"steps": self.steps, "hparams": self.hparams}
-        return {
-            "dataset": self.dataset,
-            "algorithm": self.algorithm,
-            "test_envs": list(self.test_domains),
-            "holdout_fraction": self.holdout_fraction,
-            "hparams_seed": self.hparams_seed,
-            "data_dir": self.data_dir,
-            "task": self.task,
-            "trial_seed": self.trial_seed,
-            "seed": self.seed,
-            **{name: value for name, value in optional.items() if value is not None},
-        }
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder of the run: the MD5 sum of its arguments."""
-        text = json.dumps(self.args, sort_keys=True)
-        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+from hessalign.training.job import Job
 
 
-def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
+def held_out_sets(
+    domains: int, *, pairs: bool = True, test_domains: Collection[int] | None = None
+) -> list[tuple[int, ...]]:
     """Which domains to leave out of training: each alone, and every pair.
 
     Args:
         domains: Number of domains of the data set.
         pairs: Whether to include pairs, which only leave-one-out selection needs.
+        test_domains: The domains to test on; all of them if None. Pairs of these with others stay.
 
     Returns:
         Sets of indices, in DomainBed's order.
@@ -107,6 +29,8 @@ def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
         [(0,), (0, 1), (0, 2), (1,), (1, 2), (2,)]
         >>> held_out_sets(3, pairs=False)
         [(0,), (1,), (2,)]
+        >>> held_out_sets(3, test_domains=[2])
+        [(0, 2), (1, 2), (2,)]
     """
     least = 3 if pairs else 2
     if domains < least:
@@ -120,6 +44,8 @@ def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
         sets.append((first,))
         if pairs:
             sets.extend((first, second) for second in range(first + 1, domains))
+    if test_domains is not None:
+        sets = [each for each in sets if any(domain in test_domains for domain in each)]
     return sets
 
 
@@ -131,6 +57,7 @@ def list_jobs(
     n_hparams: int = 20,
     n_trials: int = 3,
     pairs: bool = True,
+    test_domains: Mapping[str, Collection[int]] | None = None,
     first_hparams_seed: int = 0,
     holdout_fraction: float = 0.2,
     task: str = "domain_generalization",
@@ -146,6 +73,7 @@ def list_jobs(
         n_hparams: Hyper-parameter seeds run up to this, without it.
         n_trials: Number of trials.
         pairs: Whether to leave out pairs of domains too, for leave-one-out selection.
+        test_domains: The domains to test on, by data set; all where it is not named.
         first_hparams_seed: Where hyper-parameter seeds start.
         holdout_fraction: How much of each domain is held out.
         task: What is learned.
@@ -172,7 +100,7 @@ def list_jobs(
         Job(
             dataset=dataset,
             algorithm=algorithm,
-            test_domains=test_domains,
+            test_domains=held_out,
             hparams_seed=hparams_seed,
             trial_seed=trial_seed,
             data_dir=data_dir,
@@ -184,7 +112,8 @@ def list_jobs(
         for trial_seed, (dataset, count), algorithm in product(
             range(n_trials), domains.items(), algorithms
         )
-        for test_domains, hparams_seed in product(
-            held_out_sets(count, pairs=pairs), range(first_hparams_seed, n_hparams)
+        for held_out, hparams_seed in product(
+            held_out_sets(count, pairs=pairs, test_domains=(test_domains or {}).get(dataset)),
+            range(first_hparams_seed, n_hparams),
         )
     ]

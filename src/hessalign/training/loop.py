@@ -118,7 +118,7 @@ def train(
                 report(records[-1])
             if folder is not None:
                 state.seconds = time.perf_counter() - clock
-                folder.keep(state, records[-1] if due else None, config.checkpoint_every)
+                folder.keep(state, records if due else [], config.checkpoint_every)
                 if interruption.requested:
                     folder.save(state)
             interruption.raise_if_requested()

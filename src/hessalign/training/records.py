@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Final, Protocol, final
 
 
 @final
@@ -42,11 +43,157 @@ class Record:
         return json.dumps(asdict(self) | dict(header or {}))
 
 
-def read_records(path: Path) -> list[Record]:
+class RecordForm(Protocol):
+    """How a run writes its records down."""
+
+    @property
+    def records(self) -> str:
+        """The name of the file they are in."""
+
+    @property
+    def done(self) -> str:
+        """The name of the file that marks the run as complete."""
+
+    def line(self, records: Sequence[Record]) -> str:
+        """The last of the records as a line without its end.
+
+        Args:
+            records: All records of the run up to this one.
+
+        Returns:
+            One line of JSON.
+        """
+
+    def parse(self, line: str) -> Record:
+        """The record in a line.
+
+        Args:
+            line: What `line` gave. A line that is no record raises a ValueError, KeyError or
+                TypeError.
+
+        Returns:
+            The record.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class OwnForm:
+    """Terms and metrics apart, what describes the run on every line.
+
+    Attributes:
+        header: What describes the run.
+    """
+
+    header: Mapping[str, object]
+    records: str = "records.jsonl"
+    done: str = "done.json"
+
+    def line(self, records: Sequence[Record]) -> str:
+        """The last of the records.
+
+        Args:
+            records: All records of the run up to this one.
+
+        Returns:
+            One line of JSON.
+        """
+        return records[-1].to_json(self.header)
+
+    def parse(self, line: str) -> Record:
+        """The record in a line.
+
+        Args:
+            line: What `line` gave.
+
+        Returns:
+            The record.
+        """
+        entry = json.loads(line)
+        return Record(*(entry[key] for key in ("step", "seconds", "terms", "metrics")))
+
+
+_ACCURACY: Final = re.compile(r"env\d+_(in|out)_acc")
+
+
+@final
+@dataclass(frozen=True)
+class DomainBedForm:
+    """The flat lines that DomainBed writes and its collector reads.
+
+    Two entries are ours: "seconds", the training time so far, and what `extra` says. The step time
+    includes the evaluation; terms of the loss are those of the step, not means since the last
+    record.
+
+    Attributes:
+        hparams: Hyper-parameters of the run.
+        args: Its arguments, under DomainBed's names.
+        steps_per_epoch: Steps in which the smallest domain is seen once.
+        extra: Further entries of every line.
+
+    Example:
+        >>> form = DomainBedForm({"lr": 0.1}, {"dataset": "PACS"}, steps_per_epoch=50)
+        >>> record = Record(100, 2.0, {"loss": 0.5}, {"env0_in_acc": 0.75})
+        >>> line = form.line([record])
+        >>> json.loads(line)["epoch"], form.parse(line) == record
+        (2.0, True)
+    """
+
+    hparams: Mapping[str, object]
+    args: Mapping[str, object]
+    steps_per_epoch: float
+    extra: Mapping[str, object] = field(default_factory=dict)
+    records: str = "results.jsonl"
+    done: str = "done"
+
+    def line(self, records: Sequence[Record]) -> str:
+        """The last of the records.
+
+        Args:
+            records: All records of the run up to this one.
+
+        Returns:
+            One line of JSON.
+        """
+        record = records[-1]
+        steps, seconds = record.step + 1, record.seconds
+        if len(records) > 1:
+            steps, seconds = record.step - records[-2].step, seconds - records[-2].seconds
+        entries = {
+            "step": record.step,
+            "epoch": record.step / self.steps_per_epoch,
+            "step_time": seconds / steps,
+            "seconds": record.seconds,
+            "hparams": self.hparams,
+            "args": self.args,
+        }
+        return json.dumps(
+            {**self.extra, **record.terms, **record.metrics, **entries}, sort_keys=True
+        )
+
+    def parse(self, line: str) -> Record:
+        """The record in a line.
+
+        Args:
+            line: What `line` gave.
+
+        Returns:
+            The record.
+        """
+        entry = json.loads(line)
+        known = {"step", "epoch", "step_time", "seconds", "hparams", "args", *self.extra}
+        rest = {key: value for key, value in entry.items() if key not in known}
+        metrics = {key: value for key, value in rest.items() if _ACCURACY.fullmatch(key)}
+        terms = {key: value for key, value in rest.items() if key not in metrics}
+        return Record(entry["step"], entry["seconds"], terms, metrics)
+
+
+def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
     """The records of a run; a half-written last line, left by a killed process, is passed over.
 
     Args:
         path: A file of JSON lines.
+        form: How they are written; our own form if None.
 
     Returns:
         The records in the order of the file; none if there is no file.
@@ -56,14 +203,14 @@ def read_records(path: Path) -> list[Record]:
     """
     if not path.exists():
         return []
+    parse = OwnForm({}).parse if form is None else form.parse
     lines = path.read_text(encoding="utf-8").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            entry = json.loads(line)
-            records.append(Record(*(entry[key] for key in ("step", "seconds", "terms", "metrics"))))
+            records.append(parse(line))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break

@@ -7,6 +7,8 @@
     done.json               written last: the final record
     lock                    held by the process that trains
 
+Runs of the DomainBed protocol write `results.jsonl` and `done` instead, see `DomainBedForm`.
+
 A process may be killed at any moment. The next one continues from the newest checkpoint that can
 be read, and drops the records made after it: they will be made again, the same.
 """
@@ -30,7 +32,7 @@ import torch
 
 from hessalign._files import write_atomically
 from hessalign.training.provenance import describe_software
-from hessalign.training.records import Record, read_records
+from hessalign.training.records import OwnForm, Record, RecordForm, read_records
 from hessalign.training.state import TrainingState
 
 KEPT: Final = 2
@@ -52,7 +54,16 @@ _DAMAGE: Final = (
 
 @final
 class RunFolderError(RuntimeError):
-    """A folder that cannot be used for this run."""
+    """A folder that cannot be used for this run.
+
+    Args:
+        message: Why.
+        held: Whether it is because another process trains in it.
+    """
+
+    def __init__(self, message: str, *, held: bool = False) -> None:
+        super().__init__(message)
+        self.held = held
 
 
 @final
@@ -63,23 +74,35 @@ class RunFolder:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
+        form: How records are written; our own form if None.
+        keep_model: Whether to keep the trained parameters.
 
     Raises:
-        RunFolderError: On entering, if another process uses the folder or it belongs to another
-            configuration.
+        RunFolderError: On entering, if another process trains in the folder or it belongs to
+            another configuration. A complete run may be read by many at once.
     """
 
     def __init__(
-        self, path: Path, config: Mapping[str, object], warn: Callable[[str], None]
+        self,
+        path: Path,
+        config: Mapping[str, object],
+        warn: Callable[[str], None],
+        form: RecordForm | None = None,
+        keep_model: bool = True,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
         self.warn = warn
-        self.header: dict[str, object] = {"config": self.config, "software": describe_software()}
+        header = {"config": self.config, "software": describe_software()}
+        self.form: RecordForm = OwnForm(header) if form is None else form
+        self.keep_model = keep_model
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
 
     def __enter__(self) -> RunFolder:
+        if self.done:
+            self._check_config()
+            return self
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = (self.path / "lock").open("a+")
         try:
@@ -90,7 +113,8 @@ class RunFolder:
             self._lock.close()
             raise RunFolderError(
                 f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
-                "it, or choose another folder."
+                "it, or choose another folder.",
+                held=True,
             ) from error
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
@@ -134,7 +158,7 @@ class RunFolder:
     @property
     def done(self) -> bool:
         """Whether the run is complete."""
-        return (self.path / "done.json").exists()
+        return (self.path / self.form.done).exists()
 
     def records(self) -> list[Record]:
         """The records so far.
@@ -142,7 +166,7 @@ class RunFolder:
         Returns:
             Those on disk; a torn last line is passed over.
         """
-        return read_records(self.path / "records.jsonl")
+        return read_records(self.path / self.form.records, self.form)
 
     def model(self) -> dict[str, Any]:
         """The trained parameters of a complete run.
@@ -181,8 +205,10 @@ class RunFolder:
                 continue
             break
         records = [record for record in self.records() if record.step < state.step]
-        lines = "".join(record.to_json(self.header) + "\n" for record in records)
-        write_atomically(self.path / "records.jsonl", lines.encode())
+        lines = "".join(
+            self.form.line(records[: number + 1]) + "\n" for number in range(len(records))
+        )
+        write_atomically(self.path / self.form.records, lines.encode())
         return records
 
     def _load(self, path: Path) -> dict[str, Any]:
@@ -193,17 +219,17 @@ class RunFolder:
         state: dict[str, Any] = content["state"]
         return state
 
-    def keep(self, state: TrainingState, record: Record | None, every: int | None) -> None:
+    def keep(self, state: TrainingState, records: list[Record], every: int | None) -> None:
         """Put down what a step brought: its record, and a checkpoint when one is due.
 
         Args:
             state: The state after the step.
-            record: The step's record, if it was evaluated.
+            records: All records up to the step's, if it was evaluated; else none.
             every: Steps between checkpoints; None: half a minute.
         """
-        if record is not None:
-            with (self.path / "records.jsonl").open("a", encoding="utf-8") as file:
-                file.write(record.to_json(self.header) + "\n")
+        if records:
+            with (self.path / self.form.records).open("a", encoding="utf-8") as file:
+                file.write(self.form.line(records) + "\n")
         if every is None:
             due = time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         else:
@@ -237,9 +263,10 @@ class RunFolder:
             state: The final state.
             records: All records.
         """
-        self._write(self.path / "model.pt", state.algorithm.state_dict())
-        final_record = records[-1].to_json(self.header) if records else "{}"
-        write_atomically(self.path / "done.json", (final_record + "\n").encode())
+        if self.keep_model:
+            self._write(self.path / "model.pt", state.algorithm.state_dict())
+        final_record = self.form.line(records) if records else "{}"
+        write_atomically(self.path / self.form.done, (final_record + "\n").encode())
         for path in self._checkpoints():
             path.unlink(missing_ok=True)
 

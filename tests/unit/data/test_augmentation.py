@@ -270,13 +270,36 @@ def test_draws_come_from_the_generator_and_differ_between_images():
     assert distances.min() > 0.1
 
 
-def test_images_do_not_depend_on_how_many_are_changed_at_a_time(monkeypatch):
+@pytest.mark.parametrize("size", [8, 16, 20], ids=["smaller", "same", "larger"])
+def test_images_do_not_depend_on_how_many_are_changed_at_a_time(monkeypatch, size):
     images = torch.stack([tensor(picture(seed, (16, 16))) for seed in range(7)])
-    settings = Augmentation(size=8)
+    settings = Augmentation(size=size)
     expected = augment(images, generator(), settings)
-    monkeypatch.setitem(unwrap(augment).__globals__, "FEW_PIXELS", 150)
+    monkeypatch.setitem(unwrap(augment).__globals__, "FEW_PIXELS", size**2)
     assert torch.allclose(augment(images, generator(), settings), expected, atol=1e-5)
-    assert augment(images[:0], generator(), settings).shape == (0, 3, 8, 8)
+    assert augment(images[:0], generator(), settings).shape == (0, 3, size, size)
+
+
+def test_the_result_goes_where_it_is_wanted():
+    images = torch.stack([tensor(picture(seed, (16, 16))) for seed in range(3)])
+    settings, place = Augmentation(size=8), torch.zeros(5, 3, 8, 8)
+    augment(images, generator(), settings, out=place[1:4])
+    assert torch.equal(place[1:4], augment(images, generator(), settings))
+    assert place[0].abs().sum() == place[4].abs().sum() == 0
+
+
+@pytest.mark.parametrize("box", [(2.0, 3.0, 9.0, 7.0), (1.4, 0.3, 12.2, 14.6), (0, 0, 16, 16)])
+def test_gathering_is_the_matrix_product_where_nothing_shrinks(box):
+    images = torch.stack([tensor(picture(seed, (16, 16))) for seed in range(2)]).double() / 255
+    boxes = torch.tensor([box, box], dtype=torch.float64)
+    weights = unwrap(resized_crops).__globals__["_weights"]
+    rows = weights(boxes[:, 1], boxes[:, 3], 16, 16)[:, None]
+    columns = weights(boxes[:, 0], boxes[:, 2], 16, 16)[:, None]
+    wanted = rows @ images @ columns.mT
+    flipped = torch.tensor([False, True])
+    wanted[1] = wanted[1].flip(2)
+    found = resized_crops(images, boxes, 16, flipped)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_validation_is_left_alone_unless_strict():

@@ -117,6 +117,17 @@ def test_contradicting_records_name_both_lines(tmp_path):
         read_run(path, done=True)
 
 
+def test_training_domains_need_no_accuracy_on_their_larger_part(tmp_path):
+    found = record(0, [1])
+    del found["env0_in_acc"], found["env2_in_acc"]
+    run, notes = read_run(write(tmp_path, [found]), done=True)
+    assert not notes
+    assert run.records[0].inner == (None, found["env1_in_acc"], None)
+    assert run.records[0].test(1) == found["env1_in_acc"]
+    with pytest.raises(ValueError, match="Expected env0_in_acc at step 0, found none"):
+        run.records[0].test(0)
+
+
 # --- records that make no sense -------------------------------------------------------------------
 
 
@@ -135,8 +146,9 @@ def without(found, name):
         (record(1, [0], env1_in_acc=1.5), r"Expected env1_in_acc from 0 to 1 .* line 2, got 1\.5"),
         (record(1, [0], env1_in_acc=float("nan")), "Expected env1_in_acc from 0 to 1 .* got nan"),
         (record(1, [0], env1_out_acc=None), "Expected env1_out_acc from 0 to 1 .* got None"),
-        (without(record(1, [0]), "env2_in_acc"), r"both for each domain, .* got 2 and 3\."),
-        (record(1, [0], domains=0), r"Expected env0_in_acc, env0_out_acc .* got 0 and 0\."),
+        (without(record(1, [0]), "env2_out_acc"), r"one for each domain, .* line 2, got 2\."),
+        (without(record(1, [0]), "env0_in_acc"), r"Expected env0_in_acc, .* step 1 has none\."),
+        (record(1, [0], domains=0), r"Expected env0_out_acc, env1_out_acc .* line 2, got 0\."),
         (record(1, [0], domains=2), r"Expected the same domains in all records .* got \[2, 3\]"),
         (without(record(1, [0]), "args"), "Expected a record with the arguments of its run as"),
         (record(1, [0], args={"trial_seed": None}), "Expected the arguments .* trial_seed=None in"),

@@ -1,0 +1,186 @@
+"""`hessalign train --dataset NAME`: the DomainBed protocol on a data set of any kind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from hessalign.algorithms import find_algorithm
+from hessalign.data import DomainDataset, find_dataset
+from hessalign.report.tables import markdown_table, mean_and_std
+from hessalign.training import Record
+from hessalign.training.domain_run import DomainRun, train_job
+from hessalign.training.job import Job
+from hessalign.training.job_plan import JobPlan, plan_job
+
+Report = Callable[[str, int], Callable[[Record], None]]
+"""Makes the display of a run from its title and its number of steps."""
+
+FLAGS: Final = ("data_dir", "test_domains", "hparams_seed", "steps")
+"""Flags of the verb that only these runs have."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of these runs.
+
+    Args:
+        parser: The parser of the verb.
+    """
+    group = parser.add_argument_group("for data sets other than colored_mnist")
+    add = group.add_argument
+    add("--data-dir", metavar="DIR", help="where data sets are: folders of images, files of arrays")
+    add("--test-domains", metavar="D,…", help="names or numbers of the domains not trained on")
+    add("--hparams-seed", type=int, metavar="N", help="a draw of hyper-parameters; 0: defaults")
+    add("--steps", type=int, metavar="N", help="updates; 5001 unless given, as in DomainBed")
+
+
+def run(
+    entries: Mapping[str, object],
+    restarts: int,
+    output: Path | None,
+    make_report: Report,
+    warn: Callable[[str], None],
+) -> None:
+    """Train, show progress, and print the accuracy of every domain.
+
+    Args:
+        entries: Flags and `key=value` words; those that are not flags override hyper-parameters.
+        restarts: Trials, each with a split of its own.
+        output: Where runs are kept.
+        make_report: Makes the display of a run.
+        warn: Tells the user something that is not an error.
+
+    Raises:
+        ValueError: If something is missing.
+        KeyboardInterrupt: Passed on, after saying how to continue.
+    """
+    rest = dict(entries)
+    dataset, data_dir = str(rest.pop("dataset")), rest.pop("data_dir", None)
+    test, trial = rest.pop("test_domains", None), rest.pop("seed", 0)
+    algorithm, hparams_seed = str(rest.pop("algorithm", "erm")), rest.pop("hparams_seed", 0)
+    steps = rest.pop("steps", None)
+    missing = [
+        flag
+        for flag, value in (
+            ("--data-dir", data_dir), ("--test-domains", test), ("--output", output),
+        )
+        if value is None
+    ]  # fmt: skip
+    if missing or output is None:
+        raise ValueError(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
+    data = find_dataset(dataset, str(data_dir))
+    runs = []
+    for trial_seed in range(int(str(trial)), int(str(trial)) + restarts):
+        job = Job(
+            dataset,
+            find_algorithm(algorithm).recorded,
+            parse_domains(str(test), data),
+            hparams_seed=int(str(hparams_seed)),
+            trial_seed=trial_seed,
+            data_dir=str(data_dir),
+            steps=None if steps is None else int(str(steps)),
+            hparams=json.dumps(rest, sort_keys=True) if rest else None,
+        )
+        plan = plan_job(job)
+        sys.stdout.write(describe(plan))
+        show = make_report(f"{job.algorithm} #{trial_seed}", plan.steps)
+        try:
+            runs.append(
+                train_job(
+                    job,
+                    output / job.folder,
+                    evaluate="all",
+                    keep_model=True,
+                    report=summarised(plan, show),
+                    warn=warn,
+                )
+            )
+        except KeyboardInterrupt:
+            warn(f"Saved in {output / job.folder}. Run the same command again to continue.")
+            raise
+    sys.stdout.write(accuracy_by_domain(runs) + "\n")
+
+
+def parse_domains(text: str, data: DomainDataset) -> tuple[int, ...]:
+    """Test domains as they are named on the command line.
+
+    Args:
+        text: Names or numbers, separated by commas.
+        data: The data set.
+
+    Returns:
+        Numbers, ascending.
+    """
+    words = [word.strip() for word in text.split(",")]
+    return tuple(sorted({data.domain_index(word) for word in words}))
+
+
+def describe(plan: JobPlan) -> str:
+    """What is going to be trained.
+
+    Args:
+        plan: The run.
+
+    Returns:
+        Lines of `key: value`.
+    """
+    import yaml
+
+    names = plan.data.domain_names
+    entries = {
+        "dataset": plan.job.dataset,
+        "algorithm": find_algorithm(plan.job.algorithm).name,
+        "train": [names[domain] for domain in plan.sources],
+        "test": [names[domain] for domain in plan.job.test_domains],
+        "trial": plan.job.trial_seed,
+        "steps": plan.steps,
+        "hyper-parameters": dict(plan.hyper.values),
+    }
+    text: str = yaml.safe_dump(entries, sort_keys=False)
+    return text + "\n"
+
+
+def summarised(plan: JobPlan, show: Callable[[Record], None]) -> Callable[[Record], None]:
+    """A display that sees means over domains instead of all accuracies.
+
+    Args:
+        plan: The run.
+        show: The display.
+
+    Returns:
+        What to call with every record.
+    """
+
+    def report(record: Record) -> None:
+        validation = fmean(record.metrics[f"env{d}_out_acc"] for d in plan.sources)
+        test = fmean(record.metrics[f"env{d}_in_acc"] for d in plan.job.test_domains)
+        metrics = {"validation_accuracy": validation, "test_accuracy": test}
+        show(Record(record.step, record.seconds, record.terms, metrics))
+
+    return report
+
+
+def accuracy_by_domain(runs: list[DomainRun]) -> str:
+    """Final accuracies, one row per domain.
+
+    Args:
+        runs: Trials of one job.
+
+    Returns:
+        A Markdown table.
+    """
+    plan = runs[0].plan
+    rows = []
+    for number, name in enumerate(plan.data.domain_names):
+        role = "test" if number in plan.job.test_domains else "train"
+        cells = [
+            mean_and_std([run.records[-1].metrics[f"env{number}_{part}_acc"] for run in runs])
+            for part in ("in", "out")
+        ]
+        rows.append([name, role, *cells])
+    return markdown_table(["domain", "role", "80 % part", "held out"], rows, text_columns=2)

@@ -1,0 +1,334 @@
+"""One run of the DomainBed protocol: some domains to train on, the others to test on.
+
+Splits, seeds, hyper-parameters and records are DomainBed's, so results of both can stand in one
+table. What a run evaluates is by default what model selection reads, not everything.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._names import check_name
+from hessalign._seeds import seed_hash
+from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
+from hessalign.algorithms.hyper_parameters import RunHyperParameters
+from hessalign.algorithms.schedule import penalty_schedule
+from hessalign.algorithms.search import Value
+from hessalign.data.image_cache import SIZE
+from hessalign.models import Network, NetworkSpec, make_network
+from hessalign.training.image_inputs import ImageInputs
+from hessalign.training.inputs import Inputs, TensorInputs, accuracy
+from hessalign.training.job import Job, job_from
+from hessalign.training.job_plan import (
+    Evaluated,
+    JobPlan,
+    evaluated_parts,
+    plan_job,
+    record_args,
+    steps_per_epoch,
+)
+from hessalign.training.loop import Evaluate, LoopConfig, train
+from hessalign.training.provenance import describe_software
+from hessalign.training.records import DomainBedForm, Record
+from hessalign.training.run_folder import RunFolder, RunFolderError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DomainRun:
+    """A finished run.
+
+    Attributes:
+        plan: What was run.
+        records: What it reported.
+        algorithm: The trained algorithm; None if a complete run was read that kept no model.
+    """
+
+    plan: JobPlan
+    records: list[Record]
+    algorithm: AbstractAlgorithm | None
+
+
+def train_job(
+    job: Job,
+    folder: Path,
+    *,
+    evaluate: Evaluated = "needed",
+    keep_model: bool = False,
+    report: Callable[[Record], None] = lambda record: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> DomainRun:
+    """Train a job, or continue it; a complete one is read, not repeated.
+
+    Args:
+        job: What to run.
+        folder: Where its records, `results.jsonl`, and checkpoints are kept; `done` is written
+            last.
+        evaluate: What to evaluate.
+        keep_model: Whether to keep the trained parameters.
+        report: Called with every record as it is made.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        The run.
+    """
+    check_name("evaluate", evaluate, get_args(Evaluated))
+    plan = plan_job(job)
+    form = DomainBedForm(
+        plan.hyper.values,
+        record_args(plan, folder, keep_model=keep_model),
+        steps_per_epoch(plan),
+        {"software": describe_software()},
+    )
+    config = {**job.args, "evaluate": evaluate}
+    with RunFolder(folder, config, warn, form, keep_model) as opened:
+        if opened.done:
+            return DomainRun(plan, opened.records(), _trained(plan, opened))
+        with closing(open_inputs(plan, warn)) as inputs:
+            algorithm, generator = start_algorithm(plan, inputs.shape)
+            records = train(
+                algorithm,
+                inputs.sampler(
+                    [(domain, plan.inner[domain]) for domain in plan.sources],
+                    int(plan.hyper.number("batch_size")),
+                    seed_hash(job.seed, "batches"),
+                ),
+                make_evaluation(inputs, plan, evaluate),
+                make_loop(plan),
+                generator,
+                opened,
+                report,
+            )
+    return DomainRun(plan, records, algorithm)
+
+
+def load_domain_run(folder: Path) -> DomainRun:
+    """A complete run with its trained network, from its folder.
+
+    Args:
+        folder: What `train_job` was given.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunFolderError: If there is no complete run of this protocol, or it kept no model.
+    """
+    path = folder / "config.json"
+    if not path.exists() or not (folder / "done").exists():
+        found = "a run that is not complete" if path.exists() else "none"
+        raise RunFolderError(f"Expected a complete run in {folder}, found {found}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        job = job_from(config)
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(
+            f"Expected a run of the DomainBed protocol in {folder}: {error}"
+        ) from error
+    if not (folder / "model.pt").exists():
+        raise RunFolderError(
+            f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
+            "asked to. Train the job again with `hessalign train`."
+        )
+    return train_job(job, folder, evaluate=config["evaluate"], keep_model=True)
+
+
+def head_samples(
+    run: DomainRun, samples: int | None = None, seed: int = 0, *, held_out: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What enters the head of a trained run.
+
+    Args:
+        run: The run.
+        samples: Samples of each domain, at most; all if None.
+        seed: Of the draw.
+        held_out: Whether to draw only from the part of each domain that is held out.
+
+    Returns:
+        Features, labels and the number of the domain, of samples of every domain.
+
+    Raises:
+        ValueError: If the run has no trained network.
+    """
+    if run.algorithm is None:
+        raise ValueError("Expected a run with its trained network, got one that kept no model.")
+    network, inputs = run.algorithm.network.eval(), open_inputs(run.plan)
+    generator = np.random.RandomState(seed)
+    z, y, domain = [], [], []
+    for number, data in enumerate(run.plan.data.domains):
+        rows = generator.permutation(run.plan.outer[number] if held_out else len(data))[:samples]
+        with torch.no_grad():
+            z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
+        y.append(data.labels[torch.from_numpy(rows)])
+        domain.append(torch.full((len(rows),), number))
+    return torch.cat(z), torch.cat(y), torch.cat(domain)
+
+
+def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
+    if not (folder.path / "model.pt").exists():
+        return None
+    algorithm, _ = start_algorithm(plan, open_inputs(plan).shape)
+    algorithm.load_state_dict(folder.model())
+    return algorithm
+
+
+def open_inputs(plan: JobPlan, warn: Callable[[str], None] = lambda message: None) -> Inputs:
+    """The inputs of a run.
+
+    Args:
+        plan: The run.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        What gives training batches, and inputs to evaluate; to be closed after use.
+    """
+    if isinstance(plan.data.domains[0].inputs, Tensor):
+        return TensorInputs(plan.data)
+    values = plan.hyper.values
+    return ImageInputs(
+        plan.data,
+        int(plan.hyper.number("image_size", SIZE)),
+        plan.job.seed,
+        augment=bool(values["data_augmentation"]),
+        warn=warn,
+    )
+
+
+def start_algorithm(
+    plan: JobPlan, input_shape: tuple[int, ...]
+) -> tuple[AbstractAlgorithm, torch.Generator]:
+    """The algorithm of a run with an untrained network, all generators seeded.
+
+    Args:
+        plan: The run.
+        input_shape: Shape of one input.
+
+    Returns:
+        The algorithm and its source of randomness.
+    """
+    job = plan.job
+    random.seed(job.seed)
+    np.random.seed(job.seed)
+    torch.manual_seed(job.seed)
+    generator = torch.Generator().manual_seed(seed_hash(job.seed, "algorithm"))
+    spec = network_spec(plan.hyper, input_shape, len(plan.data.classes))
+    setting = Setting(
+        partial(make_network, spec),
+        outputs=spec.outputs,
+        domains=len(plan.sources),
+        loss="cross_entropy",
+        steps=plan.steps,
+        generator=generator,
+        input_shape=input_shape,
+    )
+    info = find_algorithm(job.algorithm)
+    return info.make(make_config(info.name, plan.hyper.options), setting), generator
+
+
+def network_spec(
+    hyper: RunHyperParameters, input_shape: tuple[int, ...], classes: int
+) -> NetworkSpec:
+    """The network that some hyper-parameters ask for.
+
+    Args:
+        hyper: Hyper-parameters.
+        input_shape: Shape of one input.
+        classes: Number of classes.
+
+    Returns:
+        Its description.
+    """
+    values = hyper.values
+    backbone = values.get("backbone", default_backbone(values, input_shape))
+    pretrained = backbone is not None and backbone != "mnist_cnn"
+    weights = values.get("weights", "imagenet" if pretrained else None)
+    return NetworkSpec(
+        input_shape,
+        classes,
+        hidden=int(hyper.number("hidden")),
+        dropout=hyper.number("resnet_dropout"),
+        backbone=None if backbone is None else str(backbone),
+        weights=None if weights is None else str(weights),
+        freeze_batch_norm=bool(values.get("freeze_batch_norm", True)),
+        nonlinear_head=bool(values["nonlinear_classifier"]),
+    )
+
+
+def default_backbone(
+    values: Mapping[str, Value | None], input_shape: tuple[int, ...]
+) -> str | None:
+    """What makes features of inputs unless another backbone is asked for.
+
+    Args:
+        values: Hyper-parameters.
+        input_shape: Shape of one input.
+
+    Returns:
+        DomainBed's choice: its small network for images of 28 pixels, a ResNet for larger ones;
+        None for vectors.
+
+    Example:
+        >>> default_backbone({"resnet18": False}, (3, 224, 224)), default_backbone({}, (1280,))
+        ('resnet50', None)
+    """
+    if len(input_shape) != 3:
+        return None
+    if input_shape[1:] == (28, 28):
+        return "mnist_cnn"
+    return "resnet18" if values["resnet18"] else "resnet50"
+
+
+def make_loop(plan: JobPlan) -> LoopConfig:
+    """How a run is trained.
+
+    Args:
+        plan: The run.
+
+    Returns:
+        Adam, the schedule of the algorithm's penalty, evaluation after updates.
+    """
+    info = find_algorithm(plan.job.algorithm)
+    return LoopConfig(
+        steps=plan.steps,
+        learning_rate=plan.hyper.number("lr"),
+        loss="cross_entropy",
+        weight_decay=plan.hyper.number("weight_decay"),
+        schedule=penalty_schedule(make_config(info.name, plan.hyper.options)),
+        evaluate_every=plan.evaluate_every,
+    )
+
+
+def make_evaluation(inputs: Inputs, plan: JobPlan, evaluated: Evaluated) -> Evaluate:
+    """The accuracies that a run reports.
+
+    Args:
+        inputs: The inputs of all domains.
+        plan: The run.
+        evaluated: What to evaluate; parts without samples are left out.
+
+    Returns:
+        The evaluation.
+    """
+    strict = bool(plan.hyper.values.get("augment_validation", False))
+    measured = {}
+    for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
+        if len(rows):
+            augmented = strict and domain in plan.sources
+            labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
+            measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
+
+    def evaluate(network: Network) -> dict[str, float]:
+        return {name: accuracy(network, *each) for name, each in measured.items()}
+
+    return evaluate

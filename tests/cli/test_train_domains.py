@@ -1,0 +1,66 @@
+"""`hessalign train` on data sets of one's own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hessalign.cli import main
+
+
+@pytest.fixture
+def bank(tmp_path):
+    rng = np.random.RandomState(0)
+    y = rng.randint(2, size=120)
+    x = rng.randn(120, 4)
+    x[:, 0] += 6 * y
+    np.savez(tmp_path / "bank.npz", x=x, y=y, domain=np.array(["a", "b", "c"])[np.arange(120) % 3])
+    return tmp_path
+
+
+def train(bank, *words):
+    flags = ["train", "--dataset", "bank", "--data-dir", str(bank), "--output", str(bank / "runs")]
+    return main([*flags, *words])
+
+
+def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys):
+    words = ["--algorithm", "hgp", "--test-domains", "b", "--steps", "11", "--restarts", "2"]
+    assert train(bank, *words, "alpha=0", "beta=1", "lr=0.1") == 0
+    captured = capsys.readouterr()
+    assert "train:\n- a\n- c\ntest:\n- b\n" in captured.out
+    rows = [line.split("|")[1:3] for line in captured.out.splitlines() if line.startswith("| ")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["domain", "role"], ["a", "train"], ["b", "test"], ["c", "train"],
+    ]  # fmt: skip
+    assert "HGP #1" in captured.err
+    assert "validation 100.0 %" in captured.err  # the classes are six deviations apart
+    found = sorted((bank / "runs").glob("*/results.jsonl"))
+    assert len(found) == 2
+    record = json.loads(found[0].read_text().splitlines()[-1])
+    assert record["args"]["algorithm"] == "HGP"
+    assert record["hparams"]["penalty_alpha"] == 0
+    assert all((path.parent / "done").exists() for path in found)
+    assert all((path.parent / "model.pt").exists() for path in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--test-domains", "d"], "Unknown domain of bank 'd'. Expected one of: 'a', 'b', 'c'"),
+        (["--test-domains", "3"], "Unknown domain of bank '3'"),
+        (["--test-domains", "0,1,2"], "Expected test domains of bank that leave one or more"),
+        ([], "Expected --test-domains for the data set 'bank', got none"),
+        (["--test-domains", "0", "hiden=3"], "Did you mean 'hidden'?"),
+        (["--test-domains", "0", "--algorithm", "hpg"], "Did you mean 'hgp'?"),
+    ],
+)
+def test_what_is_wrong_is_named(bank, capsys, words, text):
+    assert train(bank, "--steps", "2", *words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_name_without_a_folder_is_looked_up_in_the_catalogue(capsys):
+    assert main(["train", "--dataset", "PAC"]) == 2
+    assert "Did you mean 'PACS'?" in capsys.readouterr().err
+    assert main(["train", "--dataset", "PACS"]) == 2
+    assert "Expected --data-dir, --test-domains, --output" in capsys.readouterr().err
