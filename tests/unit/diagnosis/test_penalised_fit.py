@@ -15,7 +15,7 @@ from hessalign.diagnosis.penalised_fit import (
     fix_features,
     penalised_fit,
 )
-from hessalign.transfer import fit_head
+from hessalign.transfer import fit_aligned_head, fit_head
 
 
 def problem(loss, *, bias=True):
@@ -83,6 +83,13 @@ def test_a_stronger_penalty_aligns_more():
         assert fit.risk > plain.risk
         before = after
     assert sum(before) < 0.3 * sum(dispersions(data, plain.parameters))
+
+
+def test_an_aligned_fit_is_the_one_the_general_function_finds():
+    z, y, domain, data, _ = problem("cross_entropy", bias=False)
+    found = penalised_fit(data, 0.1, Weights(0.5, 0.5))
+    wanted = fit_aligned_head(z, y, domain, alpha=0.5, beta=0.5, l2=0.1, bias=False)
+    torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-4, rtol=0)
 
 
 def test_one_domain_has_no_dispersion():

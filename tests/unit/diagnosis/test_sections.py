@@ -122,7 +122,7 @@ def test_aligning_helps_where_a_spurious_feature_turns_around(found):
     target = by_domain[3]
     assert target.plain < 0.6
     assert target.plain < target.others[0] < target.others[1] < target.others[2]
-    assert target.others[2] > 0.65
+    assert target.others[2] > target.plain + 0.15
     assert target.aligned == target.others[STRENGTHS.index(target.strength)]
     assert target.strength in STRENGTHS
 

