@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hessalign._files import write_atomically
-from hessalign.cli.attack import NAMES
+from hessalign.cli.attack import domain_titles
 from hessalign.data import DomainDataset, read_dataset
 from hessalign.diagnosis import Diagnosis, diagnose
+from hessalign.diagnosis.draw import TOTAL
 from hessalign.report.diagnosis_json import render_diagnosis_json
 from hessalign.report.diagnosis_page import render_diagnosis_page
 from hessalign.report.diagnosis_text import render_diagnosis_text
 from hessalign.report.progress import StageProgress
-from hessalign.training.colored_mnist import LOSS, head_inputs, load_run
+from hessalign.training.trained_head import load_trained_head
 
-RUN_FILES: Final = ("config.json", "done.json", "records.jsonl", "model.pt")
+RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
 """What makes a folder that of a run."""
-
-EVERYTHING: Final = 1 << 40
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,7 +68,10 @@ def run(options: argparse.Namespace) -> None:
     for file in (options.html, options.json):
         if file is not None and not file.parent.is_dir():
             raise FileNotFoundError(f"Expected a folder to write to, found none at {file.parent}.")
-    arguments = _run_inputs(options.path) if _is_run(options.path) else _inputs(options.path)
+    if _is_run(options.path):
+        arguments = _run_inputs(options.path, options.samples or TOTAL, options.seed)
+    else:
+        arguments = _inputs(options.path)
     if options.as_is:
         arguments["scale"] = False
     found = diagnose(
@@ -102,23 +104,18 @@ def _is_run(path: Path) -> bool:
     return any((path / name).exists() for name in RUN_FILES) or not any(path.iterdir())
 
 
-def _run_inputs(folder: Path) -> dict[str, Any]:
-    """Features, labels, domains and the head of a Colored MNIST run."""
-    trained = load_run(folder)
-    head = trained.network.head
-    if not isinstance(head, nn.Linear):
-        raise ValueError(f"Expected a run with a linear head, got {type(head).__name__}.")
-    z, y, domain = head_inputs(trained, EVERYTHING, 0)
+def _run_inputs(folder: Path, samples: int, seed: int) -> dict[str, Any]:
+    """Features, labels, domains and the head of a run."""
+    trained = load_trained_head(folder, samples, seed)
     return {
-        "z": z,
-        "y": y.long(),
-        "domain": domain,
-        "head": head,
-        "trained_on": (0, 1),
-        "loss": LOSS,
-        "name": f"{trained.config.algorithm}, seed {trained.config.seed}",
-        "domain_names": NAMES,
-        "class_names": ("0", "1"),
+        "z": trained.z,
+        "y": trained.y.long(),
+        "domain": trained.domain,
+        "head": trained.head,
+        "trained_on": trained.sources,
+        "loss": trained.loss,
+        "name": f"{trained.algorithm}, seed {trained.seed}",
+        "domain_names": domain_titles(trained),
     }
 
 
