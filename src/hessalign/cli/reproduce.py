@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._files import write_atomically
+from hessalign.cli import reproduce_sweeps
 from hessalign.report.progress import RunsProgress
 from hessalign.report.tables import markdown_table
-from hessalign.reproduce import EXPERIMENTS, Options, reproduce
+from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
 from hessalign.reproduce.catalogue import find_experiment
 from hessalign.training.configuration import parse_words
 
 LIST: Final = "list"
 ALL: Final = "all-cmnist"
 DEFAULT_RESTARTS: Final = 10
+DEFAULT_CACHE: Final = Path("outputs/runs")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,20 +36,16 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "command continues when it is given again.",
     )
     add = parser.add_argument
-    add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of everything")
-    add("--restarts", type=int, default=DEFAULT_RESTARTS, metavar="N", help="runs of each method")
-    add("--seed", type=int, default=0, help="of the first restart")
-    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes at once")
+    add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of them")
+    add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
     add("--output", type=Path, default=Path("results"), metavar="DIR", help="where results go")
-    add(
-        "--cache",
-        type=Path,
-        default=Path("outputs/runs"),
-        metavar="DIR",
-        help="where runs are kept",
-    )
     add("--finished", action="store_true", help="train nothing: report on the runs that are there")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
+    group = parser.add_argument_group("Colored MNIST").add_argument
+    group("--restarts", type=int, metavar="N", help=f"runs of each method ({DEFAULT_RESTARTS})")
+    group("--seed", type=int, help="of the first restart (0)")
+    group("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({DEFAULT_CACHE})")
+    reproduce_sweeps.add_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -58,18 +56,29 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
     """
     if options.name == LIST:
-        rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
-        rows.append([ALL, "one page of everything"])
+        every = (*EXPERIMENTS.values(), *SWEEP_EXPERIMENTS.values())
+        rows = [[each.name, each.title] for each in every]
+        rows.append([ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return
     names = list(EXPERIMENTS) if options.name == ALL else [find_experiment(options.name).name]
-    settings = Options(options.restarts, options.seed, options.jobs, parse_words(options.entries))
+    if options.name in SWEEP_EXPERIMENTS:
+        reproduce_sweeps.run(options)
+        return
+    reproduce_sweeps.refuse_flags(options, reproduce_sweeps.FLAGS, list(SWEEP_EXPERIMENTS))
+    options.restarts = DEFAULT_RESTARTS if options.restarts is None else options.restarts
+    settings = Options(
+        options.restarts,
+        options.seed or 0,
+        (os.cpu_count() or 1) if options.jobs is None else options.jobs,
+        parse_words(options.entries),
+    )
     pages = []
     for name in names:
         page = reproduce(
             EXPERIMENTS[name],
             settings,
-            options.cache,
+            options.cache or DEFAULT_CACHE,
             options.output,
             describe_command(name, options),
             None
