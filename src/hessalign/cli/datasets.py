@@ -135,7 +135,7 @@ def run_prepare(options: argparse.Namespace) -> None:
         options: The parsed command line.
     """
     data, _ = _read(options)
-    folder = options.cache or cache_folder(options.path, options.size)
+    folder = options.cache or cache_folder(data.root or options.path, options.size)
     prepare_images(
         data,
         folder,

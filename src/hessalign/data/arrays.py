@@ -72,7 +72,7 @@ def read_arrays(path: Path) -> DomainDataset:
         DomainSamples(name, x[domain == index], labels[domain == index])
         for index, name in enumerate(names)
     )
-    return DomainDataset(path.stem, classes, domains)
+    return DomainDataset(path.stem, classes, domains, root=path)
 
 
 def _read_npz(path: Path) -> dict[str, Array]:

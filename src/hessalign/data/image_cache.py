@@ -121,12 +121,17 @@ class ImageReader:
         self.data = data
         self.size = size
         self.cached = parts is not None
+        self._parts = parts
         self._allow_truncated = allow_truncated
         self._maps: list[list[np.ndarray]] = []
         self._sizes: list[np.ndarray] = []
         for domain in parts or ():
             self._maps.append([np.memmap(p.pixels, np.uint8, "r", shape=p.shape) for p in domain])
             self._sizes.append(np.concatenate([_description(p)["sizes"] for p in domain]))
+
+    def __reduce__(self) -> tuple[type[ImageReader], tuple[object, ...]]:
+        """Another process maps the files again: what is mapped is not copied."""
+        return ImageReader, (self.data, self.size, self._parts, self._allow_truncated)
 
     def read(self, domain: int, indices: Sequence[int] | np.ndarray) -> ImageBatch:
         """Some images of a domain.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -79,7 +80,7 @@ def read_image_folder(
                 "domain."
             )
         rows += found
-    return group_samples(name, rows, domains)
+    return dataclasses.replace(group_samples(name, rows, domains), root=root)
 
 
 def find_root(folder: Path, preset: ImageFolderPreset) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,7 +60,7 @@ def read_manifest(path: Path) -> DomainDataset:
             f"{path} lists files that do not exist: {', '.join(missing[:_SHOWN])}{more}. Paths are "
             f"relative to {path.parent}."
         )
-    return group_samples(path.stem, sorted(rows))
+    return dataclasses.replace(group_samples(path.stem, sorted(rows)), root=path)
 
 
 def _row(manifest: Path, number: int, entry: Mapping[str, object]) -> tuple[str, str, Path]:

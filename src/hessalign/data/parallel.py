@@ -44,7 +44,7 @@ def completed(
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, start_worker) as pool:
         futures = [pool.submit(function, job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -54,7 +54,7 @@ def completed(
             raise
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
     """One thread; Ctrl-C is the parent's business; and no worker outlives a parent that died."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

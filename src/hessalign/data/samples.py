@@ -75,6 +75,7 @@ class DomainDataset:
         name: What tables and messages call it.
         classes: The names of the classes; a label is an index into them.
         domains: The domains in their order, which numbers them.
+        root: The folder or file that it was read from; None if it was made.
 
     Example:
         >>> photo = DomainSamples("photo", torch.zeros(2, 1), torch.tensor([0, 1]))
@@ -91,6 +92,7 @@ class DomainDataset:
     name: str
     classes: tuple[str, ...]
     domains: tuple[DomainSamples, ...]
+    root: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.domains:

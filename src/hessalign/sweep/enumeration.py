@@ -12,8 +12,8 @@ from hessalign.data.samples import domain_index
 from hessalign.sweep.jobs import list_jobs
 from hessalign.sweep.specification import SweepSpec
 from hessalign.training.configuration import ConfigurationError
-from hessalign.training.domain_run import plan_job
 from hessalign.training.job import Job
+from hessalign.training.job_plan import plan_job
 
 
 def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
@@ -43,7 +43,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
         if len(names) < least:
             purpose = " for leave-one-out" if spec.needs_pairs else ""
             problems.append(
-                f"Expected {least} or more domains in {dataset}{purpose}, found: {', '.join(names)}."
+                f"Expected {least} or more domains in {dataset}{purpose}, found {names}."
             )
         for domain in spec.test_domains.get(dataset, range(len(names))):
             try:

@@ -14,7 +14,13 @@ from hessalign.sweep.execution import Outcome, Task, Work, fail
 
 
 class Launcher(Protocol):
-    """Has tasks done, somewhere."""
+    """Has tasks done, somewhere.
+
+    Attributes:
+        parallel: How many at a time, as far as is known.
+    """
+
+    parallel: int
 
     def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
         """Have tasks done.

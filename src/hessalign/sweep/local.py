@@ -17,6 +17,12 @@ from hessalign.training.interruption import Interruption
 
 POLL_SECONDS: Final = 0.2
 
+_PRELOADED: Final = ("hessalign.training.domain_run", "torch._dynamo")
+"""Imported once, by the server from which workers are forked; it trains nothing, so has one thread.
+
+A worker then starts, or is replaced, in a fraction of a second, and workers share that memory.
+"""
+
 
 @final
 class LocalLauncher:
@@ -33,7 +39,7 @@ class LocalLauncher:
     def __init__(self, jobs: int, retries: Retries | None = None) -> None:
         if jobs < 1:
             raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
-        self.jobs = jobs
+        self.parallel = jobs
         self.retries = retries or Retries()
 
     def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
@@ -53,7 +59,7 @@ class LocalLauncher:
             try:
                 while waiting or busy:
                     interruption.raise_if_requested()
-                    while len(busy) < self.jobs and (task := waiting.next()):
+                    while len(busy) < self.parallel and (task := waiting.next()):
                         worker = idle.pop() if idle else _Worker(work)
                         busy[worker.pipe] = worker
                         worker.give(task)
@@ -83,7 +89,8 @@ class _Worker:
     """A process that does one task at a time, as its parent sees it."""
 
     def __init__(self, work: Work) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
         # The worker begins with Ctrl-C held back, until it can deal with it.

@@ -74,6 +74,7 @@ class RayLauncher:
             )
         self.address = address
         self.jobs = jobs
+        self.parallel = jobs or 1
         self.cpus_per_run = cpus_per_run
         self.gpus_per_run = gpus_per_run
         self.retries = retries or Retries()
@@ -170,7 +171,9 @@ class RayLauncher:
                 f" for a run, found in the cluster: {'; '.join(found) or 'none'}. Ask for fewer "
                 "per run."
             )
-        return QUEUED * room if self.jobs is None else self.jobs
+        self.parallel = room if self.jobs is None else min(room, self.jobs)
+        # A cluster of our own has room for as many as were asked for, and may queue more.
+        return QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
 
 
 def import_ray() -> Any:  # noqa: ANN401 - it has no types of its own

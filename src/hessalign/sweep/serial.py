@@ -13,6 +13,8 @@ from hessalign.training.interruption import Interruption
 class SerialLauncher:
     """One task after the other, in this process, with a single thread."""
 
+    parallel = 1
+
     def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
         """Have tasks done.
 

@@ -13,7 +13,7 @@ from hessalign.algorithms import ALGORITHMS, find_algorithm
 from hessalign.algorithms.search import Preset
 from hessalign.selection import SELECTIONS
 from hessalign.training.configuration import ConfigurationError
-from hessalign.training.domain_run import PRESET, Evaluated
+from hessalign.training.job_plan import PRESET, Evaluated
 
 ALL: Final = "all"
 DEFAULT_PRESET: Final = "domainbed-2022"

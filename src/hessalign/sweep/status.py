@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Final, Literal, final, get_args
 
 from hessalign.sweep.claims import is_claimed
 from hessalign.sweep.execution import DONE, last_error
 from hessalign.training.job import Job
 
 JobState = Literal["done", "running", "failed", "left"]
+STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 
 
 @final

@@ -276,13 +276,13 @@ def make_evaluation(
     Returns:
         The evaluation.
     """
-    labels = [domain.labels for domain in data.domains]
+    measured = {
+        name: (inputs.chunks(domain, rows), data.domains[domain].labels[torch.from_numpy(rows)])
+        for name, (domain, rows) in parts.items()
+        if len(rows)
+    }
 
     def evaluate(network: Network) -> dict[str, float]:
-        return {
-            name: accuracy(network, inputs.chunks(domain, rows), labels[domain][rows])
-            for name, (domain, rows) in parts.items()
-            if len(rows)
-        }
+        return {name: accuracy(network, *each) for name, each in measured.items()}
 
     return evaluate

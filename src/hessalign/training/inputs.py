@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -38,15 +38,16 @@ class Inputs(Protocol):
             The source.
         """
 
-    def chunks(self, domain: int, rows: np.ndarray) -> Iterator[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
         """Some inputs of a domain as evaluation sees them, a few at a time.
 
         Args:
             domain: The number of the domain.
             rows: Which of its samples.
 
-        Yields:
-            `EVALUATION_BATCH` inputs, the last time perhaps fewer.
+        Returns:
+            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; to be gone through
+            as often as needed.
         """
 
 
@@ -82,18 +83,18 @@ class TensorInputs:
         y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         return Minibatches(x, y, size, seed)
 
-    def chunks(self, domain: int, rows: np.ndarray) -> Iterator[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
         """Some inputs of a domain, a few at a time.
 
         Args:
             domain: The number of the domain.
             rows: Which of its samples.
 
-        Yields:
-            `EVALUATION_BATCH` inputs, the last time perhaps fewer.
+        Returns:
+            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; gathered once.
         """
-        for part in torch.from_numpy(rows).split(EVALUATION_BATCH):
-            yield self.x[domain][part]
+        gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
+        return list(torch.split(gathered, EVALUATION_BATCH))
 
 
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:

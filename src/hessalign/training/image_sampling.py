@@ -1,0 +1,187 @@
+"""Images on their way to the network: batches to train on, chunks to evaluate or extract.
+
+Batch k of a run is a function of its seed and k alone: which images, and every random change of
+them, come from a generator with the seed `seed_hash(seed, k)`. So batches may be made ahead, by any
+process, and a run that is continued meets the very images it would have met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._seeds import seed_hash
+from hessalign.algorithms import Batch
+from hessalign.data import Augmentation, ImageBatch, ImageError, ImageReader, augment, normalise
+from hessalign.training.batch_workers import BatchWorkers, default_workers
+
+Rows = Sequence[int] | np.ndarray
+"""Samples of a domain, for example a part of its `Split`."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """All that determines the batches of a run; a worker gets a copy."""
+
+    reader: ImageReader
+    rows: Mapping[int, np.ndarray]
+    batch_size: int
+    seed: int
+    augmentation: Augmentation | None
+
+    def __call__(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of a batch."""
+        generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
+        batches, labels = [], []
+        for domain, rows in self.rows.items():
+            drawn = torch.randint(len(rows), (self.batch_size,), generator=generator).numpy()
+            batches.append(_read(self.reader, domain, rows[drawn]))
+            labels.append(self.reader.data.domains[domain].labels[rows[drawn]])
+        pixels = torch.cat([batch.pixels for batch in batches])
+        sizes = torch.cat([batch.original_sizes for batch in batches])
+        return _floats(pixels, sizes, generator, self.augmentation), torch.cat(labels)
+
+
+@final
+class ImageMinibatches:
+    """Images drawn with replacement, the same number from every domain: a `Sampler`.
+
+    Worker processes, one pool for all domains, make batches ahead of the training step; `close`, or
+    leaving a `with` block, ends them.
+
+    Args:
+        reader: The images, see `open_images`.
+        rows: For each training domain, by its number, the samples to train on.
+        batch_size: Images per domain and step.
+        seed: Determines which images are drawn and how they change.
+        augmentation: How they change; None for not at all.
+        workers: How many processes make batches; 0: this one; None: what suits the machine.
+
+    Raises:
+        ValueError: If there is no domain, a domain has no rows, or a number is out of range.
+
+    Example:
+        ```python
+        rows = {0: split_domain(len(data.domains[0]), trial_seed, 0).inner, ...}
+        with ImageMinibatches(reader, rows, 32, seed, Augmentation()) as sampler:
+            train(algorithm, sampler, evaluate, config, generator)
+        ```
+    """
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        rows: Mapping[int, Rows],
+        batch_size: int,
+        seed: int,
+        augmentation: Augmentation | None,
+        workers: int | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"Expected a batch size of 1 or more, got {batch_size}.")
+        workers = default_workers() if workers is None else workers
+        if workers < 0:
+            raise ValueError(f"Expected 0 or more workers, got {workers}.")
+        if not rows:
+            raise ValueError("Expected one or more training domains, got none.")
+        for domain, chosen in rows.items():
+            if len(chosen) == 0:
+                name = reader.data.domains[domain].name
+                raise ValueError(f"Expected images to train on in every domain, {name!r} has none.")
+        arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
+        self._make = _Recipe(reader, arrays, batch_size, seed, augmentation)
+        self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
+        size = reader.size if augmentation is None else augmentation.size
+        x = torch.empty(len(self._domain), 3, size, size, device="meta")
+        y = torch.empty_like(self._domain, device="meta")
+        self._pool = BatchWorkers(self._make, x, y, workers) if workers > 0 else None
+        self._step = 0
+
+    def draw(self) -> Batch:
+        """The next batch, one forward pass for all domains."""
+        x, y = self._make(self._step) if self._pool is None else self._pool.get(self._step)
+        self._step += 1
+        return Batch(x, y, self._domain)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """How many batches were drawn."""
+        return {"step": torch.tensor(self._step)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a position.
+
+        Args:
+            state: What `state_dict` gave.
+        """
+        self._step = int(state["step"])
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> ImageMinibatches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def image_chunks(
+    reader: ImageReader,
+    domain: int,
+    rows: Rows,
+    *,
+    size: int = 64,
+    augmentation: Augmentation | None = None,
+    seed: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images of a domain, a few at a time, as an evaluation sees them.
+
+    Args:
+        reader: The images, see `open_images`.
+        domain: The number of the domain.
+        rows: Which of its samples, in this order.
+        size: How many at a time; the last chunk may have fewer.
+        augmentation: Random changes, where `is_augmented` says so; None for none.
+        seed: Determines them, together with the domain and the place of the chunk.
+
+    Yields:
+        Normalised images and their labels.
+
+    Raises:
+        ValueError: If the size is not positive.
+    """
+    if size < 1:
+        raise ValueError(f"Expected chunks of 1 or more images, got {size}.")
+    chosen = np.asarray(rows, np.int64)
+    for first in range(0, len(chosen), size):
+        part = chosen[first : first + size]
+        batch = _read(reader, domain, part)
+        generator = torch.Generator().manual_seed(seed_hash(seed, domain, first))
+        x = _floats(batch.pixels, batch.original_sizes, generator, augmentation)
+        yield x, reader.data.domains[domain].labels[part]
+
+
+def _read(reader: ImageReader, domain: int, rows: np.ndarray) -> ImageBatch:
+    try:
+        return reader.read(domain, rows)
+    except ImageError as error:
+        raise ValueError(
+            f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
+            "prepare` meets them before training does."
+        ) from error
+
+
+def _floats(
+    pixels: Tensor, sizes: Tensor, generator: torch.Generator, augmentation: Augmentation | None
+) -> Tensor:
+    if augmentation is None:
+        return normalise(pixels)
+    return augment(pixels, generator, augmentation, sizes)
