@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
     """
     if options.name == LIST:
-        every = (*EXPERIMENTS.values(), *SWEEP_EXPERIMENTS.values())
-        rows = [[each.name, each.title] for each in every]
+        rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
+        rows += [[each.name, each.title] for each in SWEEP_EXPERIMENTS.values()]
         rows.append([ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return

@@ -207,8 +207,8 @@ def _clear_differences(rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"On average {', '.join(clear) if clear else 'no method'} "
         f"{'differ' if len(clear) > 1 else 'differs'} from ERM by more than "
-        f"{clear_errors(trials):.1f} standard errors, which chance exceeds in {LEVEL:.0%} of "
-        f"comparisons with {trials} trials; there are {len(found)} comparisons here."
+        f"{clear_errors(trials):.1f} standard errors, which chance exceeds in {100 * LEVEL:.0f} % "
+        f"of comparisons with {trials} trials ({len(found)} made here)."
     )
 
 
