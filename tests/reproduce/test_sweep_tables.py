@@ -212,6 +212,7 @@ def test_folders_are_known_by_their_runs(tmp_path):
     assert heads("b") == [("hidden", "b")]
     assert heads("b", "a") == [("linear", "a"), ("hidden", "b")]
     assert heads("a") == [("linear", "a")]
+    assert heads("mine-hidden") == [("hidden", "mine-hidden")]
     with pytest.raises(ValueError, match=r"Expected a folder for each of: linear head, hidden"):
         heads("a", "b", "c")
     (tmp_path / "c" / job.folder).mkdir(parents=True)

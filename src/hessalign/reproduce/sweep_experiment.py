@@ -156,8 +156,9 @@ def sweep_folders(
     """Which folder holds the sweep of which head.
 
     Args:
-        options: How to reproduce. Folders it names that have runs are known by them; the others are
-            for the heads that are left, in their order. Heads without a folder are left out.
+        options: How to reproduce. Folders it names that have runs are known by them, others by a
+            name that ends in that of a head; the rest is for the heads that are left, in their
+            order. Heads without a folder are left out.
         specs: The sweep of each head.
 
     Returns:
@@ -196,7 +197,7 @@ def _head_of(folder: Path, specs: Mapping[Head, SweepSpec]) -> Head | None:
         jobs = sweep_jobs(spec, without_data=True)
         if any((folder / job.folder).is_dir() for job in jobs):
             return head
-    return None
+    return next((head for head in specs if head.name and folder.name.endswith(head.name)), None)
 
 
 def default_folder(scale: Scale, head: Head) -> Path:
