@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -21,6 +22,14 @@ settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "l
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked():
+    """No shape checks, which would take most of the time; the other tests have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -3,7 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Replace a file all at once when the block ends without an error.
+
+    Args:
+        path: The file; its folder exists.
+
+    Yields:
+        Where to write what it is to hold.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -13,17 +37,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         path: The file; its folder exists.
         content: What it is to hold.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    with atomic_file(path) as partial:
+        partial.write_bytes(content)
 
 
 def _sync_folder(folder: Path) -> None:

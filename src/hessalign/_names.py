@@ -15,23 +15,27 @@ class UnknownNameError(ValueError):
         what: What the name should have been, for example "algorithm".
         name: What was given.
         valid: The names that would have been accepted.
+        summary: What they are in words, where there are too many to list.
 
     Example:
         >>> print(UnknownNameError("norm", "frob", ["fro", "spectral"]))
         Unknown norm 'frob'. Expected one of: 'fro', 'spectral'. Did you mean 'fro'?
     """
 
-    def __init__(self, what: str, name: object, valid: Iterable[object]) -> None:
+    def __init__(
+        self, what: str, name: object, valid: Iterable[object], summary: str | None = None
+    ) -> None:
         names = list(valid)
-        message = f"Unknown {what} {name!r}. Expected one of: {', '.join(map(repr, names))}."
+        expected = summary or f"one of: {', '.join(map(repr, names))}"
+        message = f"Unknown {what} {name!r}. Expected {expected}."
         spelled = {str(valid_name).lower(): valid_name for valid_name in names}
         nearest = get_close_matches(str(name).lower(), spelled, n=1)
         if nearest:
             message += f" Did you mean {spelled[nearest[0]]!r}?"
         super().__init__(message)
-        self._arguments = (what, name, names)
+        self._arguments = (what, name, names, summary)
 
-    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, object, list[object]]]:
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[object, ...]]:
         return UnknownNameError, self._arguments
 
 

@@ -48,7 +48,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl "
         "with path, class and domain) or arrays (.npz or .safetensors with x, y and domain).",
     )
-    _add_source(check)
+    add_source(check)
+    _add_workers(check)
     check.add_argument("--all", action="store_true", help="show all findings")
     check.set_defaults(run=run_check)
 
@@ -58,7 +59,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         description="What is stored are the evaluation images of the protocol; training crops are "
         "taken from them.",
     )
-    _add_source(prepare)
+    add_source(prepare)
+    _add_workers(prepare)
     add = prepare.add_argument
     add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
     add("--cache", type=Path, metavar="DIR", help="where to keep it (default: beside PATH)")
@@ -66,13 +68,23 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     prepare.set_defaults(run=run_prepare)
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a data set.
+
+    Args:
+        parser: The command's parser.
+    """
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the data set")
     add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
     add("--exclude", type=Path, metavar="FILE", help="list of images to leave out, one per line")
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
     workers = os.cpu_count() or 1
-    add("--workers", type=int, default=workers, metavar="N", help="processes (default: all cores)")
+    parser.add_argument(
+        "--workers", type=int, default=workers, metavar="N", help="processes (default: all cores)"
+    )
 
 
 def run_list(options: argparse.Namespace) -> None:
@@ -111,7 +123,7 @@ def run_check(options: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if something should be mended.
     """
-    data, preset = _read(options)
+    data, preset = read_source(options)
     sys.stdout.write(counts_table(data, preset) + "\n\n")
     progress = CountProgress("checking", "images", sys.stderr)
     findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
@@ -134,7 +146,7 @@ def run_prepare(options: argparse.Namespace) -> None:
     Args:
         options: The parsed command line.
     """
-    data, _ = _read(options)
+    data, _ = read_source(options)
     folder = options.cache or cache_folder(data.root or options.path, options.size)
     prepare_images(
         data,
@@ -199,7 +211,15 @@ def summarise(findings: Sequence[Finding], shown: int) -> list[str]:
     return lines
 
 
-def _read(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:
+def read_source(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:
+    """The data set that a command was given.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The data set, and what it should hold if it is a benchmark.
+    """
     exclude = [] if options.exclude is None else read_exclusions(options.exclude)
     name = options.preset or (matching_preset(options.path) if options.path.is_dir() else None)
     return read_dataset(options.path, name, exclude), PRESETS.get(name or "")

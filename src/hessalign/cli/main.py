@@ -8,10 +8,20 @@ from collections.abc import Sequence
 
 from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, attack, collect, datasets, demo, reproduce, sweep, train
+from hessalign.cli import (
+    algorithms,
+    attack,
+    collect,
+    datasets,
+    demo,
+    features,
+    reproduce,
+    sweep,
+    train,
+)
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, sweep, collect, attack, datasets, algorithms)
+VERBS = (demo, train, reproduce, sweep, collect, attack, features, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -27,6 +27,7 @@ from typing import Final, Literal, final
 import torch
 from torch import Tensor
 
+from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Bool, Float, Int
 from hessalign.data.colour import (
     grey_values,
@@ -36,8 +37,6 @@ from hessalign.data.colour import (
     with_saturation,
 )
 
-IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
-IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
 

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,7 +24,8 @@ def completed(
     An error ends it all: jobs that have not begun are not done.
 
     Args:
-        function: What to do; with several workers, a function of a module.
+        function: What to do. With several workers it is copied to each of them once, so it may be
+            an object that carries much; functions inside functions cannot be copied.
         jobs: What to do it to.
         workers: How many processes; with one, everything happens in this one.
 
@@ -44,14 +45,29 @@ def completed(
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, start_worker) as pool:
-        futures = [pool.submit(function, job) for job in jobs]
+    with ProcessPoolExecutor(
+        min(workers, len(jobs)), context, _receive, initargs=(function,)
+    ) as pool:
+        futures = [pool.submit(_call, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+_received: list[Callable[[Any], Any]] = []
+"""What this process, a worker, is there for."""
+
+
+def _receive(function: Callable[[Any], Any]) -> None:
+    start_worker()
+    _received.append(function)
+
+
+def _call(job: Any) -> Any:  # noqa: ANN401
+    return _received[0](job)
 
 
 def start_worker() -> None:

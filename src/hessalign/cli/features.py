@@ -1,0 +1,90 @@
+"""`hessalign features`: what a backbone makes of a data set, kept as a data set of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from hessalign.cli.datasets import add_source, read_source
+from hessalign.cli.train import warn
+from hessalign.data import cache_folder
+from hessalign.report.progress import CountProgress
+from hessalign.training.feature_bank import bank_path, read_description
+from hessalign.training.feature_extraction import BankSpec, extract_features
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser("features", help="turn images into a bank of features")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    extract = actions.add_parser(
+        "extract",
+        help="run a backbone over all images, once; run it again to continue",
+        description="Example: hessalign features extract data/PACS --backbone resnet50 --weights "
+        "imagenet. The bank, PACS@resnet50.safetensors, is a data set that every algorithm takes.",
+    )
+    add_source(extract)
+    add = extract.add_argument
+    add(
+        "--backbone",
+        required=True,
+        help="a model of torchvision or timm (timm:NAME), or MODULE:CALLABLE for your own",
+    )
+    add("--weights", help="imagenet, or a file; without it those that the backbone brings")
+    add("--name", help="what the bank calls the backbone (default: its name)")
+    add("--output", type=Path, metavar="BANK", help="default: DATA@BACKBONE.safetensors; or .npz")
+    add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
+    add("--cache", type=Path, metavar="DIR", help="cache of the images (default: beside PATH)")
+    add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
+    jobs = os.cpu_count() or 1
+    add("--jobs", type=int, default=jobs, metavar="N", help="processes (default: all cores)")
+    extract.set_defaults(run=run_extract)
+
+    show = actions.add_parser("show", help="what a bank was made with")
+    show.add_argument("bank", type=Path, metavar="BANK", help="the bank")
+    show.set_defaults(run=run_show)
+
+
+def run_extract(options: argparse.Namespace) -> None:
+    """Make a feature bank.
+
+    Args:
+        options: The parsed command line.
+    """
+    data, _ = read_source(options)
+    spec = BankSpec(options.backbone, options.weights, options.size, options.allow_truncated)
+    bank = extract_features(
+        data,
+        spec,
+        options.output or bank_path(data.name, options.name or options.backbone),
+        cache=options.cache or cache_folder(data.root or options.path, options.size),
+        jobs=options.jobs,
+        report=CountProgress("extracting", "images", sys.stderr),
+        warn=warn,
+    )
+    sys.stdout.write(f"The features of {len(data):,} images of {data.name} are in {bank}.\n")
+
+
+def run_show(options: argparse.Namespace) -> None:
+    """Say what a bank was made with.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        ValueError: If it does not tell.
+    """
+    description = read_description(options.bank)
+    if not description:
+        raise ValueError(
+            f"Expected a bank made by `hessalign features extract`, got {options.bank}, which does "
+            "not tell what it was made with."
+        )
+    sys.stdout.write(json.dumps(description, indent=2) + "\n")

@@ -1,0 +1,294 @@
+"""Weights of backbones: where their files are, whether they are intact, whether they fit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import socket
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._names import UnknownNameError
+
+FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
+"""The environment variable that names a folder of weights."""
+
+IMAGENET: Final = "imagenet"
+"""The name of the weights that most people mean."""
+
+SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")
+"""How files of weights are called."""
+
+SECONDS: Final = 30.0
+"""How long a server that gives weights may stay silent."""
+
+SHOWN: Final = 3
+"""How many entries of each kind an error names."""
+
+
+@final
+class WeightsError(ValueError):
+    """Weights that cannot be had, read or used."""
+
+
+def weights_folders() -> list[Path]:
+    """Where files of weights are looked for.
+
+    Returns:
+        The folder of `$HESSALIGN_WEIGHTS`, if it is set, and the one torch keeps downloads in.
+    """
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    return [
+        *([Path(chosen).expanduser()] if chosen else []),
+        Path(torch.hub.get_dir(), "checkpoints"),
+    ]
+
+
+def named_file(weights: str, names: Iterable[str]) -> Path:
+    """The file that a user named.
+
+    Args:
+        weights: What the user named.
+        names: Names of weights that would have been accepted.
+
+    Returns:
+        Its path.
+
+    Raises:
+        UnknownNameError: If it is neither a file nor called as one.
+    """
+    path = Path(weights).expanduser()
+    if path.is_file() or path.suffix in SUFFIXES:
+        return path
+    valid = [*dict.fromkeys([IMAGENET, *names]), "FILE"] if names else ["FILE"]
+    raise UnknownNameError("weights", weights, valid)
+
+
+def find_file(names: Sequence[str]) -> Path | None:
+    """A file of weights that is here already.
+
+    Args:
+        names: What it may be called.
+
+    Returns:
+        The first that is there, or None.
+    """
+    places = [folder / name for folder in weights_folders() for name in names]
+    return next((place for place in places if place.is_file()), None)
+
+
+def fetch_file(url: str) -> Path:
+    """The file behind an address, downloaded unless it is here already, and checked.
+
+    torch's model files carry the first eight digits of their SHA-256 sum in their names.
+
+    Args:
+        url: The address; its last part is the file's name.
+
+    Returns:
+        The file.
+
+    Raises:
+        WeightsError: If it is damaged, or not here and cannot be downloaded.
+    """
+    name = url.rsplit("/", 1)[-1]
+    found = find_file([name])
+    expected = re.search(r"-([0-9a-f]{8,})\.", name)
+    if found is not None:
+        digest = file_digest(found)
+        if expected is not None and not digest.startswith(expected[1]):
+            raise WeightsError(
+                f"Expected a SHA-256 sum that begins with {expected[1]} for the weights {found}, "
+                f"got {digest[:8]}: the file is damaged. Replace it by {url}."
+            )
+        return found
+    target = weights_folders()[0] / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _impatient():
+            torch.hub.download_url_to_file(
+                url, str(target), expected[1] if expected else None, progress=False
+            )
+    except (OSError, URLError, RuntimeError) as error:
+        raise WeightsError(missing_message(name, url, error)) from error
+    return target
+
+
+def missing_message(name: str, url: str, error: Exception) -> str:
+    """What to do about weights that cannot be fetched.
+
+    Args:
+        name: What the file should be called.
+        url: Where it is on the internet.
+        error: Why it could not be downloaded.
+
+    Returns:
+        An error's text.
+    """
+    reason = str(error).rstrip(".") or type(error).__name__
+    return (
+        f"Cannot fetch the weights {name}: {reason}. Download {url} on "
+        f"a machine that can, and put it here as {weights_folders()[0] / name}; or put it into any "
+        f"folder and set {FOLDER_VARIABLE} to that folder."
+    )
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The entries of a file of weights.
+
+    Args:
+        path: What `torch.save(module.state_dict(), path)` wrote, or a `.safetensors` file. Entries
+            may be inside a dictionary, as "state_dict" or "model", and their names may begin with
+            "module.".
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        WeightsError: If there is no such file, or it holds something else.
+    """
+    if not path.is_file():
+        raise WeightsError(f"Expected a file of weights, found no file {path}.")
+    try:
+        content: object = (
+            _read_safetensors(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        zipfile.BadZipFile,
+    ) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WeightsError(
+            f"Cannot read the weights {path}: {reason} Expected what torch.save makes of a "
+            "state_dict, or a .safetensors file."
+        ) from error
+    for wrapping in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(wrapping), dict):
+            content = content[wrapping]
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        raise WeightsError(
+            f"Expected tensors by name in the weights {path}, found {type(content).__name__}. Save "
+            "module.state_dict() rather than the module."
+        )
+    if content and all(str(name).startswith("module.") for name in content):
+        content = {name.removeprefix("module."): value for name, value in content.items()}
+    return content
+
+
+def load_state(
+    module: nn.Module, state: Mapping[str, Tensor], source: object, ignored: Sequence[str] = ()
+) -> None:
+    """Give a module its weights; all of them, and nothing else.
+
+    Args:
+        module: The module, changed in place.
+        state: Tensors by name.
+        source: Where they come from, for errors.
+        ignored: Names with which entries begin that the module need not have, such as those of the
+            classifier that was taken off.
+
+    Raises:
+        WeightsError: If they are weights of another architecture.
+    """
+    own = module.state_dict()
+    state = {
+        name: value
+        for name, value in state.items()
+        if name in own or not name.startswith(tuple(f"{each}." for each in ignored))
+    }
+    faults = {
+        "missing": [n for n in own if n not in state and not n.endswith("num_batches_tracked")],
+        "unexpected": [name for name in state if name not in own],
+        "of another shape": [
+            f"{name} ({_shape(state[name])} instead of {_shape(own[name])})"
+            for name in own
+            if name in state and state[name].shape != own[name].shape
+        ],
+    }
+    found = [
+        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
+        for kind, names in faults.items()
+        if names
+    ]
+    if found:
+        raise WeightsError(
+            f"The weights {source} are of another architecture. Of {len(own)} entries "
+            f"{'; '.join(found)}. Choose the backbone that they were trained with."
+        )
+    module.load_state_dict(state, strict=False)
+
+
+def state_digest(module: nn.Module) -> str:
+    """A checksum of all parameters and buffers, wherever they came from.
+
+    Args:
+        module: The module.
+
+    Returns:
+        A SHA-256 sum of names, types and values.
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {_shape(value)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The checksum of a file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its SHA-256 sum.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _shape(value: Tensor) -> str:
+    return "×".join(map(str, value.shape)) or "scalar"
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ImportError(
+            f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
+        ) from error
+    try:
+        content: dict[str, Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{error}.") from error
+    return content
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Give up on servers that do not answer."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
