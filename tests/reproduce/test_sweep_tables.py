@@ -18,7 +18,7 @@ from hessalign.reproduce.method_rows import accuracy_table, make_rows, who_wins
 from hessalign.reproduce.paired import paired_difference
 from hessalign.reproduce.scales import departures, find_banks, find_scale
 from hessalign.reproduce.sweep_experiment import Part, Results
-from hessalign.reproduce.terms import gain_table
+from hessalign.reproduce.terms_report import gain_table
 from hessalign.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.training.job import Job
 
@@ -38,10 +38,10 @@ def data_dir(tmp_path_factory):
     return folder
 
 
-def command(data_dir, where, name, *more, entries=("algorithms=[erm,hgp]", *TINY)):
+def command(data_dir, where, name, *more, head="linear", entries=("algorithms=[erm,hgp]", *TINY)):
     return [
         "reproduce", name, "--scale", "small", "--data-dir", str(data_dir), "--launcher", "serial",
-        "--sweep", str(where / "linear"), "--sweep", str(where / "hidden"),
+        "--sweep", str(where / head),
         "--output", str(where / "results"), *more, *entries,
     ]  # fmt: skip
 
@@ -81,30 +81,27 @@ def test_published_averages_are_those_of_their_rows():
 
 
 def test_leave_one_out_table(swept, capsys):
-    sections = content(swept, "table4")["heads"]
-    assert set(sections) == {"linear head", "hidden layer of 128"}
-    for head, title in (("linear", "linear head"), ("hidden", "hidden layer of 128")):
-        runs = records_by_run(swept / head)
-        assert len(runs) == 2 * 6 * 2 * 2  # algorithms, sets, draws, trials
-        spec = make_specification(read_yaml(swept / head / "sweep.yaml"))
-        assert spec.selections == ("leave-one-out",)
-        assert spec.overrides == ({"hidden": 128} if head == "hidden" else {})
-        rows = {row["algorithm"]: row for row in sections[title]["PACS@tiny"]}
-        assert list(rows) == ["erm", "hgp"]
-        for trial in (0, 1):
-            for t, domain in enumerate("012"):
-                best = (-1.0,)
-                for draw in (0, 1):
-                    for step in range(3):
-                        left_out = []
-                        for v in {0, 1, 2} - {t}:
-                            pair = runs["PACS@tiny", "HGP", tuple(sorted((t, v))), trial, draw]
-                            left_out.append(pair[step][f"env{v}_in_acc"])
-                        record = runs["PACS@tiny", "HGP", (t,), trial, draw][step]
-                        # Of equals the later draw, and in it the earlier step.
-                        best = max(best, (np.mean(left_out), draw, -step, record[f"env{t}_in_acc"]))
-                expected = pytest.approx(100 * best[-1])
-                assert rows["hgp"]["accuracy"][domain][str(trial)] == expected
+    (section,) = content(swept, "table4")["heads"].values()
+    runs = records_by_run(swept / "linear")
+    assert len(runs) == 2 * 6 * 2 * 2  # algorithms, sets, draws, trials
+    spec = make_specification(read_yaml(swept / "linear" / "sweep.yaml"))
+    assert spec.selections == ("leave-one-out",)
+    rows = {row["algorithm"]: row for row in section["PACS@tiny"]}
+    assert list(rows) == ["erm", "hgp"]
+    for trial in (0, 1):
+        for t, domain in enumerate("012"):
+            best = (-1.0,)
+            for draw in (0, 1):
+                for step in range(3):
+                    left_out = []
+                    for v in {0, 1, 2} - {t}:
+                        pair = runs["PACS@tiny", "HGP", tuple(sorted((t, v))), trial, draw]
+                        left_out.append(pair[step][f"env{v}_in_acc"])
+                    record = runs["PACS@tiny", "HGP", (t,), trial, draw][step]
+                    # Of equals the later draw, and in it the earlier step.
+                    best = max(best, (np.mean(left_out), draw, -step, record[f"env{t}_in_acc"]))
+            expected = pytest.approx(100 * best[-1])
+            assert rows["hgp"]["accuracy"][domain][str(trial)] == expected
     page = (swept / "results" / "table4" / "table4.md").read_text()
     assert "**Not the published protocol:** frozen features of tiny" in page
     assert "2 draws instead of 20; 2 trials instead of 3; 3 steps instead of 5,001" in page
@@ -124,8 +121,8 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
 
     monkeypatch.setattr(carrying_out, "run_jobs", refuse)
     assert main(command(data_dir, swept, "table8")) == 0  # all are done
-    runs = records_by_run(swept / "hidden")
-    section = content(swept, "table8")["heads"]["hidden layer of 128"]["PACS@tiny"]
+    runs = records_by_run(swept / "linear")
+    section = content(swept, "table8")["heads"]["linear head"]["PACS@tiny"]
     (erm,) = [row for row in section if row["algorithm"] == "erm"]
     last = [runs["PACS@tiny", "ERM", (2,), 1, draw][-1] for draw in (1, 0)]
     chosen = max(last, key=lambda record: record["env2_out_acc"])
@@ -136,7 +133,7 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
     assert main(command(data_dir, swept, "table7", "--finished", entries=entries)) == 0
     out = capsys.readouterr().out
     assert (
-        out.count("Not all runs are finished (*, not compared): ERM 12 of 18, HGP 12 of 18.") == 2
+        out.count("Not all runs are finished (*, not compared): ERM 12 of 18, HGP 12 of 18.") == 1
     )
     assert "| ERM *" in out
     assert "is best on average" not in out
@@ -263,19 +260,18 @@ def test_rows_verdicts_and_winner():
     assert "| HGP * " in accuracy_table(again)
 
 
-def test_table6_reuses_the_sweep_and_adds_its_own(swept, data_dir, capsys):
+def test_table6(swept, data_dir, capsys):
     entries = ("algorithms=[erm,full,hutchinson]", "draws=2", "trials=2", "steps=3")
-    words = command(data_dir, swept, "table6", entries=entries)
-    del words[words.index(str(swept / "hidden")) - 1 : words.index(str(swept / "hidden")) + 1]
-    assert main(words) == 0
-    cells = content(swept, "table6")["heads"]["linear head"]
+    assert main(command(data_dir, swept, "table6", head="mine-hidden", entries=entries)) == 0
+    cells = content(swept, "table6")["heads"]["hidden layer of 128"]
+    alphas = []
     for weights, setting, overrides in (
         ("published", "published-hessian", {"alpha": 1e-5, "beta": 0.0}),
         ("searched", "searched-hessian", {"beta": 0.0}),
         ("searched", "searched-gradient", {"alpha": 0.0}),
     ):
-        folder = swept / f"linear-{setting}"
-        assert read_yaml(folder / "sweep.yaml")["overrides"] == overrides
+        folder = swept / f"mine-hidden-{setting}"
+        assert read_yaml(folder / "sweep.yaml")["overrides"] == {"hidden": 128, **overrides}
         terms = setting.partition("-")[2]
         runs = records_by_run(folder)
         draws = (0,) if weights == "published" else (0, 1)
@@ -289,11 +285,16 @@ def test_table6_reuses_the_sweep_and_adds_its_own(swept, data_dir, capsys):
                 for step, record in enumerate(runs["PACS@tiny", "Hutchinson", (2,), trial, draw])
             )  # fmt: skip
             assert cells[weights][terms]["hutchinson"][str(trial)] == pytest.approx(100 * best[-1])
+            if setting == "searched-hessian":
+                chosen = runs["PACS@tiny", "Hutchinson", (2,), trial, best[1]][0]["hparams"]
+                alphas.append(f"α {chosen['penalty_alpha']:.1g}")
     assert set(cells["searched"]["gradient"]) == {"hutchinson"}
     assert {"full", "hutchinson"} <= set(cells["published"]["hessian"])
     page = (swept / "results" / "table6" / "table6.md").read_text()
     assert re.search(r"Hessian and gradient \|.*\| +81\.4 \| not comparable", page)
     assert "1 draws" not in page
+    assert "chosen by training domains (2 draws)" in page
+    assert f"Hutchinson, Hessian only: {'; '.join(alphas)}." in page
 
 
 def test_gains_are_paired():
@@ -317,10 +318,13 @@ def test_gains_are_paired():
 def test_departures_and_banks(tmp_path):
     spec = SweepSpec(("PACS",), ("erm",), preset="hgp-2023")
     assert departures(spec) == ["preset hgp-2023"]
+    spec = SweepSpec(("PACS",), ("erm",), overrides={"lr": 0.1, "alpha": 1.0})
+    assert departures(spec) == ["lr = 0.1"]
     assert departures(SweepSpec(("PACS",), ("erm",), draws=1), draws=1) == []
     for name in ("PACS@a.npz", "VLCS@a.safetensors", "PACS@b.npz", "mine@a.npz", "PACS@c.txt"):
         (tmp_path / name).touch()
     assert find_banks(str(tmp_path), "a") == ("VLCS@a", "PACS@a")
+    assert find_banks(str(tmp_path), "a", ["PACS"]) == ("PACS@a",)
     with pytest.raises(ValueError, match=r"one backbone, found in .* those of a, b\. Choose one"):
         find_banks(str(tmp_path), None)
     with pytest.raises(ValueError, match=r"named DATASET@z.safetensors in .*; found PACS@a, PACS"):

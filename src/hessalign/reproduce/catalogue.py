@@ -23,7 +23,7 @@ from hessalign.reproduce.experiment import Experiment, Method, Options, write_re
 from hessalign.reproduce.figure2 import FIGURE_2
 from hessalign.reproduce.invariance import PROFILE
 from hessalign.reproduce.sweep_experiment import SweepExperiment
-from hessalign.reproduce.terms import TABLE_6_EXPERIMENT
+from hessalign.reproduce.terms_report import TABLE_6_EXPERIMENT
 from hessalign.reproduce.timing import TABLE_5
 from hessalign.training import ColoredMnistConfig, Run, train_colored_mnist, train_many
 

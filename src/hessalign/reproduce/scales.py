@@ -8,7 +8,7 @@ and not comparable with the published numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
@@ -22,6 +22,9 @@ from hessalign.sweep.specification import DEFAULT_PRESET
 
 DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
+
+_OWN: Final = ("backbone", "hidden", "alpha", "beta")
+"""Overrides by which experiments say what they compare; that of the backbone is told apart."""
 
 
 @final
@@ -109,15 +112,18 @@ def find_scale(name: str) -> Scale:
     return SCALES[name]
 
 
-def find_banks(data_dir: str, backbone: str | None) -> tuple[str, ...]:
-    """The feature banks of the paper's data sets in a folder.
+def find_banks(
+    data_dir: str, backbone: str | None, datasets: Sequence[str] = DATASETS
+) -> tuple[str, ...]:
+    """The feature banks of some data sets that are in a folder.
 
     Args:
         data_dir: The folder.
         backbone: Whose features; None if the folder has those of one backbone only.
+        datasets: Names of the data sets.
 
     Returns:
-        Names of the form DATASET@BACKBONE, in the paper's order of data sets.
+        Names of the form DATASET@BACKBONE, in the order of the data sets.
 
     Raises:
         ValueError: If there are none, or it is not clear which are meant.
@@ -125,7 +131,7 @@ def find_banks(data_dir: str, backbone: str | None) -> tuple[str, ...]:
     found = {
         path.stem
         for path in Path(data_dir).glob("*@*")
-        if path.suffix in SUFFIXES and path.stem.partition("@")[0] in DATASETS
+        if path.suffix in SUFFIXES and path.stem.partition("@")[0] in datasets
     }
     backbones = sorted({name.partition("@")[2] for name in found})
     chosen = [each for each in backbones if backbone in (None, each)]
@@ -133,7 +139,7 @@ def find_banks(data_dir: str, backbone: str | None) -> tuple[str, ...]:
         wanted = f"DATASET@{backbone or 'BACKBONE'}{SUFFIXES[-1]}"
         raise ValueError(
             f"Expected feature banks named {wanted} in {data_dir}, with DATASET one of "
-            f"{', '.join(DATASETS)}; found {', '.join(sorted(found)) or 'none'}. Make them with "
+            f"{', '.join(datasets)}; found {', '.join(sorted(found)) or 'none'}. Make them with "
             "`hessalign features extract`, or name their folder with --data-dir."
         )
     if len(chosen) > 1:
@@ -141,7 +147,7 @@ def find_banks(data_dir: str, backbone: str | None) -> tuple[str, ...]:
             f"Expected the features of one backbone, found in {data_dir} those of "
             f"{', '.join(chosen)}. Choose one with --backbone."
         )
-    return tuple(name for each in DATASETS if (name := f"{each}@{chosen[0]}") in found)
+    return tuple(name for each in datasets if (name := f"{each}@{chosen[0]}") in found)
 
 
 def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
@@ -175,6 +181,7 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
     ]
     if spec.preset != DEFAULT_PRESET:
         found.append(f"preset {spec.preset}")
+    found += [f"{name} = {value}" for name, value in spec.overrides.items() if name not in _OWN]
     return found
 
 

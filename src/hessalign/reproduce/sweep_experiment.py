@@ -137,10 +137,7 @@ def head_specs(
         **options.entries,
     }
     if scale.features and "datasets" not in options.entries:
-        present = find_banks(data_dir, options.backbone)
-        values["datasets"] = [
-            name for name in present if name.partition("@")[0] in entries["datasets"]
-        ]
+        values["datasets"] = list(find_banks(data_dir, options.backbone, entries["datasets"]))
     specs = {}
     for head in scale.heads:
         overrides = {**head.overrides, **dict(values.get("overrides") or {})}
