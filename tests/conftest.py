@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -21,6 +22,14 @@ settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "l
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked():
+    """No shape checks, which would take most of the time; the other tests have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
@@ -86,15 +95,19 @@ def outcomes_without_type_checks():
     return run
 
 
-def run_python(script):
-    """What a script prints in an interpreter of its own that finds the same package."""
+def python_environment():
+    """The environment of an interpreter that finds the same package."""
     import hessalign
 
     source = Path(hessalign.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+
+def run_python(script):
+    """What a script prints in an interpreter of its own that finds the same package."""
     result = subprocess.run(
         [sys.executable, "-c", script],
-        env=environment,
+        env=python_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,8 @@ Three lines in a training loop of your own:
     loss = cross_entropy(logits, y) + terms.penalty
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from hessalign._version import __version__ as __version__
 from hessalign.alignment import AlignmentTerms as AlignmentTerms
 from hessalign.alignment import HessianAlignment as HessianAlignment
@@ -18,3 +20,15 @@ from hessalign.curvature import linear_head as linear_head
 from hessalign.transfer import transfer_bound as transfer_bound
 from hessalign.transfer import transfer_measure as transfer_measure
 from hessalign.transfer import worst_case_gap as worst_case_gap
+
+if _TYPE_CHECKING:
+    from hessalign.estimator import AlignedClassifier as AlignedClassifier
+
+
+def __getattr__(name: str) -> object:
+    # scikit-learn, and what it imports, only for those who ask for it.
+    if name == "AlignedClassifier":
+        from hessalign.estimator import AlignedClassifier
+
+        return AlignedClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

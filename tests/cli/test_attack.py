@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,3 +88,25 @@ def test_a_folder_without_a_model_is_named(folder, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"x": 1}')
     assert main(["attack", str(tmp_path)]) == 2
     assert "Expected a Colored MNIST run" in capsys.readouterr().err
+
+
+def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):
+    rng = np.random.RandomState(0)
+    y = rng.randint(3, size=90)
+    x = rng.randn(90, 4)
+    x[:, 0] += y
+    domain = np.array(["a", "b", "c"])[np.arange(90) % 3]
+    np.savez(tmp_path / "bank.npz", x=x, y=y, domain=domain)
+    words = ["--dataset", "bank", "--data-dir", str(tmp_path), "--test-domains", "b"]
+    assert main(["train", *words, "--steps", "3", "--output", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert main(["attack", str(run), "--delta", "0.2", "--samples", "20"]) == 0
+    out = capsys.readouterr().out
+    assert "b (unseen): loss, accuracy" in out
+    found = json.loads((run / "attack" / "attack.json").read_text())
+    assert (found["domains"], found["unseen"]) == (["a", "b", "c"], [1])
+    (attack,) = found["attacks"]
+    assert attack["gap"] == pytest.approx(
+        attack["losses"][attack["pair"][0]] - attack["losses"][attack["pair"][1]]
+    )
+    assert f"{attack['gap']:.3f}" in out

@@ -40,7 +40,7 @@ def test_list_names_every_experiment(capsys):
     for name in (*EXPERIMENTS, "all-cmnist"):
         assert f"| {name} " in out
     assert set(EXPERIMENTS) == {
-        "table2", "table3", "table5", "table9", "table10",
+        "table1", "table2", "table3", "table5", "table9", "table10",
         "figure2", "figure3", "figure4", "figure5", "profile",
     }  # fmt: skip
 

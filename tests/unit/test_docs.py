@@ -1,6 +1,9 @@
 """The documentation: its code runs, its links lead somewhere, its reference is complete."""
 
+import contextlib
+import io
 import re
+import shlex
 import textwrap
 import traceback
 import unicodedata
@@ -12,6 +15,8 @@ from urllib.parse import unquote
 
 import pytest
 import torch
+
+from hessalign.cli.main import parse
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -76,6 +81,31 @@ def run_python(page, text):
         exec(compile("\n" * block.start + code, str(page), "exec"), namespace)
         count += 1
     return count
+
+
+def commands(text):
+    """The words after `hessalign` of every command in the blocks of a page, with their lines."""
+    lines, found = text.splitlines(), []
+    for block in blocks(text):
+        if block.language in {"", "bash", "sh", "console", "text"} and not block.skipped:
+            for number in range(block.start, block.end):
+                match = re.match(r"\s*(?:\$ )?hessalign (.+)", lines[number])
+                if match:
+                    found.append((number + 1, shlex.split(match[1], comments=True)))
+    return found
+
+
+def bad_commands(page, text):
+    """What is wrong with the commands of a page, one sentence each."""
+    problems = []
+    for number, words in commands(text):
+        try:
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                parse(words)
+        except SystemExit:
+            reason = said.getvalue().strip().splitlines()[-1]
+            problems.append(f"{page.name}, line {number}: {reason}")
+    return problems
 
 
 def prose(text):
@@ -158,6 +188,11 @@ def test_links_resolve(page):
     assert broken_links(page, page.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_commands_are_understood(page):
+    assert bad_commands(page, page.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_display_formulas_are_closed(page):
     text = page.read_text(encoding="utf-8")
@@ -170,7 +205,14 @@ def test_display_formulas_are_closed(page):
 
 def test_pages_are_found_and_checked():
     assert {"index.md", "maths.md", "errata.md", "reference.md"} <= {page.name for page in DOCS}
-    for name, least in (("maths.md", 15), ("errata.md", 5), ("index.md", 2)):
+    for name, least in (
+        ("maths.md", 15),
+        ("errata.md", 5),
+        ("index.md", 2),
+        ("quickstart.md", 5),
+        ("your-own-data.md", 5),
+        ("your-own-algorithm.md", 3),
+    ):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         checked = [block for block in blocks(text) if block.language == "python"]
         assert len([block for block in checked if not block.skipped]) >= least
@@ -225,6 +267,18 @@ def test_blocks_that_are_not_to_run(before):
 def test_a_mark_further_up_does_not_skip():
     with pytest.raises(RuntimeError):
         run_python("page.md", page_of(SKIP, "", "```python", "raise RuntimeError", "```"))
+
+
+def test_wrong_commands_are_found():
+    text = page_of("```", "hessalign trai", "hessalign train --stepz 3", "```")
+    wrong = bad_commands(ROOT / "page.md", text)
+    assert [problem.partition(":")[0] for problem in wrong] == [
+        "page.md, line 2",
+        "page.md, line 3",
+    ]
+    good = page_of("```bash", "$ hessalign train --algorithm erm steps=3  # short", "ls", "```")
+    assert commands(good) == [(2, ["train", "--algorithm", "erm", "steps=3"])]
+    assert bad_commands(ROOT / "page.md", good) == []
 
 
 def test_a_block_that_is_never_closed():

@@ -75,10 +75,12 @@ import torch, numpy
 before = set(sys.modules)
 import hessalign
 new = {name.split(".")[0] for name in set(sys.modules) - before}
-print(sorted(new & {"scipy", "matplotlib", "pandas", "timm", "ray", "curvlinops", "backpack"}))
+heavy = {"scipy", "matplotlib", "pandas", "timm", "ray", "sklearn", "curvlinops", "backpack"}
+print(sorted(new & heavy))
 """
 
 PUBLIC = (
+    "AlignedClassifier",
     "AlignmentTerms",
     "HessianAlignment",
     "attribute_distances",

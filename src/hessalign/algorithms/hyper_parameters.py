@@ -33,8 +33,26 @@ class RunHyperParameters:
         options: Those that are options of the algorithm, under our names.
     """
 
-    values: Mapping[str, Value]
-    options: Mapping[str, Value]
+    values: Mapping[str, Value | None]
+    options: Mapping[str, Value | None]
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A value that has to be a number.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"Expected {name} as a number, got {value!r}.")
+        return value
 
 
 def search_space(info: AlgorithmInfo, family: Family) -> SearchSpace:
@@ -59,7 +77,7 @@ def run_hyper_parameters(
     *,
     preset: Preset = "domainbed-2022",
     steps: int = DEFAULT_STEPS,
-    overrides: Mapping[str, Value] | None = None,
+    overrides: Mapping[str, Value | None] | None = None,
     model_keys: tuple[str, ...] = (),
 ) -> RunHyperParameters:
     """Draw the hyper-parameters of a run.
@@ -91,21 +109,24 @@ def run_hyper_parameters(
         (0.1, 10.0, 10.0)
     """
     own = search_space(info, family)
-    drawn = hyper_parameters(
-        common_space(family, info.recorded, preset)
-        | {
-            name: Hyper(getattr(info.config, option), distribution)
-            for option, (name, distribution) in own.items()
-        },
-        hparams_seed,
-        trial_seed,
+    drawn: dict[str, Value | None] = dict(
+        hyper_parameters(
+            common_space(family, info.recorded, preset)
+            | {
+                name: Hyper(getattr(info.config, option), distribution)
+                for option, (name, distribution) in own.items()
+            },
+            hparams_seed,
+            trial_seed,
+        )
     )
     names = {option: name for option, (name, _) in own.items()}
     if family == "features" and ANNEALED in names:
-        drawn[names[ANNEALED]] = round(float(drawn[names[ANNEALED]]) * steps / DEFAULT_STEPS)
+        drawn[names[ANNEALED]] = round(float(drawn[names[ANNEALED]] or 0) * steps / DEFAULT_STEPS)
     fields = [each.name for each in dataclasses.fields(info.config)]
-    options: dict[str, Value] = {}
-    for key, value in (overrides or {}).items():
+    options: dict[str, Value | None] = {}
+    overrides = overrides or {}
+    for key, value in overrides.items():
         if key in drawn:
             drawn[key] = value
         elif key in names:
@@ -118,5 +139,7 @@ def run_hyper_parameters(
             known = [*drawn, *fields, *model_keys]
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, known)
     options |= {option: drawn[name] for option, name in names.items() if drawn[name] is not None}
-    values = {name: value for name, value in drawn.items() if value is not None}
+    values = {
+        name: value for name, value in drawn.items() if value is not None or name in overrides
+    }
     return RunHyperParameters(values, options)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import torch
-from torch import nn
 
 from hessalign._files import write_atomically
 from hessalign._names import check_name
-from hessalign.report.figures import plot_worst_case
+from hessalign.report.attack_figures import plot_worst_case
 from hessalign.report.tables import markdown_table
-from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run
+from hessalign.training.trained_head import TrainedHead, load_trained_head
 from hessalign.transfer import WorstCaseGap, worst_case_gap
 from hessalign.transfer.attack import Mode
 
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 SAMPLES: Final = 2500
-NAMES: Final = ("source 1", "source 2", "target")
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,43 +52,54 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If the number of samples is not positive, or the head is not linear.
+        ValueError: If the number of samples is not positive.
     """
     if options.samples < 1:
         raise ValueError(f"Expected --samples of 1 or more, got {options.samples}.")
     check_name("mode", options.mode, get_args(Mode))
-    trained = load_run(options.folder)
-    head = trained.network.head
-    if not isinstance(head, nn.Linear):
-        raise ValueError(f"Expected a run with a linear head, got {type(head).__name__}.")
-    z, y, domain = head_inputs(trained, options.samples, options.seed)
+    trained = load_trained_head(options.folder, options.samples, options.seed)
     result = worst_case_gap(
-        z,
-        y,
-        domain,
-        head,
+        trained.z,
+        trained.y,
+        trained.domain,
+        trained.head,
         options.delta,
         mode=options.mode,
-        loss=LOSS,
+        loss=trained.loss,
         generator=torch.Generator().manual_seed(options.seed),
     )
     folder = options.output or options.folder / "attack"
     folder.mkdir(parents=True, exist_ok=True)
-    table, data = describe(result), record(trained, result, options)
+    names = domain_titles(trained)
+    table, data = describe(result, names), record(trained, result, options)
     write_atomically(folder / "attack.json", (json.dumps(data, indent=1) + "\n").encode())
     write_atomically(folder / "attack.md", (table + "\n").encode())
     figure = folder / "attack.png"
-    plot_worst_case(
-        result, NAMES, figure, f"{trained.config.algorithm}, seed {trained.config.seed}"
-    )
+    plot_worst_case(result, names, figure, f"{trained.algorithm}, seed {trained.seed}")
     sys.stdout.write(f"{table}\n\nSaved in {folder}\n")
 
 
-def describe(result: WorstCaseGap) -> str:
+def domain_titles(trained: TrainedHead) -> list[str]:
+    """What the domains are called, and which were not trained on where the name does not say so.
+
+    Args:
+        trained: The head.
+
+    Returns:
+        One title per domain.
+    """
+    return [
+        f"{name} (unseen)" if number in trained.targets and name != "target" else name
+        for number, name in enumerate(trained.names)
+    ]
+
+
+def describe(result: WorstCaseGap, names: Sequence[str]) -> str:
     """The attack as a table.
 
     Args:
         result: The attack.
+        names: Of the domains.
 
     Returns:
         Markdown, with what it means above.
@@ -108,13 +118,13 @@ def describe(result: WorstCaseGap) -> str:
         [
             f"{attack.delta:g}",
             f"{attack.gap:.3f}",
-            f"{NAMES[attack.pair[0]]} − {NAMES[attack.pair[1]]}",
+            f"{names[attack.pair[0]]} − {names[attack.pair[1]]}",
             f"{attack.predicted:.3f}",
             *_cells(attack.losses, attack.accuracy),
         ]
         for attack in result.attacks
     ]
-    header = ["δ", "gap", "pair", "predicted", *(f"{name}: loss, accuracy" for name in NAMES)]
+    header = ["δ", "gap", "pair", "predicted", *(f"{name}: loss, accuracy" for name in names)]
     return f"{text}\n\n{markdown_table(header, rows, text_columns=0)}"
 
 
@@ -127,11 +137,13 @@ def _cells(losses: torch.Tensor, accuracy: torch.Tensor | None) -> list[str]:
     ]
 
 
-def record(trained: Run, result: WorstCaseGap, options: argparse.Namespace) -> dict[str, Any]:
+def record(
+    trained: TrainedHead, result: WorstCaseGap, options: argparse.Namespace
+) -> dict[str, Any]:
     """The attack as plain values.
 
     Args:
-        trained: The run.
+        trained: The head.
         result: The attack.
         options: The parsed command line.
 
@@ -139,11 +151,12 @@ def record(trained: Run, result: WorstCaseGap, options: argparse.Namespace) -> d
         What goes into the JSON file.
     """
     return {
-        "algorithm": trained.config.algorithm,
-        "seed": trained.config.seed,
+        "algorithm": trained.algorithm,
+        "seed": trained.seed,
         "mode": result.mode,
         "samples_per_domain": options.samples,
-        "domains": list(NAMES),
+        "domains": list(trained.names),
+        "unseen": list(trained.targets),
         "reach": result.reach,
         "gradient_norm": result.gradient_norm,
         "gap": result.gap,

@@ -8,10 +8,20 @@ from collections.abc import Sequence
 
 from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
-from hessalign.cli import algorithms, attack, collect, datasets, demo, features, reproduce, train
+from hessalign.cli import (
+    algorithms,
+    attack,
+    collect,
+    datasets,
+    demo,
+    features,
+    reproduce,
+    sweep,
+    train,
+)
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, collect, attack, features, datasets, algorithms)
+VERBS = (demo, train, reproduce, sweep, collect, attack, features, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -32,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line whose `key=value` words may stand between and after flags.
+    """Parse a command line whose words, such as `key=value`, may stand between and after flags.
 
     Args:
         arguments: The words after `hessalign`; those of the process if None.
@@ -42,7 +52,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    entries = [word for word in rest if "=" in word and not word.startswith("-")]
+    entries = [word for word in rest if not word.startswith("-")]
     if len(entries) < len(rest) or (entries and "entries" not in options):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if entries:

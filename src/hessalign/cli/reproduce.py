@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._files import write_atomically
-from hessalign.report.progress import RunsProgress
+from hessalign.report.progress import CountProgress, RunsProgress
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce import EXPERIMENTS, Options, reproduce
 from hessalign.reproduce.catalogue import find_experiment
+from hessalign.reproduce.feature_sweep import FeatureSweep
 from hessalign.training.configuration import parse_words
 
 LIST: Final = "list"
 ALL: Final = "all-cmnist"
 DEFAULT_RESTARTS: Final = 10
+DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,6 +49,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="where runs are kept",
     )
     add("--finished", action="store_true", help="train nothing: report on the runs that are there")
+    group = parser.add_argument_group("for table1 and figure2 on a feature bank too")
+    add_one = group.add_argument
+    add_one("--sweep", type=Path, metavar="DIR", help="a finished sweep on the bank")
+    add_one("--data-dir", metavar="DIR", help="where the bank is")
+    add_one("--dataset", default=DEFAULT_BANK, metavar="NAME", help=f"by default {DEFAULT_BANK}")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
     parser.set_defaults(run=run)
 
@@ -63,7 +70,13 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return
     names = list(EXPERIMENTS) if options.name == ALL else [find_experiment(options.name).name]
-    settings = Options(options.restarts, options.seed, options.jobs, parse_words(options.entries))
+    settings = Options(
+        options.restarts,
+        options.seed,
+        options.jobs,
+        parse_words(options.entries),
+        feature_sweep(options),
+    )
     pages = []
     for name in names:
         page = reproduce(
@@ -85,6 +98,36 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(f"One page of everything: {path}\n")
 
 
+def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
+    """The sweep on a feature bank that the command line names.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The sweep, or None if none is named.
+
+    Raises:
+        ValueError: If only the sweep or only its data is named.
+    """
+    if options.sweep is None and options.data_dir is None:
+        return None
+    if options.sweep is None or options.data_dir is None:
+        found, missing = (
+            ("--sweep", "--data-dir") if options.data_dir is None else ("--data-dir", "--sweep")
+        )
+        raise ValueError(f"Expected {missing} beside {found}, got none.")
+    return FeatureSweep(
+        options.dataset,
+        options.data_dir,
+        options.sweep,
+        options.cache / "features",
+        train=not options.finished,
+        jobs=options.jobs,
+        show=CountProgress(f"training on {options.dataset}", "runs", sys.stderr),
+    )
+
+
 def describe_command(name: str, options: argparse.Namespace) -> str:
     """The command that makes a result, without what only concerns this machine.
 
@@ -100,6 +143,10 @@ def describe_command(name: str, options: argparse.Namespace) -> str:
         words += ["--seed", str(options.seed)]
     if options.finished:
         words.append("--finished")
+    if options.sweep is not None and name in ("table1", "figure2"):
+        words += ["--sweep", str(options.sweep), "--data-dir", options.data_dir]
+        if options.dataset != DEFAULT_BANK:
+            words += ["--dataset", options.dataset]
     return shlex.join([*words, *options.entries])
 
 

@@ -110,6 +110,30 @@ class ColoredDomain:
         """
         return torch.stack([self.images, self.images], dim=1)
 
+    def every(self, step: int, first: int) -> ColoredDomain:
+        """Every so many images, starting with one of the first.
+
+        Args:
+            step: How many images later the next one is.
+            first: The first image, below `step`.
+
+        Returns:
+            A part of the domain; those with different first images are disjoint.
+
+        Example:
+            >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
+            >>> [len(domain.every(3, first)) for first in range(3)]
+            [17, 17, 16]
+        """
+        rows = slice(first, None, step)
+        return replace(
+            self,
+            images=self.images[rows],
+            colour=self.colour[rows],
+            label=self.label[rows],
+            digit=self.digit[rows],
+        )
+
     def recoloured(self, correlation: float, generator: torch.Generator) -> ColoredDomain:
         r"""The same images and labels with new colours, for the invariance profile.
 

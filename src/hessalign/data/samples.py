@@ -119,16 +119,9 @@ class DomainDataset:
             domain: Its name or its number.
 
         Returns:
-            Its number, from 0.
-
-        Raises:
-            UnknownNameError: If there is no such domain.
+            Its number, from 0. An unknown one raises an UnknownNameError.
         """
-        if isinstance(domain, str) and domain in self.domain_names:
-            return self.domain_names.index(domain)
-        if str(domain).isdecimal() and int(domain) < len(self.domains):
-            return int(domain)
-        raise UnknownNameError(f"domain of {self.name}", domain, self.domain_names)
+        return domain_index(self.name, self.domain_names, domain)
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
         """Classes of which a domain has no sample: allowed, but worth knowing.
@@ -145,6 +138,35 @@ class DomainDataset:
             for domain in self.domains
         }
         return {name: classes for name, classes in missing.items() if classes}
+
+
+def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
+    """The number of a domain.
+
+    Args:
+        dataset: The name of the data set.
+        names: Its domains.
+        domain: A name or a number.
+
+    Returns:
+        The number.
+
+    Raises:
+        UnknownNameError: If there is no such domain.
+
+    Example:
+        >>> domain_index("PACS", ["art_painting", "cartoon"], "cartoon")
+        1
+        >>> domain_index("PACS", ["art_painting", "cartoon"], 7)
+        Traceback (most recent call last):
+        hessalign._names.UnknownNameError: Unknown domain of PACS 7. Expected one of: \
+'art_painting', 'cartoon'.
+    """
+    if domain in names:
+        return names.index(str(domain))
+    if str(domain).isdecimal() and int(domain) < len(names):
+        return int(domain)
+    raise UnknownNameError(f"domain of {dataset}", domain, names)
 
 
 def group_samples(

@@ -8,7 +8,6 @@ from typing import Any
 
 from hessalign.algorithms import ALGORITHMS
 from hessalign.training import Run
-from hessalign.transfer import WorstCaseGap
 
 COLOURS = {
     "erm": "#666666",
@@ -301,73 +300,4 @@ def plot_attack(
     )
     _tidy(axes)
     axes.legend(frameon=False, fontsize=8)
-    _save(pyplot, figure, path)
-
-
-def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, title: str) -> None:
-    """Gap, losses and accuracies of an attacked head against the radius (Figure 2).
-
-    Args:
-        result: The attack.
-        names: Of the domains, in the order of the result.
-        path: Where to save the figure; the suffix chooses the format.
-        title: Whose head it is.
-    """
-    pyplot = _pyplot()
-    figure, all_axes = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    radii = [0.0, *(attack.delta for attack in result.attacks)]
-    gaps, losses, accuracies = all_axes
-    gaps.plot(radii, [result.gap, *(attack.gap for attack in result.attacks)], "o-", label="found")
-    predicted = [attack.predicted for attack in result.attacks]
-    gaps.plot(radii[1:], predicted, "k--", label="Theorem 1, second order")
-    gaps.set(ylabel="largest loss gap", title="gap")
-    gaps.legend(frameon=False, fontsize=8)
-    for index, name in enumerate(names):
-        found = [result.losses, *(attack.losses for attack in result.attacks)]
-        values = [float(each[index]) for each in found]
-        losses.plot(radii, values, "o-", label=name)
-        shares = [result.accuracy, *(attack.accuracy for attack in result.attacks)]
-        known = [100 * float(share[index]) for share in shares if share is not None]
-        accuracies.plot(radii[: len(known)], known, "o-", label=name)
-    losses.set(ylabel="loss", title="losses")
-    accuracies.set(ylabel="accuracy (%)", ylim=(0, 100), title="accuracies")
-    accuracies.legend(frameon=False, fontsize=8)
-    for axes in all_axes:
-        axes.set_xlabel(r"radius $\delta$")
-        _tidy(axes)
-    figure.suptitle(f"Attacked head ({result.mode}): {title}", fontsize=11)
-    _save(pyplot, figure, path)
-
-
-def plot_attacked_heads(
-    radii: Sequence[float], entries: Sequence[Mapping[str, Any]], path: Path
-) -> None:
-    """Gap and accuracy of the unseen domain against the radius, one line per method.
-
-    Args:
-        radii: The radii, 0 first.
-        entries: Rows with "method", "algorithm", and per restart "gap", "predicted" and
-            "target_accuracy", one value per radius.
-        path: Where to save the figure; the suffix chooses the format.
-    """
-    pyplot = _pyplot()
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.4, 4.2), layout="constrained")
-    for entry in entries:
-        colour = COLOURS.get(entry["algorithm"])
-        for axes, key, style in (
-            (left, "gap", "o-"),
-            (left, "predicted", ":"),
-            (right, "target_accuracy", "o-"),
-        ):
-            means = [sum(column) / len(column) for column in zip(*entry[key], strict=True)]
-            label = entry["method"] if key != "predicted" else None
-            axes.plot(radii, means, style, color=colour, label=label, markersize=4)
-    left.set(ylabel="largest loss gap (dotted: Theorem 1)", yscale="log")
-    right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
-    for axes in (left, right):
-        axes.set_xlabel(r"radius $\delta$")
-        _tidy(axes)
-    figure.legend(
-        *right.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
-    )
     _save(pyplot, figure, path)

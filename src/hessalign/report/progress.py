@@ -100,7 +100,7 @@ class RunsProgress:
         going = sum(r.step + 1 - self.begun[title] for title, r in self.newest.items())
         taken = self.finished * self.steps + going
         left = (self.total * self.steps - taken) * (now - self.start) / max(1, taken)
-        return f"{self.finished}/{self.total} runs, {_duration(left)} left"
+        return f"{self.finished}/{self.total} runs, {duration(left)} left"
 
     def _state(self, title: str) -> str:
         record = self.newest[title]
@@ -108,7 +108,19 @@ class RunsProgress:
         return f"{title} {record.step + 1:>3}/{self.steps} OOD {accuracy:4.1f} %"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time span in the unit people would use.
+
+    Args:
+        seconds: How long.
+
+    Returns:
+        Seconds, minutes or hours.
+
+    Example:
+        >>> duration(90), duration(1800), duration(9000)
+        ('90 s', '30 min', '2.5 h')
+    """
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -216,5 +228,5 @@ def describe_count(title: str, unit: str, done: int, total: int, newly: int, sec
     line = f"{title} [{bar}]  {done:>{len(str(total))}}/{total} {unit}"
     if newly > 0 and seconds > 0:
         rate = newly / seconds
-        line += f"  {rate:.0f} {unit}/s  {_duration((total - done) / rate)} left"
+        line += f"  {rate:.0f} {unit}/s  {duration((total - done) / rate)} left"
     return line

@@ -17,10 +17,11 @@ from hessalign.reproduce.dynamics import FIGURE_3, FIGURE_4
 from hessalign.reproduce.experiment import Experiment, Method, Options, write_report
 from hessalign.reproduce.figure2 import FIGURE_2
 from hessalign.reproduce.invariance import PROFILE
+from hessalign.reproduce.table1 import TABLE_1_MEASURED
 from hessalign.reproduce.timing import TABLE_5
 from hessalign.training import ColoredMnistConfig, Run, train_colored_mnist, train_many
 
-_ALL = (*TABLES, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5, TABLE_5)
+_ALL = (TABLE_1_MEASURED, *TABLES, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5, TABLE_5)
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {each.name: each for each in _ALL}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from hessalign._files import write_atomically
+from hessalign.reproduce.feature_sweep import FeatureSweep
 from hessalign.training import ColoredMnistConfig, Run
 from hessalign.training.configuration import make_configuration
 from hessalign.training.provenance import describe_software
@@ -27,12 +28,14 @@ class Options:
         seed: The first seed.
         jobs: Processes at once, one thread each.
         overrides: Entries of the configuration that differ from the published protocol.
+        sweep: A sweep on a feature bank, for what is shown on one beside Colored MNIST.
     """
 
     restarts: int = 10
     seed: int = 0
     jobs: int = 1
     overrides: Mapping[str, object] = field(default_factory=dict)
+    sweep: FeatureSweep | None = None
 
     def __post_init__(self) -> None:
         for name in ("restarts", "jobs"):

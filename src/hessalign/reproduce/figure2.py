@@ -1,15 +1,15 @@
-"""Figure 2 on Colored MNIST: trained heads under attack, and what Theorem 1 predicts."""
+"""Figure 2: trained heads under attack, and what Theorem 1 predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from hessalign.report.figures import plot_attacked_heads
+from hessalign.report.attack_figures import plot_attacked_heads
 from hessalign.report.tables import markdown_table
+from hessalign.reproduce.attacked_features import gap_cells, present_features
 from hessalign.reproduce.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.reproduce.methods import FULL, published_six
 from hessalign.reproduce.verdict import measured
@@ -62,8 +62,8 @@ def present(finished: Finished, options: Options) -> Report:
     """Attack all runs.
 
     Args:
-        finished: Gives the runs.
-        options: How they were made.
+        finished: Gives the runs of Colored MNIST.
+        options: How they were made, and the sweep on features if there is one.
 
     Returns:
         Tables and figure.
@@ -76,7 +76,7 @@ def present(finished: Finished, options: Options) -> Report:
             entries.append({"method": method.title, "algorithm": method.algorithm, **values})
     header = ["method", "runs", "δ = 0", *(f"δ = {delta:g}" for delta in DELTAS)]
     gaps = [
-        [entry["method"], str(len(entry["gap"])), *_gaps(entry["gap"], entry["predicted"])]
+        [entry["method"], str(len(entry["gap"])), *gap_cells(entry["gap"], entry["predicted"])]
         for entry in entries
     ]
     accuracies = [
@@ -87,32 +87,37 @@ def present(finished: Finished, options: Options) -> Report:
         ]
         for entry in entries
     ]
+    missing = [m.title for m in METHODS if m.title not in [entry["method"] for entry in entries]]
     text = "\n\n".join(
         [
             READING.format(samples=SAMPLES),
-            markdown_table(header, gaps),
-            markdown_table(header, accuracies),
+            *(
+                [markdown_table(header, gaps), markdown_table(header, accuracies)]
+                if entries
+                else []
+            ),
+            *([f"No runs yet: {', '.join(missing)}."] if missing else []),
         ]
     )
     radii = (0.0, *DELTAS)
-    return Report(
-        text,
+    report = Report(
+        f"## Colored MNIST\n\n{text}",
         {"deltas": list(radii), "heads": entries},
-        {"figure2": lambda path: plot_attacked_heads(radii, entries, path)},
+        {"figure2": lambda path: plot_attacked_heads(radii, entries, path)} if entries else {},
     )
-
-
-def _gaps(gaps: Sequence[Sequence[float]], predicted: Sequence[Sequence[float]]) -> list[str]:
-    cells = []
-    for column, bound in zip(zip(*gaps, strict=True), zip(*predicted, strict=True), strict=True):
-        found = measured(column).show(".3f", ".3f")
-        cells.append(f"{found} [{measured(bound).mean:.3f}]")
-    return cells
+    if options.sweep is None:
+        return report
+    features = present_features(METHODS, options.sweep)
+    return Report(
+        f"{report.text}\n\n## {options.sweep.dataset}\n\n{features.text}",
+        {**report.data, "features": features.data},
+        {**report.figures, **features.figures},
+    )
 
 
 FIGURE_2 = Experiment(
     "figure2",
-    "Figure 2 on Colored MNIST: heads under attack",
+    "Figure 2: heads under attack",
     tuple((method, None) for method in METHODS),
     present,
 )

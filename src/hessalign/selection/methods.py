@@ -49,11 +49,13 @@ class Selection:
         title: How tables call it, in DomainBed's words.
         candidate: The candidate of one hyper-parameter seed for a test domain, or why there is
             none.
+        pairs: Whether it needs runs that leave out two domains.
     """
 
     name: str
     title: str
     candidate: Callable[[Runs, int], Candidate | str]
+    pairs: bool = False
 
 
 def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
@@ -146,7 +148,7 @@ def oracle(runs: Runs, test_domain: int) -> Candidate | str:
 
 _ROWS = (
     Selection("training-domain", "training-domain validation set", training_domain),
-    Selection("leave-one-out", "leave-one-domain-out cross-validation", leave_one_out),
+    Selection("leave-one-out", "leave-one-domain-out cross-validation", leave_one_out, pairs=True),
     Selection("oracle", "test-domain validation set (oracle)", oracle),
 )
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
 from hessalign.training.job import Job
 
 
-def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
+def held_out_sets(
+    domains: int, *, pairs: bool = True, test_domains: Collection[int] | None = None
+) -> list[tuple[int, ...]]:
     """Which domains to leave out of training: each alone, and every pair.
 
     Args:
         domains: Number of domains of the data set.
         pairs: Whether to include pairs, which only leave-one-out selection needs.
+        test_domains: The domains to test on; all of them if None. Pairs of these with others stay.
 
     Returns:
         Sets of indices, in DomainBed's order.
@@ -26,6 +29,8 @@ def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
         [(0,), (0, 1), (0, 2), (1,), (1, 2), (2,)]
         >>> held_out_sets(3, pairs=False)
         [(0,), (1,), (2,)]
+        >>> held_out_sets(3, test_domains=[2])
+        [(0, 2), (1, 2), (2,)]
     """
     least = 3 if pairs else 2
     if domains < least:
@@ -39,6 +44,8 @@ def held_out_sets(domains: int, *, pairs: bool = True) -> list[tuple[int, ...]]:
         sets.append((first,))
         if pairs:
             sets.extend((first, second) for second in range(first + 1, domains))
+    if test_domains is not None:
+        sets = [each for each in sets if any(domain in test_domains for domain in each)]
     return sets
 
 
@@ -50,6 +57,7 @@ def list_jobs(
     n_hparams: int = 20,
     n_trials: int = 3,
     pairs: bool = True,
+    test_domains: Mapping[str, Collection[int]] | None = None,
     first_hparams_seed: int = 0,
     holdout_fraction: float = 0.2,
     task: str = "domain_generalization",
@@ -65,6 +73,7 @@ def list_jobs(
         n_hparams: Hyper-parameter seeds run up to this, without it.
         n_trials: Number of trials.
         pairs: Whether to leave out pairs of domains too, for leave-one-out selection.
+        test_domains: The domains to test on, by data set; all where it is not named.
         first_hparams_seed: Where hyper-parameter seeds start.
         holdout_fraction: How much of each domain is held out.
         task: What is learned.
@@ -91,7 +100,7 @@ def list_jobs(
         Job(
             dataset=dataset,
             algorithm=algorithm,
-            test_domains=test_domains,
+            test_domains=held_out,
             hparams_seed=hparams_seed,
             trial_seed=trial_seed,
             data_dir=data_dir,
@@ -103,7 +112,8 @@ def list_jobs(
         for trial_seed, (dataset, count), algorithm in product(
             range(n_trials), domains.items(), algorithms
         )
-        for test_domains, hparams_seed in product(
-            held_out_sets(count, pairs=pairs), range(first_hparams_seed, n_hparams)
+        for held_out, hparams_seed in product(
+            held_out_sets(count, pairs=pairs, test_domains=(test_domains or {}).get(dataset)),
+            range(first_hparams_seed, n_hparams),
         )
     ]

@@ -283,20 +283,28 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
     return evaluate
 
 
-def head_inputs(trained: Run, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def head_inputs(
+    trained: Run,
+    samples: int | None,
+    seed: int,
+    domains: tuple[ColoredDomain, ...] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """What enters the head: features, labels and domains of some images of every domain.
 
     Args:
         trained: The run.
-        samples: Images of each domain, at most.
+        samples: Images of each domain, at most; all if None.
         seed: Of the draw.
+        domains: The domains; by default those of the run, the sources before the target.
 
     Returns:
-        Features, labels, and 0 or 1 for the sources and 2 for the target.
+        Features, labels, and the domain: 0 or 1 for the sources and 2 for the target.
     """
-    data = make_data(trained.config)
+    if domains is None:
+        data = make_data(trained.config)
+        domains = (*data.train, data.test)
     generator = torch.Generator().manual_seed(seed)
-    batch = make_batch((*data.train, data.test))
+    batch = make_batch(domains)
     with torch.no_grad():
         z = trained.network.features(batch.x)
     rows, start = [], 0

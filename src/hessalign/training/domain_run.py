@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,12 @@ from torch import Tensor
 from hessalign._names import check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
+from hessalign.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
-from hessalign.data import DomainDataset
+from hessalign.data.image_cache import SIZE
 from hessalign.models import Network, NetworkSpec, make_network
+from hessalign.training.image_inputs import ImageInputs
 from hessalign.training.inputs import Inputs, TensorInputs, accuracy
 from hessalign.training.job import Job, job_from
 from hessalign.training.job_plan import (
@@ -92,21 +95,21 @@ def train_job(
     with RunFolder(folder, config, warn, form, keep_model) as opened:
         if opened.done:
             return DomainRun(plan, opened.records(), _trained(plan, opened))
-        inputs = open_inputs(plan)
-        algorithm, generator = start_algorithm(plan, inputs.shape)
-        records = train(
-            algorithm,
-            inputs.sampler(
-                [(domain, plan.inner[domain]) for domain in plan.sources],
-                int(plan.hyper.values["batch_size"]),
-                seed_hash(job.seed, "batches"),
-            ),
-            make_evaluation(inputs, plan.data, evaluated_parts(plan, evaluate)),
-            make_loop(plan),
-            generator,
-            opened,
-            report,
-        )
+        with closing(open_inputs(plan, warn)) as inputs:
+            algorithm, generator = start_algorithm(plan, inputs.shape)
+            records = train(
+                algorithm,
+                inputs.sampler(
+                    [(domain, plan.inner[domain]) for domain in plan.sources],
+                    int(plan.hyper.number("batch_size")),
+                    seed_hash(job.seed, "batches"),
+                ),
+                make_evaluation(inputs, plan, evaluate),
+                make_loop(plan),
+                generator,
+                opened,
+                report,
+            )
     return DomainRun(plan, records, algorithm)
 
 
@@ -142,7 +145,7 @@ def load_domain_run(folder: Path) -> DomainRun:
 
 
 def head_samples(
-    run: DomainRun, samples: int | None = None, seed: int = 0
+    run: DomainRun, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What enters the head of a trained run.
 
@@ -150,6 +153,7 @@ def head_samples(
         run: The run.
         samples: Samples of each domain, at most; all if None.
         seed: Of the draw.
+        held_out: Whether to draw only from the part of each domain that is held out.
 
     Returns:
         Features, labels and the number of the domain, of samples of every domain.
@@ -163,7 +167,7 @@ def head_samples(
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []
     for number, data in enumerate(run.plan.data.domains):
-        rows = generator.permutation(len(data))[:samples]
+        rows = generator.permutation(run.plan.outer[number] if held_out else len(data))[:samples]
         with torch.no_grad():
             z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
         y.append(data.labels[torch.from_numpy(rows)])
@@ -179,16 +183,26 @@ def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
     return algorithm
 
 
-def open_inputs(plan: JobPlan) -> Inputs:
+def open_inputs(plan: JobPlan, warn: Callable[[str], None] = lambda message: None) -> Inputs:
     """The inputs of a run.
 
     Args:
         plan: The run.
+        warn: Called with what the user should know but need not act on.
 
     Returns:
-        What gives training batches and accuracies.
+        What gives training batches, and inputs to evaluate; to be closed after use.
     """
-    return TensorInputs(plan.data)
+    if isinstance(plan.data.domains[0].inputs, Tensor):
+        return TensorInputs(plan.data)
+    values = plan.hyper.values
+    return ImageInputs(
+        plan.data,
+        int(plan.hyper.number("image_size", SIZE)),
+        plan.job.seed,
+        augment=bool(values["data_augmentation"]),
+        warn=warn,
+    )
 
 
 def start_algorithm(
@@ -203,12 +217,12 @@ def start_algorithm(
     Returns:
         The algorithm and its source of randomness.
     """
-    job, values = plan.job, plan.hyper.values
+    job = plan.job
     random.seed(job.seed)
     np.random.seed(job.seed)
     torch.manual_seed(job.seed)
     generator = torch.Generator().manual_seed(seed_hash(job.seed, "algorithm"))
-    spec = network_spec(values, input_shape, len(plan.data.classes))
+    spec = network_spec(plan.hyper, input_shape, len(plan.data.classes))
     setting = Setting(
         partial(make_network, spec),
         outputs=spec.outputs,
@@ -223,24 +237,56 @@ def start_algorithm(
 
 
 def network_spec(
-    values: Mapping[str, Value], input_shape: tuple[int, ...], classes: int
+    hyper: RunHyperParameters, input_shape: tuple[int, ...], classes: int
 ) -> NetworkSpec:
     """The network that some hyper-parameters ask for.
 
     Args:
-        values: Hyper-parameters.
+        hyper: Hyper-parameters.
         input_shape: Shape of one input.
         classes: Number of classes.
 
     Returns:
         Its description.
     """
+    values = hyper.values
+    backbone = values.get("backbone", default_backbone(values, input_shape))
+    pretrained = backbone is not None and backbone != "mnist_cnn"
+    weights = values.get("weights", "imagenet" if pretrained else None)
     return NetworkSpec(
         input_shape,
         classes,
-        hidden=int(values.get("hidden", 0)),
-        dropout=float(values["resnet_dropout"]),
+        hidden=int(hyper.number("hidden")),
+        dropout=hyper.number("resnet_dropout"),
+        backbone=None if backbone is None else str(backbone),
+        weights=None if weights is None else str(weights),
+        freeze_batch_norm=bool(values.get("freeze_batch_norm", True)),
+        nonlinear_head=bool(values["nonlinear_classifier"]),
     )
+
+
+def default_backbone(
+    values: Mapping[str, Value | None], input_shape: tuple[int, ...]
+) -> str | None:
+    """What makes features of inputs unless another backbone is asked for.
+
+    Args:
+        values: Hyper-parameters.
+        input_shape: Shape of one input.
+
+    Returns:
+        DomainBed's choice: its small network for images of 28 pixels, a ResNet for larger ones;
+        None for vectors.
+
+    Example:
+        >>> default_backbone({"resnet18": False}, (3, 224, 224)), default_backbone({}, (1280,))
+        ('resnet50', None)
+    """
+    if len(input_shape) != 3:
+        return None
+    if input_shape[1:] == (28, 28):
+        return "mnist_cnn"
+    return "resnet18" if values["resnet18"] else "resnet50"
 
 
 def make_loop(plan: JobPlan) -> LoopConfig:
@@ -252,35 +298,35 @@ def make_loop(plan: JobPlan) -> LoopConfig:
     Returns:
         Adam, the schedule of the algorithm's penalty, evaluation after updates.
     """
-    info, values = find_algorithm(plan.job.algorithm), plan.hyper.values
+    info = find_algorithm(plan.job.algorithm)
     return LoopConfig(
         steps=plan.steps,
-        learning_rate=float(values["lr"]),
+        learning_rate=plan.hyper.number("lr"),
         loss="cross_entropy",
-        weight_decay=float(values["weight_decay"]),
+        weight_decay=plan.hyper.number("weight_decay"),
         schedule=penalty_schedule(make_config(info.name, plan.hyper.options)),
         evaluate_every=plan.evaluate_every,
     )
 
 
-def make_evaluation(
-    inputs: Inputs, data: DomainDataset, parts: Mapping[str, tuple[int, np.ndarray]]
-) -> Evaluate:
-    """The accuracies of some parts of domains.
+def make_evaluation(inputs: Inputs, plan: JobPlan, evaluated: Evaluated) -> Evaluate:
+    """The accuracies that a run reports.
 
     Args:
         inputs: The inputs of all domains.
-        data: Their labels.
-        parts: Domain and indices by name; empty ones are left out.
+        plan: The run.
+        evaluated: What to evaluate; parts without samples are left out.
 
     Returns:
         The evaluation.
     """
-    measured = {
-        name: (inputs.chunks(domain, rows), data.domains[domain].labels[torch.from_numpy(rows)])
-        for name, (domain, rows) in parts.items()
-        if len(rows)
-    }
+    strict = bool(plan.hyper.values.get("augment_validation", False))
+    measured = {}
+    for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
+        if len(rows):
+            augmented = strict and domain in plan.sources
+            labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
+            measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
 
     def evaluate(network: Network) -> dict[str, float]:
         return {name: accuracy(network, *each) for name, each in measured.items()}

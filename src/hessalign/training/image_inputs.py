@@ -1,97 +1,116 @@
-"""The inputs of a data set of images, as training and evaluation ask for them."""
+"""Images of a data set as training and evaluation ask for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
 import numpy as np
 from torch import Tensor
 
-from hessalign.data import Augmentation, ImageReader
+from hessalign._seeds import seed_hash
+from hessalign.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.training.image_sampling import ImageMinibatches, image_chunks
 from hessalign.training.inputs import EVALUATION_BATCH
+from hessalign.training.sampling import Sampler
 
 
 @final
 class ImageInputs:
-    """Images that are read when they are needed: `Inputs` that are not in memory.
+    """Images from their cache where there is one, else from their files.
 
     Args:
-        reader: The images, see `open_images`.
-        augmentation: How training images change; None for not at all.
-        workers: How many processes make training batches, see `ImageMinibatches`.
+        data: The data set; its inputs are files.
+        size: Height and width of the images.
+        seed: Determines random changes in evaluation.
+        augment: Whether training batches are changed at random.
+        workers: Processes that make batches ahead; None for what suits the machine.
+        warn: Called with what the user should know but need not act on.
     """
 
     def __init__(
-        self, reader: ImageReader, augmentation: Augmentation | None, workers: int | None = None
+        self,
+        data: DomainDataset,
+        size: int,
+        seed: int,
+        *,
+        augment: bool = True,
+        workers: int | None = None,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        self.reader = reader
-        self.augmentation = augmentation
-        self.workers = workers
-        size = reader.size if augmentation is None else augmentation.size
-        if size != reader.size:
-            raise ValueError(
-                f"Expected training images of {reader.size} pixels, as those of evaluation, got an "
-                f"augmentation to {size}."
+        if data.root is None:
+            raise ValueError(f"Expected {data.name} to come from a folder or a manifest.")
+        self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
+        if not self.reader.cached:
+            warn(
+                f"{data.name} is read image by image. `hessalign datasets prepare {data.root} "
+                f"--size {size}` decodes it once and makes training several times faster."
             )
-        self.shape = (3, size, size)
+        self.shape: tuple[int, ...] = (3, size, size)
+        self.seed = seed
+        self.augmentation = Augmentation(size=size)
+        self.training = self.augmentation if augment else None
+        self.workers = workers
+        self._samplers: list[ImageMinibatches] = []
 
-    def sampler(
-        self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int
-    ) -> ImageMinibatches:
-        """Batches drawn with replacement and changed at random.
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches drawn with replacement, made ahead by one pool of workers.
 
         Args:
             rows: The training domains, each with the samples to draw from.
-            size: Images per domain and step.
-            seed: Determines the draws and the changes.
+            size: Samples per domain and step.
+            seed: Determines the draws and the random changes.
 
         Returns:
             The source.
         """
-        return ImageMinibatches(
-            self.reader, dict(rows), size, seed, self.augmentation, self.workers
-        )
+        made = ImageMinibatches(self.reader, dict(rows), size, seed, self.training, self.workers)
+        self._samplers.append(made)
+        return made
 
-    def chunks(
-        self,
-        domain: int,
-        rows: np.ndarray,
-        augmentation: Augmentation | None = None,
-        seed: int = 0,
-    ) -> Iterable[Tensor]:
-        """Some images of a domain as evaluation sees them, a few at a time.
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some images of a domain, a few at a time.
 
         Args:
             domain: The number of the domain.
             rows: Which of its samples.
-            augmentation: Random changes, where `is_augmented` says so; None for none.
-            seed: Determines them.
+            augmented: Whether they are changed at random.
 
         Returns:
             `EVALUATION_BATCH` images at a time, the last time perhaps fewer; read anew each time.
         """
-        return _Chunks(self.reader, domain, rows, augmentation, seed)
+        augmentation = self.augmentation if augmented else None
+        return _Chunks(self.reader, domain, rows, augmentation, seed_hash(self.seed, "evaluation"))
+
+    def close(self) -> None:
+        """End the workers."""
+        for sampler in self._samplers:
+            sampler.close()
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class _Chunks:
-    reader: ImageReader
-    domain: int
-    rows: np.ndarray
-    augmentation: Augmentation | None
-    seed: int
+    """Chunks that can be gone through again."""
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        domain: int,
+        rows: np.ndarray,
+        augmentation: Augmentation | None,
+        seed: int,
+    ) -> None:
+        self._reader, self._domain, self._rows = reader, domain, rows
+        self._augmentation, self._seed = augmentation, seed
 
     def __iter__(self) -> Iterator[Tensor]:
-        for x, _ in image_chunks(
-            self.reader,
-            self.domain,
-            self.rows,
+        chunks = image_chunks(
+            self._reader,
+            self._domain,
+            self._rows,
             size=EVALUATION_BATCH,
-            augmentation=self.augmentation,
-            seed=self.seed,
-        ):
+            augmentation=self._augmentation,
+            seed=self._seed,
+        )
+        for x, _ in chunks:
             yield x

@@ -38,17 +38,21 @@ class Inputs(Protocol):
             The source.
         """
 
-    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain as evaluation sees them, a few at a time.
 
         Args:
             domain: The number of the domain.
             rows: Which of its samples.
+            augmented: Whether images are changed at random.
 
         Returns:
             `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; to be gone through
             as often as needed.
         """
+
+    def close(self) -> None:
+        """End what works in the background."""
 
 
 @final
@@ -83,18 +87,22 @@ class TensorInputs:
         y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         return Minibatches(x, y, size, seed)
 
-    def chunks(self, domain: int, rows: np.ndarray) -> Iterable[Tensor]:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain, a few at a time.
 
         Args:
             domain: The number of the domain.
             rows: Which of its samples.
+            augmented: Not used: nothing here is changed at random.
 
         Returns:
             `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; gathered once.
         """
         gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
         return list(torch.split(gathered, EVALUATION_BATCH))
+
+    def close(self) -> None:
+        """Nothing works in the background."""
 
 
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:

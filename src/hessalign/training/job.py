@@ -91,6 +91,23 @@ class Job:
         text = json.dumps(self.args, sort_keys=True)
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
+    def describe(self) -> str:
+        """The job in words, for people.
+
+        Returns:
+            One line.
+
+        Example:
+            >>> Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data").describe()
+            'ERM on VLCS, test domains 1 2, trial 0, draw 1'
+        """
+        domains = " ".join(map(str, self.test_domains))
+        return (
+            f"{self.algorithm} on {self.dataset}, test domain"
+            f"{'s' if len(self.test_domains) > 1 else ''} {domains}, trial {self.trial_seed}, "
+            f"draw {self.hparams_seed}"
+        )
+
 
 def job_from(args: Mapping[str, Any]) -> Job:
     """The job that some arguments identify.

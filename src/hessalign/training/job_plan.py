@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -20,8 +19,15 @@ from hessalign.training.job import Job
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
 
-MODEL_KEYS: Final = ("hidden",)
-"""Hyper-parameters that describe the network, beside DomainBed's."""
+MODEL_KEYS: Final = (
+    "backbone",
+    "weights",
+    "hidden",
+    "freeze_batch_norm",
+    "image_size",
+    "augment_validation",
+)
+"""Hyper-parameters that describe the network and its images, beside DomainBed's."""
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
@@ -179,7 +185,7 @@ def steps_per_epoch(plan: JobPlan) -> float:
     Returns:
         A positive number, not rounded.
     """
-    return min(map(len, plan.inner)) / math.floor(float(plan.hyper.values["batch_size"]))
+    return min(map(len, plan.inner)) / int(plan.hyper.number("batch_size"))
 
 
 def record_args(plan: JobPlan, folder: Path, *, keep_model: bool) -> dict[str, object]:

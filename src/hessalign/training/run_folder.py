@@ -54,7 +54,16 @@ _DAMAGE: Final = (
 
 @final
 class RunFolderError(RuntimeError):
-    """A folder that cannot be used for this run."""
+    """A folder that cannot be used for this run.
+
+    Args:
+        message: Why.
+        held: Whether it is because another process trains in it.
+    """
+
+    def __init__(self, message: str, *, held: bool = False) -> None:
+        super().__init__(message)
+        self.held = held
 
 
 @final
@@ -104,7 +113,8 @@ class RunFolder:
             self._lock.close()
             raise RunFolderError(
                 f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
-                "it, or choose another folder."
+                "it, or choose another folder.",
+                held=True,
             ) from error
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))

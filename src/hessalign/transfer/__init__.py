@@ -4,6 +4,8 @@
 bounds it by derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
 """
 
+from hessalign.transfer.aligned_fit import AlignedHead as AlignedHead
+from hessalign.transfer.aligned_fit import fit_aligned_head as fit_aligned_head
 from hessalign.transfer.attack import Attack as Attack
 from hessalign.transfer.attack import WorstCaseGap as WorstCaseGap
 from hessalign.transfer.attack import worst_case_gap as worst_case_gap

@@ -1,0 +1,315 @@
+"""`hessalign sweep`: plan, run and watch the runs of a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from hessalign._names import check_name
+from hessalign.cli.train import warn
+from hessalign.report.progress import CountProgress, duration
+from hessalign.report.sweep_progress import SweepProgress
+from hessalign.report.sweeps import failures, plan_table, selection_table, status_table
+from hessalign.selection import SELECTIONS
+from hessalign.sweep import (
+    Job,
+    JobStatus,
+    Launcher,
+    LocalLauncher,
+    RayLauncher,
+    SerialLauncher,
+    SweepSpec,
+    check_jobs,
+    make_specification,
+    measure_cost,
+    open_sweep,
+    run_jobs,
+    sweep_jobs,
+    sweep_status,
+    training_work,
+)
+from hessalign.sweep.cost import evaluations
+from hessalign.sweep.enumeration import first_jobs
+from hessalign.sweep.execution import SPECIFICATION
+from hessalign.sweep.status import STATES, mean_seconds, seconds_left
+from hessalign.training.configuration import parse_words, read_file
+from hessalign.training.job_plan import plan_job
+
+LAUNCHERS: Final = ("serial", "local", "ray")
+SHOWN: Final = 10
+"""How many failed runs are shown, unless all are asked for."""
+
+_LISTS: Final = ("datasets", "algorithms", "test_domains", "selections")
+_VALUES: Final = ("data_dir", "trials", "draws", "preset", "steps", "evaluate", "output")
+_EXAMPLE: Final = (
+    "hessalign sweep run --datasets PACS --data-dir data --algorithms erm hgp --trials 3 --draws "
+    "20 --selections training-domain oracle --output outputs/pacs hidden=256"
+)
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser("sweep", help="plan, run and watch the runs of a benchmark")
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    plan = actions.add_parser(
+        "plan",
+        help="how many runs there are, what they cost, and what each selection method adds",
+        description="Measures a few steps of each algorithm. " + f"Example of flags: {_EXAMPLE}",
+    )
+    _add_specification(plan)
+    plan.add_argument("--no-measure", action="store_true", help="count only; needs no data")
+    plan.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
+    plan.set_defaults(run=run_plan)
+
+    run = actions.add_parser(
+        "run",
+        help="do all runs that are not done; the same command continues",
+        description="Several launchers, also on several machines, may work on one folder: each run "
+        f"is done once. Example of flags: {_EXAMPLE}",
+    )
+    _add_specification(run)
+    add = run.add_argument
+    add("--launcher", default="local", metavar="NAME", help=f"one of: {', '.join(LAUNCHERS)}")
+    add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
+    add("--address", metavar="HOST:PORT", help="of a Ray cluster (default: start one here)")
+    add("--cpus-per-run", type=float, metavar="N", help="for ray (default: 1)")
+    add("--gpus-per-run", type=float, metavar="N", help="for ray (default: 0)")
+    add("--retry-failed", action="store_true", help="do again what failed before")
+    run.set_defaults(run=run_run)
+
+    status = actions.add_parser("status", help="done, running, failed, left, and the time to go")
+    _add_specification(status)
+    status.add_argument("--all", action="store_true", help="show all runs that failed")
+    status.set_defaults(run=run_status)
+
+
+def _add_specification(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "entries",
+        nargs="*",
+        metavar="SWEEP | KEY=VALUE",
+        help="a YAML file, or the folder of a sweep; and hyper-parameters to set in all runs. "
+        "Flags override the file",
+    )
+    add("--output", metavar="DIR", help="the folder of the sweep")
+    add("--datasets", nargs="+", metavar="NAME")
+    add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
+    add("--algorithms", nargs="+", metavar="NAME", help="see `hessalign algorithms`; or all")
+    add("--test-domains", nargs="+", metavar="DOMAIN", help="names or numbers (default: all)")
+    add("--trials", type=int, metavar="N")
+    add("--draws", type=int, metavar="N", help="of hyper-parameters; the first is the defaults")
+    add("--preset", metavar="NAME", help="whose hyper-parameter ranges")
+    add("--steps", type=int, metavar="N")
+    add("--selections", nargs="+", metavar="NAME", help=f"of: {', '.join(SELECTIONS)}; or all")
+    add("--evaluate", metavar="WHAT", help="needed (default) or all")
+    add("--keep-models", action="store_true", default=None)
+
+
+def read_specification(options: argparse.Namespace) -> SweepSpec:
+    """The specification that a command line asks for.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The specification, its folder named.
+
+    Raises:
+        ValueError: If more than one file or folder is named.
+    """
+    words = [word for word in options.entries if "=" in word]
+    named = [word for word in options.entries if "=" not in word]
+    if len(named) > 1:
+        raise ValueError(f"Expected one file or folder of a sweep, got: {' '.join(named)}.")
+    source = Path(named[0]) if named else None
+    folder = source if source is not None and source.is_dir() else None
+    if folder is not None:
+        source = folder / SPECIFICATION
+    entries = {} if source is None else read_file(source)
+    if folder is not None:
+        entries["output"] = str(folder)
+    for key in (*_LISTS, *_VALUES, "keep_models"):
+        value = getattr(options, key)
+        if value is not None:
+            entries[key] = value[0] if value in (["all"], ("all",)) else value
+    if words:
+        entries["overrides"] = {**dict(entries.get("overrides") or {}), **parse_words(words)}  # type: ignore[call-overload]
+    spec = make_specification(entries)
+    if spec.output is not None:
+        return spec
+    name = "sweep" if source is None else source.stem
+    return dataclasses.replace(spec, output=str(Path("outputs") / name))
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    """Show what a sweep will take.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        ValueError: If the number of processes is not positive.
+    """
+    if options.jobs is not None and options.jobs < 1:
+        raise ValueError(f"Expected --jobs of 1 or more, got {options.jobs}.")
+    spec = read_specification(options)
+    without_data = bool(options.no_measure)
+    jobs = sweep_jobs(spec, without_data=without_data)
+    everything = dataclasses.replace(spec, selections=tuple(SELECTIONS))
+    seconds, size = ({}, 0.0) if without_data else _measure(spec, jobs)
+    sys.stdout.write(plan_table(jobs, seconds) + "\n\n")
+    try:
+        with_pairs = sweep_jobs(everything, without_data=without_data)
+    except ValueError:  # too few domains to leave out two
+        with_pairs = jobs
+    sys.stdout.write(selection_table(with_pairs, spec.selections) + "\n")
+    if seconds:
+        total = sum(seconds[job.dataset, job.algorithm] for job in jobs)
+        processes = options.jobs or os.cpu_count() or 1
+        sys.stdout.write(
+            f"\nAbout {duration(total / processes)} in {processes} processes and "
+            f"{size / 2**20:,.0f} MB of disk. Measured with the default hyper-parameters; draws "
+            "with larger batches take longer.\n"
+        )
+
+
+def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str], float], float]:
+    """Seconds of one run by data set and algorithm, and bytes of all runs."""
+    import torch
+
+    check_jobs(jobs)
+    torch.set_num_threads(1)
+    work, seconds, sizes = training_work(spec), {}, {}
+    firsts = first_jobs(jobs)
+    progress = CountProgress("measuring", "algorithms", sys.stderr)
+    progress(0, len(firsts))
+    for number, (cell, job) in enumerate(firsts.items(), 1):
+        cost, plan = measure_cost(job, work), plan_job(job)
+        count = evaluations(plan.steps, plan.evaluate_every)
+        seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
+        progress(number, len(firsts))
+    return seconds, sum(sizes[job.dataset, job.algorithm] for job in jobs)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Have the runs of a sweep done.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The exit code: 1 if runs failed.
+
+    Raises:
+        KeyboardInterrupt: Passed on, after saying how to continue.
+    """
+    launcher = make_launcher(options)
+    spec = read_specification(options)
+    jobs = sweep_jobs(spec)
+    check_jobs(jobs)
+    folder = open_sweep(Path(str(spec.output)), spec)
+    before = sweep_status(folder, jobs)
+    progress = SweepProgress(before, launcher, sys.stderr)
+    try:
+        run_jobs(
+            folder,
+            before,
+            launcher,
+            training_work(spec),
+            retry_failed=options.retry_failed,
+            report=progress,
+        )
+    except KeyboardInterrupt:
+        progress.close()
+        warn(f"What was going on is saved in {spec.output}. Run the same command to continue.")
+        raise
+    progress.close()
+    return _summarise(sweep_status(folder, jobs), str(spec.output), SHOWN)
+
+
+def make_launcher(options: argparse.Namespace) -> Launcher:
+    """The launcher that a command line asks for.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The launcher.
+
+    Raises:
+        ValueError: If a flag does not apply to it.
+    """
+    check_name("launcher", options.launcher, LAUNCHERS)
+    others = {
+        "--address": options.address,
+        "--cpus-per-run": options.cpus_per_run,
+        "--gpus-per-run": options.gpus_per_run,
+    }
+    given = [name for name, value in others.items() if value is not None]
+    if options.launcher == "ray":
+        cpus = 1 if options.cpus_per_run is None else options.cpus_per_run
+        return RayLauncher(options.address, options.jobs, cpus, options.gpus_per_run or 0)
+    if given:
+        raise ValueError(f"Expected {', '.join(given)} only with --launcher ray.")
+    if options.launcher == "local":
+        return LocalLauncher(os.cpu_count() or 1 if options.jobs is None else options.jobs)
+    if options.jobs not in (None, 1):
+        raise ValueError(
+            f"Expected one run at a time from the launcher 'serial', got --jobs {options.jobs}. "
+            "--launcher local does several."
+        )
+    return SerialLauncher()
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Show how far a sweep is.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        The exit code: 1 if runs failed.
+
+    Raises:
+        FileNotFoundError: If the sweep was not begun.
+    """
+    spec = read_specification(options)
+    folder = Path(str(spec.output))
+    if not (folder / SPECIFICATION).exists():
+        raise FileNotFoundError(
+            f"Expected the folder of a sweep, found no {SPECIFICATION} in {folder}. Begin it with "
+            "`hessalign sweep run`, or name its folder with --output."
+        )
+    statuses = sweep_status(folder, sweep_jobs(spec, without_data=True))
+    sys.stdout.write(status_table(statuses) + "\n\n")
+    return _summarise(statuses, str(folder), len(statuses) if options.all else SHOWN)
+
+
+def _summarise(statuses: Sequence[JobStatus], folder: str, shown: int) -> int:
+    """Say how far a sweep is and what to do next; 1 if runs failed."""
+    counts = {state: sum(each.state == state for each in statuses) for state in STATES}
+    for line in failures(statuses, folder, shown):
+        sys.stdout.write(line + "\n")
+    words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    sys.stdout.write(f"{len(statuses):,} runs in {folder}: {words}.")
+    rest = seconds_left(statuses, mean_seconds(statuses), counts["running"])
+    if rest:
+        at_a_time = f"{max(1, counts['running'])} at a time"
+        sys.stdout.write(f" About {duration(rest)} to go, {at_a_time}.")
+    if counts["done"] == len(statuses):
+        sys.stdout.write(f" `hessalign collect {folder}` shows the tables.")
+    if counts["failed"]:
+        sys.stdout.write(" --retry-failed does the failed ones again.")
+    sys.stdout.write("\n")
+    return 1 if counts["failed"] else 0

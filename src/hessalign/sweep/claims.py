@@ -1,0 +1,228 @@
+"""Who does a job: claims on its folder that several launchers, on several machines, respect.
+
+A claim is a file in the job's folder, `claim.0`, that names machine, process and time; creating it
+fails if it exists, so of several processes one gets it. The process renews the file's time while it
+works. If it dies, the next one does not remove the claim (two that remove and create would take the
+job twice) but creates `claim.1`, which again only one can do: the highest number holds the job. A
+claim that is given up says so; claims are removed only once the job is done, when nobody wants it.
+
+A claim is stale
+
+- on the same machine, as soon as its process is gone, told from a later process with the same
+  number by the time at which it started;
+- on another machine, when it was not renewed for `STALE_SECONDS`, by the clock of the file system;
+- if it was made on behalf of the same launcher in an earlier attempt: a launcher tries a job again
+  only when it knows that the worker is lost.
+
+A process that is stopped for longer than that on another machine, and then goes on, is not noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+STALE_SECONDS: Final = 300.0
+"""After this long without renewal a claim of another machine counts for nothing."""
+
+RENEWAL_SECONDS: Final = 15.0
+
+_CLAIM: Final = re.compile(r"claim\.(\d+)")
+_GIVEN_UP: Final = "given up"
+
+
+@final
+@dataclass(frozen=True)
+class Claimant:
+    """Who claims a job.
+
+    Attributes:
+        machine: Name of the machine, and the space in which its process numbers are unique.
+        process: Number of the process.
+        started: When the process started, so that its number alone does not stand for it.
+        launcher: On whose behalf.
+        attempt: Which attempt of that launcher, from 0.
+    """
+
+    machine: str
+    process: int
+    started: str
+    launcher: str
+    attempt: int
+
+
+def this_claimant(launcher: str = "", attempt: int = 0) -> Claimant:
+    """This process as a claimant.
+
+    Args:
+        launcher: On whose behalf it works.
+        attempt: Which attempt of that launcher.
+
+    Returns:
+        The claimant.
+    """
+    process = os.getpid()
+    return Claimant(_machine(), process, _started(process) or "", launcher, attempt)
+
+
+@final
+class Claim:
+    """The right to do a job, renewed while it is held. Leaving it gives the job up.
+
+    Made by `claim_job`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._finished = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="claim", daemon=True)
+        self._renewal.start()
+
+    def _renew(self) -> None:
+        while not self._finished.wait(RENEWAL_SECONDS):
+            try:
+                os.utime(self.path)
+            except OSError:  # the folder was removed, or is out of reach: others decide by its age
+                continue
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._finished.set()
+        self._renewal.join()
+        folder = self.path.parent
+        try:
+            if (folder / "done").exists():
+                for _, path in _claims(folder):
+                    path.unlink(missing_ok=True)
+            else:
+                self.path.write_text(_GIVEN_UP, encoding="utf-8")
+        except OSError:  # as above
+            return
+
+
+def claim_job(folder: Path, claimant: Claimant) -> Claim | None:
+    """Claim a job.
+
+    Args:
+        folder: The job's folder, which exists.
+        claimant: For whom.
+
+    Returns:
+        The claim; None if somebody else holds the job.
+    """
+    found = _claims(folder)
+    if found and not _is_stale(found[-1][1], claimant):
+        return None
+    number = found[-1][0] + 1 if found else 0
+    path = folder / f"claim.{number}"
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except FileExistsError:
+        return None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(asdict(claimant), file)
+    return Claim(path)
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether somebody is doing a job.
+
+    Args:
+        folder: The job's folder, if it exists.
+
+    Returns:
+        Whether there is a claim that is not stale.
+    """
+    found = _claims(folder) if folder.is_dir() else []
+    return bool(found) and not _is_stale(found[-1][1], this_claimant())
+
+
+def _claims(folder: Path) -> list[tuple[int, Path]]:
+    """Claims by ascending number."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            (int(match[1]), Path(entry.path))
+            for entry in entries
+            if (match := _CLAIM.fullmatch(entry.name))
+        )
+
+
+def _is_stale(path: Path, claimant: Claimant) -> bool:
+    try:
+        renewed = path.stat().st_mtime
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:  # done in the meantime
+        return True
+    if text == _GIVEN_UP:
+        return True
+    try:
+        holder = Claimant(**json.loads(text))
+    except (ValueError, TypeError):  # about to be written, or its writer died before it could
+        return _now(path.parent) - renewed > STALE_SECONDS
+    if holder.launcher == claimant.launcher and holder.attempt < claimant.attempt:
+        return True
+    if holder.machine == claimant.machine:
+        return _started(holder.process) != holder.started
+    return _now(path.parent) - renewed > STALE_SECONDS
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock that dates files: that of a server may differ from ours."""
+    probe = folder / f"clock.{os.getpid()}.{threading.get_ident()}"
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+    except OSError:  # a folder that can only be read
+        return time.time()
+    return now
+
+
+@cache
+def _machine() -> str:
+    try:
+        space = os.readlink("/proc/self/ns/pid")  # containers may share a name
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()} {space}".strip()
+
+
+def _started(process: int) -> str | None:
+    """When a process of this machine started, in the machine's words; None if there is none."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None if Path("/proc/self/stat").exists() else _signalled(process)
+    except ProcessLookupError:
+        return None
+    # The name, in brackets, may contain spaces and brackets; the state follows it.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+
+
+def _signalled(process: int) -> str | None:
+    """Whether a process exists, where no /proc tells when it started."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return ""
+    return ""

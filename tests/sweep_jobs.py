@@ -1,0 +1,147 @@
+"""Short real jobs on a synthetic feature bank, and what goes wrong with them, for launchers' tests.
+
+Worker processes import this module, so what jobs do is here and not in the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hessalign.sweep import Task, list_jobs
+from hessalign.training import run_folder
+from hessalign.training.domain_run import train_job
+
+DOMAINS = 3
+TIMING = ("seconds", "step_time", "mem_gb")
+"""Entries of a record that say how long it took."""
+
+
+def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domains=DOMAINS):
+    """Gaussian classes whose means move from domain to domain."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, classes, domains * samples)
+    domain = np.repeat(np.arange(domains), samples)
+    means, moves = random.normal(size=(classes, features)), random.normal(size=(domains, features))
+    x = means[y] + 0.5 * moves[domain] + random.normal(size=(len(y), features))
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / f"{name}.npz", x=x.astype(np.float32), y=y, domain=domain)
+    return folder
+
+
+MAIN = "import sys; from hessalign.cli import main; sys.exit(main())"
+
+
+def wait_until(condition, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def make_jobs(data, count, *, algorithms=("ERM", "VREx"), steps=11):
+    found = list_jobs(
+        {"bank": DOMAINS}, algorithms, data_dir=str(data), n_hparams=5, n_trials=2, pairs=False,
+        steps=steps,
+    )  # fmt: skip
+    assert len(found) >= count, len(found)
+    return found[:count]
+
+
+def make_tasks(sweep, jobs, launcher="one"):
+    sweep.mkdir(parents=True, exist_ok=True)
+    (sweep / "sweep.yaml").touch()
+    return [Task(job, sweep, launcher) for job in jobs]
+
+
+def log(folder, text):
+    """Append a line, all at once, beside the folders of the jobs."""
+    with (folder.parent / "log").open("a") as file:
+        file.write(text + "\n")
+
+
+def logged(sweep):
+    path = sweep / "log"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def train(job, folder):
+    """Train, and log the steps and the end."""
+    train_job(job, folder, report=lambda record: log(folder, f"step {job.folder} {record.step}"))
+    log(folder, f"done {job.folder}")
+
+
+def train_slowly(job, folder, seconds=0.1):
+    run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    log(folder, f"begun {job.folder}")
+
+    def report(record):
+        log(folder, f"step {job.folder} {record.step}")
+        time.sleep(seconds)
+
+    train_job(job, folder, report=report)
+    log(folder, f"done {job.folder}")
+
+
+def train_among_killers(job, folder, victims=()):
+    """As `train`, but workers that come to the middle of some jobs are killed, once per job."""
+    mark = folder / "killed"
+    often = job.folder in victims and not mark.exists()
+    run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0 if often else 30.0
+
+    def report(record):
+        log(folder, f"step {job.folder} {record.step}")
+        if job.folder in victims and record.step >= 5 and not mark.exists():
+            mark.touch()
+            log(folder, f"killed {job.folder}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train_job(job, folder, report=report)
+    log(folder, f"done {job.folder}")
+
+
+def die(job, folder):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_for(job, folder, algorithm="VREx"):
+    if job.algorithm == algorithm:
+        log(folder, f"failing {job.folder}")
+        raise ZeroDivisionError("deliberately")
+    train(job, folder)
+
+
+def forget(job, folder):
+    """A job that ends without saying that it is done."""
+
+
+def killing(jobs, count):
+    """Work that is killed in the middle of every other job, and how often that will be."""
+    victims = frozenset(job.folder for job in jobs[:: max(1, len(jobs) // count)][:count])
+    return partial(train_among_killers, victims=victims), len(victims)
+
+
+def results(sweep, jobs):
+    """Records by job without what says how long they took and where they are."""
+    found = {}
+    for job in jobs:
+        text = (Path(sweep) / job.folder / "results.jsonl").read_text()
+        records = [json.loads(line) for line in text.splitlines()]
+        for record in records:
+            for name in TIMING:
+                record.pop(name, None)
+            record["args"].pop("output_dir")
+        found[job.folder] = records
+    return found
+
+
+def interrupt_when_begun(sweep):
+    """Send this process what Ctrl-C sends it, once a job has made its second record."""
+    wait_until(lambda: any((each[0], each[2:]) == ("step", ["1"]) for each in logged(sweep)))
+    os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,297 @@
+"""AlignedClassifier is a scikit-learn classifier, with the objective it says."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import hessalign as ha
+from hessalign.data import make_shifted_data
+from hessalign.estimator import worst_domain
+from hessalign.transfer import fit_aligned_head
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+KINDS = ("full", "diagonal", "sampled", "expected", "product", None)
+
+
+@parametrize_with_checks(
+    [
+        ha.AlignedClassifier(),
+        ha.AlignedClassifier("sampled", standardize=False),
+        ha.AlignedClassifier(None),
+    ]
+)
+def test_scikit_learns_own_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # some checks allow few steps on purpose
+        check(estimator)
+
+
+def samples(seed=0, classes=3, size=40, features=4):
+    """Names for labels and domains; means and scales that differ between domains."""
+    rng = np.random.default_rng(seed)
+    domain = np.repeat(["east", "north", "west"], size)
+    shift = {name: rng.normal(size=features) for name in ("east", "north", "west")}
+    X = rng.normal(size=(len(domain), features)) * [1, 10, 0.1, 3]
+    X += np.stack([shift[name] for name in domain])
+    logits = X @ rng.normal(size=(features, classes)) / 5 + rng.gumbel(size=(len(X), classes))
+    y = np.array(["a", "b", "c"])[logits.argmax(1)]
+    return X, y, domain
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_without_penalties_it_is_logistic_regression(classes, standardize):
+    """Domains of the same size, so that the mean over domains is that over samples."""
+    X, y, domain = samples(classes=classes)
+    l2 = 0.02
+    options = {"alpha": 0, "beta": 0, "l2": l2, "tol": 1e-9, "standardize": standardize}
+    ours = ha.AlignedClassifier(**options).fit(X, y, domain)
+    # Of K logits only the differences count; scikit-learn's two classes have one, as ours do.
+    theirs = LogisticRegression(C=1 / (l2 * len(X)), tol=1e-10, max_iter=10_000)
+    if standardize:
+        theirs = make_pipeline(StandardScaler(), theirs)
+    theirs.fit(X, y)
+    assert ours.coef_.shape == ((1 if classes == 2 else classes), X.shape[1])
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    if not standardize:
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("alignment", KINDS)
+def test_the_head_is_that_of_fit_aligned_head(alignment):
+    X, y, domain = samples()
+    model = ha.AlignedClassifier(
+        alignment, alpha=0.5, beta=2, probes=7, l2=0.01, standardize=False, random_state=3
+    ).fit(X, y, domain)
+    seed = np.random.RandomState(3).randint(2**31 - 1)
+    head = fit_aligned_head(
+        torch.tensor(X),
+        torch.tensor(["abc".index(label) for label in y]),
+        torch.tensor([["east", "north", "west"].index(name) for name in domain]),
+        alpha=0.5,
+        beta=2.0,
+        hessian=alignment,
+        l2=0.01,
+        probes=7,
+        seed=int(seed),
+    )
+    np.testing.assert_allclose(model.coef_, head.parameters[:, :-1], rtol=1e-10)
+    np.testing.assert_allclose(model.intercept_, head.parameters[:, -1], rtol=1e-10)
+    assert (model.hessian_dispersion_, model.gradient_dispersion_, model.n_iter_) == (
+        head.hessian,
+        head.gradient,
+        head.steps,
+    )
+    assert list(model.domains_) == ["east", "north", "west"]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_units_of_the_features_do_not_matter_when_standardised(classes):
+    X, y, domain = samples(classes=classes)
+    constant = np.full((len(X), 1), 7.0)
+    model = ha.AlignedClassifier(tol=1e-8).fit(np.c_[X, constant], y, domain)
+    other = ha.AlignedClassifier(tol=1e-8).fit(np.c_[X * 1000 - 3, constant], y, domain)
+    np.testing.assert_allclose(
+        other.predict_proba(np.c_[X * 1000 - 3, constant]),
+        model.predict_proba(np.c_[X, constant]),
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(other.coef_[:, :-1] * 1000, model.coef_[:, :-1], rtol=1e-2)
+    np.testing.assert_allclose(model.coef_[:, -1], 0, atol=1e-9)
+
+
+def test_probabilities_and_logits_agree():
+    for classes in (2, 3):
+        X, y, domain = samples(classes=classes)
+        model = ha.AlignedClassifier().fit(X, y, domain)
+        logits, p = model.decision_function(X), model.predict_proba(X)
+        assert logits.shape == ((len(X),) if classes == 2 else (len(X), 3))
+        expected = np.c_[np.zeros(len(X)), logits] if classes == 2 else logits
+        expected = np.exp(expected) / np.exp(expected).sum(1, keepdims=True)
+        np.testing.assert_allclose(p, expected, rtol=1e-9)
+        np.testing.assert_array_equal(model.classes_[p.argmax(1)], model.predict(X))
+
+
+def test_domains_may_be_numbers_names_or_a_mixture():
+    X, y, domain = samples()
+    numbers = np.array([{"east": 7, "north": -1, "west": 3}[name] for name in domain])
+    mixed = np.array([7 if name == "east" else name for name in domain], dtype=object)
+    models = [
+        ha.AlignedClassifier(tol=1e-8).fit(X, y, d) for d in (domain, numbers, mixed, list(domain))
+    ]
+    for model in models[1:]:
+        np.testing.assert_allclose(model.coef_, models[0].coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        (np.zeros(119), r"one domain per row of X, shape \(120,\), got \(119,\)"),
+        (np.zeros((120, 1)), r"shape \(120,\), got \(120, 1\)"),
+        (np.r_[np.zeros(119), np.nan], "but 1 have none, the first in row 119"),
+        (np.array([None, *["a"] * 119], dtype=object), "but 1 have none, the first in row 0"),
+    ],
+)
+def test_bad_domains_are_named(domain, message):
+    X, y, _ = samples()
+    with pytest.raises(ValueError, match=message):
+        ha.AlignedClassifier().fit(X, y, domain)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alignment": "ful"}, "Did you mean 'full'"),
+        ({"alpha": -1}, "finite alpha of 0 or more"),
+        ({"l2": -1}, "L2 weight of 0 or more"),
+        ({"max_iter": 0}, "max_steps of 1 or more"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    X, y, domain = samples()
+    with pytest.raises(ValueError, match=message):
+        ha.AlignedClassifier(**options).fit(X, y, domain)
+
+
+def test_one_class_and_one_domain():
+    X, y, domain = samples()
+    with pytest.raises(ValueError, match="at least 2 classes, got one class only: a"):
+        ha.AlignedClassifier().fit(X, np.full(len(y), "a"), domain)
+    with pytest.warns(UserWarning, match="All samples come from the domain 'x'"):
+        lone = ha.AlignedClassifier().fit(X, y, np.full(len(y), "x"))
+    plain = ha.AlignedClassifier().fit(X, y)
+    np.testing.assert_array_equal(lone.coef_, plain.coef_)
+    assert plain.domains_ is None
+
+
+def test_a_fit_that_did_not_converge_says_so():
+    X, y, domain = samples()
+    with pytest.warns(ConvergenceWarning, match=r"in 2 steps: the largest slope left .* max_iter"):
+        assert ha.AlignedClassifier(max_iter=2).fit(X, y, domain).n_iter_ == 2
+
+
+def test_pickle_and_clone():
+    X, y, domain = samples()
+    model = ha.AlignedClassifier("diagonal", beta=3).fit(X, y, domain)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict_proba(X), model.predict_proba(X))
+    again = clone(model).fit(X, y, domain)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_grid_search_leaves_one_domain_out(routing):
+    """Each candidate's score is that of fits by hand, which know the domains of their samples."""
+    X, y, domain = samples()
+    grid = {"beta": [0.0, 1.0, 30.0], "alignment": ["full", None]}
+    with sklearn.config_context(enable_metadata_routing=routing):
+        search = GridSearchCV(ha.AlignedClassifier(), grid, cv=LeaveOneGroupOut())
+        search.fit(X, y, groups=domain, domain=domain)
+    for index, options in enumerate(search.cv_results_["params"]):
+        for fold, name in enumerate(("east", "north", "west")):
+            seen = domain != name
+            by_hand = ha.AlignedClassifier(**options).fit(X[seen], y[seen], domain[seen])
+            found = search.cv_results_[f"split{fold}_test_score"][index]
+            assert found == by_hand.score(X[~seen], y[~seen])
+    refitted = ha.AlignedClassifier(**search.best_params_).fit(X, y, domain)
+    np.testing.assert_array_equal(search.best_estimator_.coef_, refitted.coef_)
+    # Were the domains lost on the way, alignment would make no difference.
+    plain = ha.AlignedClassifier(**search.best_params_).fit(X, y)
+    assert search.best_params_["beta"] == 0 or not np.allclose(plain.coef_, refitted.coef_)
+
+
+def test_search_by_the_worst_domain():
+    X, y, domain = samples()
+    grid = {"beta": [0.0, 30.0, 1000.0]}
+    search = GridSearchCV(
+        ha.AlignedClassifier(), grid, cv=LeaveOneGroupOut(), refit=worst_domain
+    ).fit(X, y, groups=domain, domain=domain)
+    scores = np.array([search.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+    assert len(set(scores.min(0))) > 1
+    assert search.best_params_["beta"] == grid["beta"][int(scores.min(0).argmax())]
+
+
+def test_the_worst_domain_is_not_the_worst_mean():
+    results = {"split0_test_score": [0.99, 0.7, 0.7], "split1_test_score": [0.5, 0.6, 0.6]}
+    assert worst_domain({**results, "mean_test_score": [0.745, 0.65, 0.65]}) == 1
+    with pytest.raises(ValueError, match="Expected the scores of each split"):
+        worst_domain({"split0_test_accuracy": [1.0]})
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_domains_pass_through_a_pipeline_and_cross_validation(routing):
+    X, y, domain = samples()
+    pipeline = make_pipeline(StandardScaler(), ha.AlignedClassifier(beta=30, standardize=False))
+    name = "domain" if routing else "alignedclassifier__domain"
+    with sklearn.config_context(enable_metadata_routing=routing):
+        pipeline.fit(X, y, **{name: domain})
+        scored = {"groups": domain} if not routing else {}
+        params = {name: domain} if not routing else {name: domain, "groups": domain}
+        scores = cross_val_score(pipeline, X, y, cv=LeaveOneGroupOut(), params=params, **scored)
+    direct = ha.AlignedClassifier(beta=30).fit(X, y, domain)
+    np.testing.assert_allclose(pipeline.predict_proba(X), direct.predict_proba(X), atol=1e-4)
+    assert len(scores) == 3
+
+
+def accuracies(shift, seed, **options):
+    data = make_shifted_data(shift, seed, domains=3, samples=300)
+    X = np.concatenate([part.x for part in data.source])
+    y = np.concatenate([part.y for part in data.source])
+    model = ha.AlignedClassifier(**options).fit(X, y, np.repeat([0, 1, 2], 300))
+    return model.score(data.target.x, data.target.y)
+
+
+@pytest.mark.parametrize(("shift", "least"), [("correlation", 0.1), ("label", 0.05)])
+def test_alignment_helps_on_an_unseen_domain(shift, least):
+    """The same weights for every seed; the gain is far beyond its spread over seeds."""
+    gains = np.array(
+        [
+            accuracies(shift, seed, beta=100) - accuracies(shift, seed, alpha=0, beta=0)
+            for seed in range(10)
+        ]
+    )
+    assert gains.mean() > least
+    assert gains.mean() > 3 * gains.std(ddof=1) / np.sqrt(len(gains))
+
+
+def test_it_is_imported_on_demand(python):
+    script = """
+import sys
+import hessalign
+assert "sklearn" not in sys.modules
+assert hessalign.AlignedClassifier.__name__ == "AlignedClassifier"
+assert "sklearn" in sys.modules
+try:
+    hessalign.AlignedClasifier
+except AttributeError as error:
+    print(error)
+"""
+    assert python(script) == "module 'hessalign' has no attribute 'AlignedClasifier'\n"
+
+
+def test_without_scikit_learn_the_error_names_the_extra(python):
+    script = """
+import sys
+sys.modules["sklearn"] = None
+import hessalign
+try:
+    hessalign.AlignedClassifier
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install 'hessalign[sklearn]'" in python(script)
