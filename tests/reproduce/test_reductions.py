@@ -10,6 +10,7 @@ from hessalign.alignment.attribute_dispersion import AttributeDispersion, attrib
 from hessalign.reproduce.reductions import (
     Reduction,
     chance_share,
+    judged,
     log_ratio,
     measure,
     reductions,
@@ -52,6 +53,15 @@ def test_a_change_needs_all_trials(ratios, change, text):
     found = Reduction(*ratios)
     assert found.change == change
     assert str(found) == text
+
+
+def test_a_change_must_exceed_that_of_another_start():
+    noise = Reduction(0.5, 0.4, 0.6)
+    assert judged(Reduction(0.3, 0.3, 0.3), 0.1, noise) == "reduced"
+    assert judged(Reduction(0.6, 0.6, 0.6), 0.1, noise) == "unchanged"
+    assert judged(Reduction(1.9, 1.9, 1.9), 0.1, noise) == "unchanged"
+    assert judged(Reduction(2.1, 2.1, 2.1), 0.1, noise) == "raised"
+    assert judged(Reduction(0.1, 0.1, 0.1), math.nan) == "unclear"
 
 
 def test_no_dispersion_at_all_is_finite():

@@ -169,7 +169,7 @@ def test_a_bank_made_with_something_else_is_refused(data, tmp_path):
     assert bank.read_bytes() == before
     np.savez(tmp_path / "mine.npz", x=np.eye(2), y=[0, 1], domain=[0, 0])
     with pytest.raises(FeatureBankError, match="made with 'something unknown'"):
-        extract_features(data, SPEC, tmp_path / "mine.npz")
+        extract_features(fewer, SPEC, tmp_path / "mine.npz")
 
 
 def test_arrays_of_images(tmp_path):

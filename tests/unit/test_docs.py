@@ -29,6 +29,7 @@ PACKAGES = [
     "hessalign.curvature",
     "hessalign.alignment",
     "hessalign.transfer",
+    "hessalign.diagnosis",
     "hessalign.data",
     "hessalign.algorithms",
     "hessalign.training",

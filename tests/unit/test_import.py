@@ -82,9 +82,11 @@ print(sorted(new & heavy))
 PUBLIC = (
     "AlignedClassifier",
     "AlignmentTerms",
+    "Diagnosis",
     "HessianAlignment",
     "attribute_distances",
     "autograd_head",
+    "diagnose",
     "hessian_distance",
     "hutchinson_diagonal",
     "linear_head",

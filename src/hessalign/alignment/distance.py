@@ -95,12 +95,16 @@ def spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
     return result
 
 
-def spectral_norm_of_difference(first: HeadStatistics, second: HeadStatistics) -> float:
+def spectral_norm_of_difference(
+    first: HeadStatistics, second: HeadStatistics, accuracy: float = 0.0
+) -> float:
     r"""Largest absolute eigenvalue of $H_1 - H_2$, by Lanczos on Hessian-vector products.
 
     Args:
         first: Statistics of a single domain.
         second: Statistics of another single domain with the same head.
+        accuracy: Of the eigenvector, relative; the norm is right to about its square. 0 is as
+            accurate as rounding allows.
 
     Returns:
         The spectral norm $\|H_1 - H_2\|_2$.
@@ -121,7 +125,9 @@ def spectral_norm_of_difference(first: HeadStatistics, second: HeadStatistics) -
     start = np.random.default_rng(0).standard_normal(size)
     if not matvec(start).any():
         return 0.0
-    (eigenvalue,) = eigsh(operator, k=1, which="LM", v0=start, return_eigenvectors=False)
+    (eigenvalue,) = eigsh(
+        operator, k=1, which="LM", v0=start, tol=accuracy, return_eigenvectors=False
+    )
     return float(abs(eigenvalue))
 
 

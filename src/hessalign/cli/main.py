@@ -14,6 +14,7 @@ from hessalign.cli import (
     collect,
     datasets,
     demo,
+    diagnose,
     features,
     reproduce,
     sweep,
@@ -21,7 +22,7 @@ from hessalign.cli import (
 )
 from hessalign.training import RunFolderError
 
-VERBS = (demo, train, reproduce, sweep, collect, attack, features, datasets, algorithms)
+VERBS = (demo, train, reproduce, sweep, collect, diagnose, attack, features, datasets, algorithms)
 
 
 def make_parser() -> argparse.ArgumentParser:

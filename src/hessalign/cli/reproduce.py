@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._files import write_atomically
+from hessalign.cli import reproduce_sweeps
 from hessalign.report.progress import CountProgress, RunsProgress
 from hessalign.report.tables import markdown_table
-from hessalign.reproduce import EXPERIMENTS, Options, reproduce
+from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
 from hessalign.reproduce.catalogue import find_experiment
 from hessalign.reproduce.feature_sweep import FeatureSweep
 from hessalign.training.configuration import parse_words
@@ -21,6 +22,9 @@ LIST: Final = "list"
 ALL: Final = "all-cmnist"
 DEFAULT_RESTARTS: Final = 10
 DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
+DEFAULT_CACHE: Final = Path("outputs/runs")
+ON_BANKS: Final = ("table1", "figure2")
+"""Those that also report on a sweep over a feature bank."""
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,25 +40,22 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "command continues when it is given again.",
     )
     add = parser.add_argument
-    add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of everything")
-    add("--restarts", type=int, default=DEFAULT_RESTARTS, metavar="N", help="runs of each method")
-    add("--seed", type=int, default=0, help="of the first restart")
-    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes at once")
+    add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of them")
+    add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
     add("--output", type=Path, default=Path("results"), metavar="DIR", help="where results go")
-    add(
-        "--cache",
-        type=Path,
-        default=Path("outputs/runs"),
-        metavar="DIR",
-        help="where runs are kept",
-    )
     add("--finished", action="store_true", help="train nothing: report on the runs that are there")
-    group = parser.add_argument_group("for table1 and figure2 on a feature bank too")
-    add_one = group.add_argument
-    add_one("--sweep", type=Path, metavar="DIR", help="a finished sweep on the bank")
-    add_one("--data-dir", metavar="DIR", help="where the bank is")
-    add_one("--dataset", default=DEFAULT_BANK, metavar="NAME", help=f"by default {DEFAULT_BANK}")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
+    group = parser.add_argument_group("Colored MNIST").add_argument
+    group("--restarts", type=int, metavar="N", help=f"runs of each method ({DEFAULT_RESTARTS})")
+    group("--seed", type=int, help="of the first restart (0)")
+    group("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({DEFAULT_CACHE})")
+    reproduce_sweeps.add_flags(parser)
+    group = parser.add_argument_group(
+        "feature banks",
+        f"For {' and '.join(ON_BANKS)}, which report on the sweep in --sweep with the bank below "
+        "--data-dir too.",
+    ).add_argument
+    group("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
     parser.set_defaults(run=run)
 
 
@@ -66,13 +67,21 @@ def run(options: argparse.Namespace) -> None:
     """
     if options.name == LIST:
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
-        rows.append([ALL, "one page of everything"])
+        rows += [[each.name, each.title] for each in SWEEP_EXPERIMENTS.values()]
+        rows.append([ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return
     names = list(EXPERIMENTS) if options.name == ALL else [find_experiment(options.name).name]
+    if options.name in SWEEP_EXPERIMENTS:
+        reproduce_sweeps.run(options)
+        return
+    refuse_flags(options)
+    options.restarts = DEFAULT_RESTARTS if options.restarts is None else options.restarts
+    options.jobs = (os.cpu_count() or 1) if options.jobs is None else options.jobs
+    options.cache = options.cache or DEFAULT_CACHE
     settings = Options(
         options.restarts,
-        options.seed,
+        options.seed or 0,
         options.jobs,
         parse_words(options.entries),
         feature_sweep(options),
@@ -98,6 +107,20 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(f"One page of everything: {path}\n")
 
 
+def refuse_flags(options: argparse.Namespace) -> None:
+    """Refuse flags that an experiment on Colored MNIST does not take.
+
+    Args:
+        options: The parsed command line.
+    """
+    flags, takers = dict(reproduce_sweeps.FLAGS), list(SWEEP_EXPERIMENTS)
+    shared = {flag: flags.pop(flag) for flag in ("--sweep", "--data-dir")}
+    reproduce_sweeps.refuse_flags(options, flags, takers)
+    if options.name not in (*ON_BANKS, ALL):
+        own = {**shared, "--dataset": "dataset"}
+        reproduce_sweeps.refuse_flags(options, own, [*takers, *ON_BANKS])
+
+
 def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
     """The sweep on a feature bank that the command line names.
 
@@ -117,14 +140,17 @@ def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
             ("--sweep", "--data-dir") if options.data_dir is None else ("--data-dir", "--sweep")
         )
         raise ValueError(f"Expected {missing} beside {found}, got none.")
+    if len(options.sweep) > 1:
+        raise ValueError(f"Expected one --sweep, got {len(options.sweep)}.")
+    dataset = options.dataset or DEFAULT_BANK
     return FeatureSweep(
-        options.dataset,
+        dataset,
         options.data_dir,
-        options.sweep,
+        options.sweep[0],
         options.cache / "features",
         train=not options.finished,
         jobs=options.jobs,
-        show=CountProgress(f"training on {options.dataset}", "runs", sys.stderr),
+        show=CountProgress(f"training on {dataset}", "runs", sys.stderr),
     )
 
 
@@ -143,9 +169,9 @@ def describe_command(name: str, options: argparse.Namespace) -> str:
         words += ["--seed", str(options.seed)]
     if options.finished:
         words.append("--finished")
-    if options.sweep is not None and name in ("table1", "figure2"):
-        words += ["--sweep", str(options.sweep), "--data-dir", options.data_dir]
-        if options.dataset != DEFAULT_BANK:
+    if options.sweep is not None and name in ON_BANKS:
+        words += ["--sweep", str(options.sweep[0]), "--data-dir", options.data_dir]
+        if options.dataset is not None:
             words += ["--dataset", options.dataset]
     return shlex.join([*words, *options.entries])
 

@@ -43,6 +43,7 @@ from hessalign.data.mnist_domains import (
     make_domainbed_colored_mnist as make_domainbed_colored_mnist,
 )
 from hessalign.data.mnist_domains import make_rotated_mnist as make_rotated_mnist
+from hessalign.data.number_table import read_number_table as read_number_table
 from hessalign.data.samples import DomainDataset as DomainDataset
 from hessalign.data.samples import DomainSamples as DomainSamples
 from hessalign.data.shifts import ShiftedData as ShiftedData

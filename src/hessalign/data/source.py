@@ -1,4 +1,4 @@
-"""Any source of data by its path: a folder of images, a manifest, or a file of arrays."""
+"""Any source of data by its path: a folder of images, a manifest, a table, a file of arrays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hessalign.data import arrays, manifest
 from hessalign.data.catalog import PRESETS
 from hessalign.data.image_folder import read_image_folder
 from hessalign.data.mnist_domains import make_domainbed_colored_mnist, make_rotated_mnist
+from hessalign.data.number_table import is_number_table, read_number_table
 from hessalign.data.samples import DomainDataset
 
 MADE = {"ColoredMNIST": make_domainbed_colored_mnist, "RotatedMNIST": make_rotated_mnist}
@@ -23,8 +24,9 @@ def read_dataset(
     """Read a data set from wherever it is.
 
     Args:
-        path: A folder of the form `domain/class/image`, a manifest (`.csv`, `.jsonl`) or a file of
-            arrays (`.npz`, `.safetensors`).
+        path: A folder of the form `domain/class/image`, a manifest (`.csv`, `.jsonl`), a table of
+            numbers (`.csv` with a column y or label), or a file of arrays (`.npz`,
+            `.safetensors`).
         preset: For a folder: which benchmark data set it is.
         exclude: For a folder: images to leave out.
 
@@ -46,6 +48,8 @@ def read_dataset(
         return read_image_folder(path, preset, exclude)
     if preset is not None or list(exclude):
         raise ValueError(f"Expected a folder for a preset or exclusions, got the file {path}.")
+    if is_number_table(path):
+        return read_number_table(path)
     if path.suffix in manifest.SUFFIXES:
         return manifest.read_manifest(path)
     if path.suffix in arrays.SUFFIXES:

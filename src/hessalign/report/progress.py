@@ -162,6 +162,40 @@ class Progress:
 
 
 @final
+class StageProgress:
+    """Shows which of several stages is going on, and for how long it has been.
+
+    Args:
+        title: What is going on.
+        stream: Where to write; a terminal gets one line that is rewritten in place.
+    """
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self.title = title
+        self.stream = stream
+        self.live = stream.isatty()
+        self.start = time.monotonic()
+        self.width = 0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show the stage that begins.
+
+        Args:
+            stage: What it does.
+            done: How many stages are done.
+            total: How many there are.
+        """
+        seconds = time.monotonic() - self.start
+        line = f"{self.title} {done}/{total}  {stage}  {seconds:.0f} s"
+        if self.live:
+            self.stream.write("\r" + line.ljust(self.width) + ("\n" if done == total else ""))
+            self.width = len(line)
+        else:
+            self.stream.write(line + "\n")
+        self.stream.flush()
+
+
+@final
 class CountProgress:
     """Shows how many of many things are done, how fast, and the time left.
 

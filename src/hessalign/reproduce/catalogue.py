@@ -13,19 +13,31 @@ from hessalign._names import UnknownNameError
 from hessalign.report.progress import RunsProgress
 from hessalign.reproduce.accuracies import TABLES
 from hessalign.reproduce.attack import FIGURE_5
+from hessalign.reproduce.domainbed import (
+    TABLE_4_EXPERIMENT,
+    TABLE_7_EXPERIMENT,
+    TABLE_8_EXPERIMENT,
+)
 from hessalign.reproduce.dynamics import FIGURE_3, FIGURE_4
 from hessalign.reproduce.experiment import Experiment, Method, Options, write_report
 from hessalign.reproduce.figure2 import FIGURE_2
 from hessalign.reproduce.invariance import PROFILE
+from hessalign.reproduce.sweep_experiment import SweepExperiment
 from hessalign.reproduce.table1 import TABLE_1_MEASURED
+from hessalign.reproduce.terms_report import TABLE_6_EXPERIMENT
 from hessalign.reproduce.timing import TABLE_5
 from hessalign.training import ColoredMnistConfig, Run, train_colored_mnist, train_many
 
 _ALL = (TABLE_1_MEASURED, *TABLES, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5, TABLE_5)
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {each.name: each for each in _ALL}
+"""Those on Colored MNIST by name."""
+
+_SWEPT = (TABLE_4_EXPERIMENT, TABLE_6_EXPERIMENT, TABLE_7_EXPERIMENT, TABLE_8_EXPERIMENT)
+SWEEP_EXPERIMENTS: Final[Mapping[str, SweepExperiment]] = {each.name: each for each in _SWEPT}
+"""Those on DomainBed by name."""
 
 
-def find_experiment(name: str) -> Experiment:
+def find_experiment(name: str) -> Experiment | SweepExperiment:
     """An experiment by name.
 
     Args:
@@ -37,9 +49,10 @@ def find_experiment(name: str) -> Experiment:
     Raises:
         UnknownNameError: If there is none of that name.
     """
-    if name not in EXPERIMENTS:
-        raise UnknownNameError("experiment", name, EXPERIMENTS)
-    return EXPERIMENTS[name]
+    found = EXPERIMENTS.get(name) or SWEEP_EXPERIMENTS.get(name)
+    if found is None:
+        raise UnknownNameError("experiment", name, [*EXPERIMENTS, *SWEEP_EXPERIMENTS])
+    return found
 
 
 def run_folder(cache: Path, config: ColoredMnistConfig) -> Path:
@@ -109,7 +122,7 @@ def reproduce(
         entries = ", ".join(f"{key} = {value}" for key, value in options.overrides.items())
         warning = f"**Not the published protocol:** {entries}."
         report = dataclasses.replace(report, text=f"{warning}\n\n{report.text}")
-    return write_report(experiment, report, command, output)
+    return write_report(experiment.name, experiment.title, report, command, output)
 
 
 def train_missing(

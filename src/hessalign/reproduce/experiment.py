@@ -121,11 +121,12 @@ class Experiment:
     present: Callable[[Finished, Options], Report]
 
 
-def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
+def write_report(name: str, title: str, report: Report, command: str, folder: Path) -> Path:
     """Save a report: Markdown, JSON and figures.
 
     Args:
-        experiment: What was reproduced.
+        name: Name of the experiment that was reproduced.
+        title: What it shows.
         report: What came out.
         command: The command that makes it.
         folder: Where results go; the experiment gets a folder of its own.
@@ -133,17 +134,17 @@ def write_report(experiment: Experiment, report: Report, command: str, folder: P
     Returns:
         The Markdown page.
     """
-    target = folder / experiment.name
+    target = folder / name
     target.mkdir(parents=True, exist_ok=True)
     pictures = []
-    for name, draw in report.figures.items():
+    for figure, draw in report.figures.items():
         for suffix in FIGURE_FORMATS:
-            draw(target / f"{name}.{suffix}")
-        pictures.append(f"![{experiment.title}]({name}.{FIGURE_FORMATS[0]})")
-    page = "\n\n".join([f"# {experiment.title}", f"Made by `{command}`.", report.text, *pictures])
-    content = {"experiment": experiment.name, "command": command, "software": describe_software()}
+            draw(target / f"{figure}.{suffix}")
+        pictures.append(f"![{title}]({figure}.{FIGURE_FORMATS[0]})")
+    page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
+    content = {"experiment": name, "command": command, "software": describe_software()}
     text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False)
-    write_atomically(target / f"{experiment.name}.json", (text + "\n").encode())
-    path = target / f"{experiment.name}.md"
+    write_atomically(target / f"{name}.json", (text + "\n").encode())
+    path = target / f"{name}.md"
     write_atomically(path, (page + "\n").encode())
     return path

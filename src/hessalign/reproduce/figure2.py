@@ -11,7 +11,7 @@ from hessalign.report.attack_figures import plot_attacked_heads
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce.attacked_features import gap_cells, present_features
 from hessalign.reproduce.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.reproduce.methods import FULL, published_six
+from hessalign.reproduce.methods import FULL, on_features, published_six
 from hessalign.reproduce.verdict import measured
 from hessalign.training import Run
 from hessalign.training.colored_mnist import LOSS, head_inputs
@@ -107,7 +107,7 @@ def present(finished: Finished, options: Options) -> Report:
     )
     if options.sweep is None:
         return report
-    features = present_features(METHODS, options.sweep)
+    features = present_features([on_features(method) for method in METHODS], options.sweep)
     return Report(
         f"{report.text}\n\n## {options.sweep.dataset}\n\n{features.text}",
         {**report.data, "features": features.data},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hessalign.algorithms import find_algorithm
 from hessalign.data.colored_mnist import Imbalance
 from hessalign.reproduce.experiment import Method
 
@@ -46,6 +47,22 @@ def expected(imbalance: Imbalance | None) -> Method:
         The row.
     """
     return Method("Hutchinson, expected", "expected", {"probes": RELEASED_PROBES[imbalance]})
+
+
+def on_features(method: Method) -> Method:
+    """The same algorithm where hyper-parameters are drawn: a row without options of its own.
+
+    Args:
+        method: A row of a Colored MNIST experiment.
+
+    Returns:
+        The row, called as the algorithm is.
+
+    Example:
+        >>> on_features(hutchinson(None)).title
+        'Hutchinson'
+    """
+    return Method(find_algorithm(method.algorithm).title, method.algorithm)
 
 
 def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:

@@ -140,39 +140,40 @@ def chance_share(heads: Sequence[Attributes]) -> dict[str, float]:
     return shares
 
 
-def judged(ratio: Reduction, chance: float) -> Change:
+def judged(ratio: Reduction, chance: float, noise: Reduction | None = None) -> Change:
     """What a ratio says, if it can say anything.
 
     Args:
         ratio: The ratio.
         chance: The share of the reference's dispersion that finite samples explain.
+        noise: The ratio where nothing but the start differs; a smaller change is none.
 
     Returns:
         The change.
 
     Example:
-        >>> judged(Reduction(0.1, 0.1, 0.1), 0.2), judged(Reduction(0.1, 0.1, 0.1), 0.9)
-        ('reduced', 'unclear')
+        >>> ratio, noise = Reduction(0.5, 0.5, 0.5), Reduction(3.0, 3.0, 3.0)
+        >>> judged(ratio, 0.2), judged(ratio, 0.9), judged(ratio, 0.2, noise)
+        ('reduced', 'unclear', 'unchanged')
     """
-    return ratio.change if chance <= UNCLEAR else "unclear"
+    if not chance <= UNCLEAR:
+        return "unclear"
+    if noise is not None and abs(math.log(ratio.mean)) <= abs(math.log(noise.mean)):
+        return "unchanged"
+    return ratio.change
 
 
-def plain(found: Mapping[str, Reduction], chance: Mapping[str, float]) -> dict[str, Any]:
+def plain(found: Mapping[str, Reduction], changes: Mapping[str, Change]) -> dict[str, Any]:
     """Reductions as plain values.
 
     Args:
         found: By attribute.
-        chance: What finite samples explain, by attribute.
+        changes: What they say, by attribute.
 
     Returns:
         What goes into a JSON file.
     """
     return {
-        name: {
-            "ratio": each.mean,
-            "low": each.low,
-            "high": each.high,
-            "change": judged(each, chance[name]),
-        }
+        name: {"ratio": each.mean, "low": each.low, "high": each.high, "change": changes[name]}
         for name, each in found.items()
     }

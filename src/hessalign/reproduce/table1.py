@@ -20,10 +20,11 @@ from hessalign.reproduce.feature_sweep import (
     train_all,
     twin,
 )
-from hessalign.reproduce.methods import ERM, FISHR, FULL, HGP, VREX, hutchinson
+from hessalign.reproduce.methods import ERM, FISHR, FULL, HGP, VREX, hutchinson, on_features
 from hessalign.reproduce.reductions import (
     THRESHOLD,
     UNCLEAR,
+    Change,
     Domains,
     Reduction,
     chance_share,
@@ -39,7 +40,7 @@ CORAL: Final = Method("CORAL", "coral")
 IGA: Final = Method("IGA", "iga")
 FISH: Final = Method("Fish", "fish")
 METHODS: Final = (VREX, CORAL, IGA, FISH, FISHR, HGP, hutchinson(None), FULL)
-NOISE: Final = Method("ERM from another start", "second_start")
+NOISE: Final = Method("ERM over another start", "second_start")
 
 Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
 """By trial, heads of a method each with its reference."""
@@ -72,7 +73,10 @@ HELD_OUT: Final = {
         "draw of hyper-parameters that is best on the training domains' held-out parts (among "
         "{draws}); the reference is ERM with the same learning rate, weight decay, dropout, "
         "batch size and split. Ratios of a trial are the geometric mean over its test domains. "
-        "*ERM from another start* is what training again changes by itself."
+        "*ERM over another start* compares selected runs of ERM with the same training from "
+        "another start that was not selected: what chance does, and selection, which looks at the "
+        "same held-out samples. ↓ and ↑ are only "
+        "given where a change is larger than that."
     ),
 }
 
@@ -183,9 +187,10 @@ def feature_pairs(
     """
     chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in METHODS)])
     wanted: dict[Method, list[tuple[Job, Job]]] = {
-        NOISE: [(second_start(each.job), each.job) for each in chosen[REFERENCE]]
+        NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]
     }
-    for method in METHODS:
+    methods = [on_features(method) for method in METHODS]
+    for method in methods:
         wanted[method] = [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
     runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
     heads = {job: domain_run_head(run, held_out=True) for job, run in runs.items()}
@@ -197,7 +202,7 @@ def feature_pairs(
                 pairs.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
         if pairs:
             found[method] = pairs
-    return found, [method.title for method in METHODS if method not in found], chosen
+    return found, [method.title for method in methods if method not in found], chosen
 
 
 def describe_selected(each: Selected) -> dict[str, Any]:
@@ -249,11 +254,17 @@ def describe_part(found: Mapping[Method, Pairs]) -> tuple[str, dict[str, Any]]:
         values["chance"][domains] = chance
         for kind in ("raw", "relative"):
             rows = []
+            noise: Mapping[str, Reduction] = {}
             for entry, (method, pairs) in zip(entries, measured.items(), strict=True):
                 ratios = reductions(pairs, relative=kind == "relative")
-                entry.setdefault(kind, {})[domains] = plain(ratios, chance)
+                changes = {
+                    name: judged(ratio, chance[name], noise.get(name))
+                    for name, ratio in ratios.items()
+                }
+                noise = ratios if method is NOISE else noise
+                entry.setdefault(kind, {})[domains] = plain(ratios, changes)
                 entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
-                rows.append([method.title, str(entry["runs"]), *cells(method, ratios, chance)])
+                rows.append([method.title, str(entry["runs"]), *cells(method, ratios, changes)])
             rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
             header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
             texts.append(f"### {kind.capitalize()}, {SOURCES[domains]}")
@@ -275,14 +286,14 @@ def count(pairs: Pairs) -> int:
 
 
 def cells(
-    method: Method, ratios: Mapping[str, Reduction], chance: Mapping[str, float]
+    method: Method, ratios: Mapping[str, Reduction], changes: Mapping[str, Change]
 ) -> list[str]:
     """A row of the table.
 
     Args:
         method: The method.
         ratios: By attribute.
-        chance: What finite samples explain, by attribute.
+        changes: What they say, by attribute.
 
     Returns:
         The paper's mark, ours, and the ratio, by attribute.
@@ -292,7 +303,7 @@ def cells(
     texts = []
     for name, ratio in ratios.items():
         paper = "" if ticks is None else "✓ " if name in ticks else "✗ "
-        texts.append(f"{paper}{arrows[judged(ratio, chance[name])]} {ratio}")
+        texts.append(f"{paper}{arrows[changes[name]]} {ratio}")
     return texts
 
 

@@ -6,7 +6,7 @@ Indices: n sample, k output, d feature (with the constant of the bias), p = (k, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final, get_args
 
 import torch
@@ -118,8 +118,8 @@ def transfer_bound(
         The bound with all its parts.
 
     Raises:
-        UnknownNameError: If the origin of μ is unknown.
-        ValueError: If μ is zero.
+        UnknownNameError: If the origin of μ is unknown. If μ is zero, `bound_at` raises a
+            ValueError.
 
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
@@ -135,20 +135,56 @@ def transfer_bound(
     data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, s, t = source_and_target(data, source, target)
     fitted = fit_domain(data, s)
+    third = largest_third_derivative(data, s) + largest_third_derivative(data, t)
+    bound = bound_at(data, s, t, fitted, tolerance, third, strong_convexity)
+    if measure is None:
+        return bound
+    centre = fitted.parameters.flatten()
+    return replace(bound, measured_remainder=measured_remainder(data, s, t, centre, measure))
+
+
+def bound_at(
+    data: HeadData,
+    s: int,
+    t: int,
+    fitted: FittedHead,
+    tolerance: float,
+    third_derivatives: float,
+    strong_convexity: Convexity = "auto",
+    accuracy: float = 0.0,
+) -> TransferBound:
+    """The bound for one pair of domains, given the source's minimiser.
+
+    Args:
+        data: The samples, float64.
+        s: Position of the source.
+        t: Position of the target.
+        fitted: The source's minimiser; what is left of its gradient widens the radius.
+        tolerance: The excess risk δ_S.
+        third_derivatives: The sum of `largest_third_derivative` of both domains.
+        strong_convexity: Where μ comes from.
+        accuracy: Of the spectral norm, see `spectral_norm_of_difference`.
+
+    Returns:
+        The bound, without a measured remainder.
+
+    Raises:
+        ValueError: If μ is zero.
+    """
     mu = fitted.strong_convexity(strong_convexity)
     if not mu.value > 0:
         raise ValueError(
-            f"Expected a strongly convex risk, found μ = 0 from {mu.origin!r} at l2={l2:g}: the "
-            "minimal set of the source is not bounded. Use l2 > 0."
+            f"Expected a strongly convex risk, found μ = 0 from {mu.origin!r} at l2={data.l2:g}: "
+            "the minimal set of the source is not bounded. Use l2 > 0."
         )
     centre = fitted.parameters.flatten()
     gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
     slope = float(gradients[1].norm())
     difference = float((gradients[1] - gradients[0]).norm())
-    distance = spectral_norm_of_difference(data.statistics(centre, t), data.statistics(centre, s))
+    heads = data.statistics(centre, t), data.statistics(centre, s)
+    distance = spectral_norm_of_difference(*heads, accuracy)
     rest = fitted.gradient_norm
     radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
-    neglected = None if measure is None else measured_remainder(data, s, t, centre, measure)
     return TransferBound(
         tolerance,
         mu,
@@ -158,8 +194,8 @@ def transfer_bound(
         radius**2 * distance / 2,
         radius * difference,
         _target_term(slope, radius, _target_convexity(data, t)),
-        radius**3 / 6 * (largest_third_derivative(data, s) + largest_third_derivative(data, t)),
-        neglected,
+        radius**3 / 6 * third_derivatives,
+        None,
         fitted,
     )
 

@@ -1,7 +1,9 @@
 import io
 
+import pytest
+
 from hessalign.report import progress as progress_module
-from hessalign.report.progress import Progress, RunsProgress
+from hessalign.report.progress import Progress, RunsProgress, StageProgress
 from hessalign.training import ColoredMnistConfig, Record
 
 
@@ -81,3 +83,19 @@ def test_time_left_counts_the_steps_of_this_session(monkeypatch):
     progress(ERM, record(99))
     # 100 counted for the finished run in 60 s, 100 to go.
     assert "1/2 runs, 60 s left" in stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_stages_on_a_terminal_and_in_a_file(kind):
+    stream = kind()
+    progress = StageProgress("diagnosing", stream)
+    progress("a long first stage", 0, 2)
+    progress("second", 1, 2)
+    progress("done", 2, 2)
+    written = stream.getvalue()
+    if kind is Terminal:
+        assert written.count("\n") == 1
+        assert written.split("\r")[2].startswith("diagnosing 1/2  second  0 s ")
+    else:
+        assert written.splitlines()[1] == "diagnosing 1/2  second  0 s"
+    assert written.endswith("\n")

@@ -1,0 +1,148 @@
+"""`hessalign diagnose`: how different domains are, in what, and what follows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from hessalign._files import write_atomically
+from hessalign.cli.attack import domain_titles
+from hessalign.data import DomainDataset, read_dataset
+from hessalign.diagnosis import Diagnosis, diagnose
+from hessalign.diagnosis.draw import TOTAL
+from hessalign.report.diagnosis_json import render_diagnosis_json
+from hessalign.report.diagnosis_page import render_diagnosis_page
+from hessalign.report.diagnosis_text import render_diagnosis_text
+from hessalign.report.progress import StageProgress
+from hessalign.training.trained_head import load_trained_head
+
+RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
+"""What makes a folder that of a run."""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser(
+        "diagnose",
+        help="how different domains are, in what, and whether a head transfers",
+        description="PATH is the folder of a complete run (`train --output`), arrays (.npz or "
+        ".safetensors with x, y and domain), or a table (.csv with the columns y and domain, all "
+        "others features). A head is fitted if there is none.",
+    )
+    add = parser.add_argument
+    add("path", type=Path, metavar="PATH", help="a run, arrays, or a table of numbers")
+    add("--html", type=Path, metavar="FILE", help="also write one page with figures")
+    add("--json", type=Path, metavar="FILE", help="also write all numbers")
+    add("--samples", type=int, metavar="N", help="of each domain (default: 6,000 in all)")
+    add("--l2", type=float, default=1e-2, metavar="W", help="L2 weight of fits (default: 0.01)")
+    add(
+        "--tolerance",
+        type=float,
+        default=1e-2,
+        metavar="T",
+        help="excess loss of a nearly optimal head, for the transfer bound (default: 0.01)",
+    )
+    add("--as-is", action="store_true", help="do not scale features to mean 0 and variance 1")
+    add("--seed", type=int, default=0, help="of every draw")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Diagnose, show, and write what was asked for.
+
+    Args:
+        options: The parsed command line.
+
+    Raises:
+        FileNotFoundError: If a file is to be written to a folder that does not exist.
+    """
+    for file in (options.html, options.json):
+        if file is not None and not file.parent.is_dir():
+            raise FileNotFoundError(f"Expected a folder to write to, found none at {file.parent}.")
+    if _is_run(options.path):
+        arguments = _run_inputs(options.path, options.samples or TOTAL, options.seed)
+    else:
+        arguments = _inputs(options.path)
+    if options.as_is:
+        arguments["scale"] = False
+    found = diagnose(
+        **arguments,
+        l2=options.l2,
+        tolerance=options.tolerance,
+        samples=options.samples,
+        seed=options.seed,
+        report=StageProgress("diagnosing", sys.stderr),
+    )
+    sys.stdout.write(render_diagnosis_text(found))
+    for file, text in _files(options, found):
+        write_atomically(file, text.encode())
+        sys.stdout.write(f"\nWritten: {file}\n")
+
+
+def _files(options: argparse.Namespace, found: Diagnosis) -> list[tuple[Path, str]]:
+    files = []
+    if options.html is not None:
+        files.append((options.html, render_diagnosis_page(found)))
+    if options.json is not None:
+        files.append((options.json, render_diagnosis_json(found)))
+    return files
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a folder is that of a run; an empty one is meant to be."""
+    if not path.is_dir():
+        return False
+    return any((path / name).exists() for name in RUN_FILES) or not any(path.iterdir())
+
+
+def _run_inputs(folder: Path, samples: int, seed: int) -> dict[str, Any]:
+    """Features, labels, domains and the head of a run."""
+    trained = load_trained_head(folder, samples, seed)
+    return {
+        "z": trained.z,
+        "y": trained.y.long(),
+        "domain": trained.domain,
+        "head": trained.head,
+        "trained_on": trained.sources,
+        "loss": trained.loss,
+        "name": f"{trained.algorithm}, seed {trained.seed}",
+        "domain_names": domain_titles(trained),
+    }
+
+
+def _inputs(path: Path) -> dict[str, Any]:
+    """Features, labels and domains of a data set."""
+    data = read_dataset(path)
+    z = torch.cat([_features(data, domain.inputs) for domain in data.domains])
+    sizes = torch.tensor([len(domain) for domain in data.domains])
+    return {
+        "z": z,
+        "y": torch.cat([domain.labels for domain in data.domains]),
+        "domain": torch.arange(len(sizes)).repeat_interleave(sizes),
+        "name": data.name,
+        "domain_names": data.domain_names,
+        "class_names": data.classes,
+    }
+
+
+def _features(data: DomainDataset, inputs: Tensor | tuple[Path, ...]) -> Tensor:
+    if not isinstance(inputs, Tensor):
+        raise ValueError(
+            f"Expected features of the images in {data.name}, found only the images. Run "
+            "`hessalign features extract` first, and diagnose the file it writes."
+        )
+    if inputs.ndim != 2:
+        raise ValueError(
+            f"Expected features of shape [n, d] in x of {data.name}, got {list(inputs.shape)}. "
+            "Flatten them, or extract features."
+        )
+    return inputs if inputs.is_floating_point() else inputs.float()

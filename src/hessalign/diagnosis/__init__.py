@@ -1,0 +1,26 @@
+"""How different domains are, in what, and what follows: `hessalign diagnose` as a function.
+
+`diagnose` draws samples, fits a head if none is given, goes over all pairs of samples once, and
+returns frozen sections, each of which says how it was computed. Nothing here writes or draws.
+"""
+
+from hessalign.diagnosis.bounds import BoundReport as BoundReport
+from hessalign.diagnosis.bounds import PairBound as PairBound
+from hessalign.diagnosis.comparison import AttributeReport as AttributeReport
+from hessalign.diagnosis.comparison import ContributionReport as ContributionReport
+from hessalign.diagnosis.comparison import DistanceReport as DistanceReport
+from hessalign.diagnosis.comparison import PairContributions as PairContributions
+from hessalign.diagnosis.comparison import SampleShare as SampleShare
+from hessalign.diagnosis.crossing import CrossingReport as CrossingReport
+from hessalign.diagnosis.diagnosis import Diagnosis as Diagnosis
+from hessalign.diagnosis.diagnosis import diagnose as diagnose
+from hessalign.diagnosis.head import HeadReport as HeadReport
+from hessalign.diagnosis.holdout import HeldOut as HeldOut
+from hessalign.diagnosis.holdout import HoldoutReport as HoldoutReport
+from hessalign.diagnosis.reading import Reading as Reading
+from hessalign.diagnosis.resampling import DistanceMatrix as DistanceMatrix
+from hessalign.diagnosis.shift import PairShift as PairShift
+from hessalign.diagnosis.shift import ShiftReport as ShiftReport
+from hessalign.diagnosis.shift import ShiftShares as ShiftShares
+from hessalign.diagnosis.spectral import SpectralDistance as SpectralDistance
+from hessalign.diagnosis.spectral import SpectralReport as SpectralReport

@@ -1,0 +1,332 @@
+"""Everything at once: how different domains are, in what, and what follows.
+
+Indices: e domain, n sample, d feature, k output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._names import check_name
+from hessalign._shapes import Float, Int
+from hessalign.curvature import LOSSES, make_loss
+from hessalign.curvature.losses import HeadLoss
+from hessalign.diagnosis.bounds import BoundReport, bound_report
+from hessalign.diagnosis.comparison import (
+    AttributeReport,
+    ContributionReport,
+    DistanceReport,
+    attribute_report,
+    contribution_report,
+    distance_report,
+)
+from hessalign.diagnosis.crossing import (
+    CrossingReport,
+    all_pairs,
+    crossing_report,
+    fit_single_heads,
+)
+from hessalign.diagnosis.draw import Draw, draw_samples
+from hessalign.diagnosis.head import HeadReport, make_head
+from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
+from hessalign.diagnosis.pair_sums import combine, pair_sums
+from hessalign.diagnosis.reading import Reading, lone_classes, read
+from hessalign.diagnosis.resampling import Groups, make_groups
+from hessalign.diagnosis.shift import ShiftReport, shift_report
+from hessalign.diagnosis.spectral import SpectralReport, spectral_report
+from hessalign.transfer.inputs import check_positive
+
+FOCUS: Final = 8
+"""Domains that are looked at one by one, at most."""
+
+SHOWN: Final = 5
+
+STAGES: Final = (
+    "drawing samples",
+    "fitting the head",
+    "comparing all pairs of samples",
+    "spectral distances",
+    "heads of single domains",
+    "transfer bounds",
+    "leaving one domain out",
+)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """How different some domains are, in what, and what follows.
+
+    Attributes:
+        name: What the data are called.
+        domains: Names of the domains.
+        classes: Names of the classes.
+        samples: Samples drawn from each domain.
+        available: Samples each domain has.
+        features: How many features the head sees.
+        seed: Of every draw.
+        focus: Positions of the domains that were looked at one by one: all, or a few of many.
+        head: The head at which domains are compared.
+        distances: Hessian and gradient distances, Frobenius norm.
+        spectral: Hessian distances, spectral norm.
+        attributes: Distances in the attributes of Table 1.
+        contributions: Classes and samples the distances come from.
+        shift: Label shift against feature shift.
+        holdout: Leave-one-domain-out accuracies; None without an L2 term.
+        crossing: Whether Hessian distance foretells the loss on another domain; None with fewer
+            than three domains, or without an L2 term.
+        bounds: Theorem 1 for pairs of domains; None without an L2 term.
+        notes: What the reader should know about the input.
+        reading: All of it in plain words.
+        how: How samples were drawn and scaled.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    samples: tuple[int, ...]
+    available: tuple[int, ...]
+    features: int
+    seed: int
+    focus: tuple[int, ...]
+    head: HeadReport
+    distances: DistanceReport
+    spectral: SpectralReport
+    attributes: AttributeReport
+    contributions: ContributionReport
+    shift: ShiftReport
+    holdout: HoldoutReport | None
+    crossing: CrossingReport | None
+    bounds: BoundReport | None
+    notes: tuple[str, ...]
+    reading: Reading
+    how: str
+
+
+def diagnose(
+    z: Float[Tensor, "n d"],
+    y: Int[Tensor, " n"],
+    domain: Int[Tensor, " n"],
+    *,
+    head: nn.Linear | Tensor | None = None,
+    trained_on: Sequence[int] | None = None,
+    loss: str = "cross_entropy",
+    l2: float = 1e-2,
+    tolerance: float = 1e-2,
+    samples: int | None = None,
+    scale: bool | None = None,
+    seed: int = 0,
+    name: str = "data",
+    domain_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> Diagnosis:
+    """How different are these domains, in what, and will a head trained on some serve another?
+
+    Args:
+        z: Features that enter the head.
+        y: Labels, integers from 0.
+        domain: The domain of each sample, any integers.
+        head: A trained linear head (a layer, or its matrix with the bias last); by default one is
+            fitted.
+        trained_on: Positions of the domains a given head was trained on, in the order of their
+            ids; all by default. Its gradient is measured there.
+        loss: "cross_entropy", or "binary" for a head with a single logit.
+        l2: The weight of the L2 term of every fit. Without one, heads of single domains need not
+            exist, and what needs them is left out.
+        tolerance: Excess risk of a nearly optimal head, for the transfer bound.
+        samples: Samples of each domain to look at, at most; by default 6,000 in all.
+        scale: Whether to give each feature mean 0 and variance 1; by default if the head is fitted
+            here. A given head wants its features as they are.
+        seed: Of every draw.
+        name: What the data are called.
+        domain_names: Names of the domains in the order of their ids.
+        class_names: Names of the classes.
+        report: Called with the stage that begins, its number, and how many there are.
+
+    Returns:
+        The diagnosis; `hessalign diagnose` shows it as text, JSON or a page.
+
+    Raises:
+        ValueError: If an argument is out of range, there is one domain or one class only, or
+            there is no best head to be fitted.
+
+    Example:
+        >>> from hessalign.data import make_shifted_data
+        >>> data = make_shifted_data("correlation", seed=0, domains=3, samples=200)
+        >>> x = torch.cat([part.x for part in (*data.source, data.target)])
+        >>> y = torch.cat([part.y for part in (*data.source, data.target)])
+        >>> found = diagnose(x, y, torch.arange(4).repeat_interleave(200))
+        >>> found.domains[found.reading.odd_one_out]
+        '3'
+    """
+    check_name("loss of a diagnosis", loss, [key for key in LOSSES if key != "squared"])
+    check_positive(tolerance, "tolerance")
+    if not 0 <= l2 < float("inf"):
+        raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
+    stages = iter(enumerate(STAGES))
+
+    def begin() -> None:
+        number, stage = next(stages)
+        report(stage, number, len(STAGES))
+
+    begin()
+    scaled = head is None if scale is None else scale
+    draw = draw_samples(
+        z,
+        y,
+        domain,
+        domain_names=domain_names,
+        class_names=class_names,
+        samples=samples,
+        scale=scaled,
+        seed=seed,
+    )
+    head_loss = make_loss(loss)
+    begin()
+    head_report, statistics = make_head(draw, head_loss, head, l2, trained_on)
+    begin()
+    groups = make_groups(draw.group_domain, draw.group.bincount(), seed)
+    sums = pair_sums(draw, statistics)
+    distances = distance_report(sums, groups, statistics.bias)
+    attributes = attribute_report(sums, groups, draw, statistics)
+    focus = focus_domains(distances.hessian.beyond)
+    pairs = all_pairs(focus)
+    contributions = contribution_report(sums, draw, pairs)
+    shift = shift_report(sums, draw, pairs)
+    begin()
+    spectral = spectral_report(draw, statistics, groups, focus)
+    begin()
+    inner = combine(sums.groups, bias=statistics.bias)["hessian"]
+    del sums
+    crossing, bounds = _across(draw, head_loss, l2, tolerance, focus, inner, groups, seed, begin)
+    begin()
+    holdout = None if l2 == 0 else holdout_report(draw, head_loss, l2, focus, seed)
+    report("done", len(STAGES), len(STAGES))
+    return Diagnosis(
+        name,
+        draw.domain_names,
+        draw.class_names,
+        draw.sizes,
+        draw.available,
+        draw.z.shape[1],
+        seed,
+        focus,
+        head_report,
+        distances,
+        spectral,
+        attributes,
+        contributions,
+        shift,
+        holdout,
+        crossing,
+        bounds,
+        _notes(draw, l2, focus),
+        read(draw, head_report, distances, attributes, shift, holdout, crossing),
+        _how(draw, seed),
+    )
+
+
+def focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
+    """All domains, or of many a few that are spread evenly from the nearest to the farthest.
+
+    Args:
+        distance: Distances between domains.
+
+    Returns:
+        Their positions, ascending.
+
+    Example:
+        >>> focus_domains(torch.ones(3, 3))
+        (0, 1, 2)
+        >>> len(focus_domains(torch.rand(200, 200)))
+        8
+    """
+    count = len(distance)
+    if count <= FOCUS:
+        return tuple(range(count))
+    order = distance.mean(1).argsort(stable=True)
+    places = torch.linspace(0, count - 1, FOCUS).round().long()
+    return tuple(sorted(order[places].tolist()))
+
+
+def _across(
+    draw: Draw,
+    loss: HeadLoss,
+    l2: float,
+    tolerance: float,
+    focus: tuple[int, ...],
+    inner: Tensor,
+    groups: Groups,
+    seed: int,
+    begin: Callable[[], None],
+) -> tuple[CrossingReport | None, BoundReport | None]:
+    """What needs heads of single domains."""
+    if l2 == 0:
+        begin()
+        return None, None
+    heads = fit_single_heads(draw, loss, l2, focus)
+    crossing = crossing_report(draw, heads, inner, groups, seed) if len(focus) > 2 else None
+    begin()
+    return crossing, bound_report(draw, heads, loss, l2, tolerance)
+
+
+def _how(draw: Draw, seed: int) -> str:
+    total, everything = sum(draw.sizes), sum(draw.available)
+    drawn = (
+        f"A draw of {total:,} of {everything:,} samples, up to {max(draw.sizes):,} of each domain "
+        f"(seed {seed}); --samples N takes more or fewer"
+        if draw.sampled
+        else f"All {total:,} samples"
+    )
+    scale = (
+        "each feature scaled to mean 0 and variance 1 over all domains"
+        if draw.scaled
+        else "features as they are"
+    )
+    return f"{drawn}; {scale}."
+
+
+def _notes(draw: Draw, l2: float, focus: tuple[int, ...]) -> tuple[str, ...]:
+    notes = []
+    if draw.constant:
+        notes.append(
+            f"{draw.constant} of {draw.z.shape[1]} features are constant: they tell nothing"
+            + (" and were set to 0." if draw.scaled else ".")
+        )
+    if draw.copies:
+        notes.append(
+            f"{draw.copies} of {draw.z.shape[1]} features are exact copies of others: distances "
+            "count them again."
+        )
+    lone = lone_classes(draw)
+    for label, place in list(lone.items())[:SHOWN]:
+        notes.append(
+            f"Class “{draw.class_names[label]}” is seen in domain “{draw.domain_names[place]}” "
+            "only: its share counts as label shift, and heads trained without that domain do not "
+            "know it."
+        )
+    if len(lone) > SHOWN:
+        notes.append(f"{len(lone) - SHOWN} more classes are seen in one domain only.")
+    if len(focus) < len(draw.domain_names):
+        notes.append(
+            f"With {len(draw.domain_names)} domains, {len(focus)} of them, spread evenly from the "
+            "nearest to the farthest by Hessian distance, were looked at one by one: spectral "
+            "distances, contributions, shift, single heads, bounds, and domains held out."
+        )
+    if l2 == 0:
+        notes.append(
+            "Without an L2 term (l2 = 0) heads of single domains need not have an optimum: leave-"
+            "one-domain-out, losses across domains and the transfer bound are left out. Use l2 > 0."
+        )
+    elif len(draw.domain_names) == 2:
+        notes.append(
+            "Two domains: there is one pair, so no rank correlation, and one domain is left when "
+            "the other is held out, so nothing to align. A third domain would allow both."
+        )
+    return tuple(notes)

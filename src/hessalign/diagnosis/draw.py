@@ -1,0 +1,217 @@
+"""The samples a diagnosis looks at: drawn, scaled, and dealt into groups.
+
+Indices: e domain, n sample, d feature, g group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float, Int
+from hessalign.curvature.domains import make_domains
+from hessalign.curvature.inputs import check_domain, check_features
+from hessalign.transfer.inputs import check_several
+
+TOTAL: Final = 6000
+"""Samples of all domains together, unless the caller says how many of each."""
+
+GROUPS: Final = 32
+"""Groups that a domain's samples are dealt into, at most."""
+
+LEAST: Final = 4
+"""Samples a domain must have: two halves of two."""
+
+CONSTANT: Final = 1e-6
+"""A feature whose spread is below this share of its size is constant."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Samples of all domains, sorted by domain, within it by group, within that by class.
+
+    Groups are random and of equal size up to one, so the mean over some of them is that of a random
+    part of the domain: halves and bootstrap replicates need nothing but the groups' means.
+
+    Attributes:
+        z: Features as the head sees them.
+        y: Labels.
+        domain: Position of each sample's domain.
+        group: Number of each sample's group, running over all domains.
+        row: Position of each sample among the samples of its domain as the caller gave them.
+        domain_names: What the domains are called.
+        class_names: What the classes are called.
+        available: Samples each domain has.
+        scaled: Whether features were standardised.
+        constant: How many features are constant.
+        copies: How many features are exact copies of another one.
+    """
+
+    z: Float[Tensor, "n d"]
+    y: Int[Tensor, " n"]
+    domain: Int[Tensor, " n"]
+    group: Int[Tensor, " n"]
+    row: Int[Tensor, " n"]
+    domain_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    available: tuple[int, ...]
+    scaled: bool
+    constant: int
+    copies: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples drawn from each domain."""
+        return tuple(self.domain.bincount(minlength=len(self.domain_names)).tolist())
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a domain has more samples than were drawn."""
+        return self.sizes != self.available
+
+    @property
+    def group_domain(self) -> Int[Tensor, " g"]:
+        """The domain of each group."""
+        first = torch.cat([torch.ones(1, dtype=torch.bool), self.group[1:] != self.group[:-1]])
+        return self.domain[first]
+
+    def part(self, parity: int) -> Tensor:
+        """Which samples belong to every other group of their domain: a random half of each.
+
+        Args:
+            parity: 0 or 1, which half.
+
+        Returns:
+            A mask.
+        """
+        counts = self.group_domain.bincount(minlength=len(self.domain_names))
+        first = counts.cumsum(0) - counts
+        return (self.group - first[self.domain]) % 2 == parity
+
+
+def draw_samples(
+    z: Float[Tensor, "n d"],
+    y: Int[Tensor, " n"],
+    domain: Int[Tensor, " n"],
+    *,
+    domain_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    samples: int | None = None,
+    scale: bool = True,
+    seed: int = 0,
+) -> Draw:
+    """Check samples, draw as many as can be afforded, scale them, and deal them into groups.
+
+    Args:
+        z: Features.
+        y: Labels, integers from 0.
+        domain: The domain of each sample, any integers.
+        domain_names: Names of the domains in the order of their ids; by default the ids.
+        class_names: Names of the classes; by default their numbers.
+        samples: Samples to draw from each domain, at most; by default `TOTAL` in all.
+        scale: Whether to give each feature mean 0 and variance 1 over all domains.
+        seed: Of the draw.
+
+    Returns:
+        The draw.
+
+    Example:
+        >>> z, domain = torch.randn(20, 3), torch.tensor([7] * 10 + [9] * 10)
+        >>> draw = draw_samples(z, torch.arange(20) % 2, domain, samples=6)
+        >>> draw.sizes, draw.available, draw.domain_names, int(draw.group.max()) + 1
+        ((6, 6), (10, 10), ('7', '9'), 6)
+    """
+    check_features(z)
+    check_domain(domain, len(z))
+    _check_labels(y, len(z))
+    domains = make_domains(domain)
+    ids = domains.ids.tolist()
+    check_several(ids)
+    names = _names(domain_names, ids, "domain")
+    classes = _names(class_names, range(int(y.max()) + 1), "class")
+    _check_enough(domains.sizes, names, samples)
+    limit = max(LEAST, TOTAL // len(ids)) if samples is None else samples
+    order = torch.arange(len(z)) if domains.order is None else domains.order
+    generator = torch.Generator().manual_seed(seed)
+    rows, groups, start, dealt = [], [], 0, 0
+    for size in domains.sizes:
+        count = min(size, limit)
+        chosen = torch.randperm(size, generator=generator)[:count]
+        parts = min(GROUPS, max(2, count // 2))
+        group = torch.arange(count) * parts // count
+        inside = torch.argsort(group * len(classes) + y[order[start + chosen]], stable=True)
+        rows.append(start + chosen[inside])
+        groups.append(group[inside] + dealt)
+        start, dealt = start + size, dealt + parts
+    positions = torch.cat(rows)
+    where = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(r) for r in rows]))
+    features = z[order[positions]]
+    features = features if z.dtype == torch.float64 else features.float()
+    features, still = _standardised(features, scale)
+    return Draw(
+        features,
+        y[order[positions]].long(),
+        where,
+        torch.cat(groups),
+        torch.cat([r - sum(domains.sizes[:e]) for e, r in enumerate(rows)]),
+        names,
+        classes,
+        domains.sizes,
+        scale,
+        int(still.sum()),
+        _copies(features[:, ~still]),
+    )
+
+
+def _standardised(z: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
+    """Features of mean 0 and variance 1, constant ones 0; and which are constant."""
+    mean, spread = z.mean(0), z.std(0, correction=0)
+    still = spread <= CONSTANT * z.abs().amax(0)
+    if scale:
+        z = torch.where(still, 0, (z - mean) / torch.where(still, 1, spread))
+    return z, still
+
+
+def _copies(z: Tensor) -> int:
+    """How many features are equal to an earlier one on every sample."""
+    return z.shape[1] - len({column.tobytes() for column in z.T.contiguous().numpy()})
+
+
+def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[str, ...]:
+    if names is None:
+        return tuple(map(str, ids))
+    if len(names) < len(ids) or (what == "domain" and len(names) > len(ids)):
+        raise ValueError(f"Expected a name for each {what}, {len(ids)}, got {len(names)} names.")
+    return tuple(map(str, names))
+
+
+def _check_labels(y: Tensor, samples: int) -> None:
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
+        found = y.dtype if isinstance(y, Tensor) else type(y).__name__
+        raise TypeError(f"Expected integer class labels y, got {found}. Use y.long().")
+    if y.shape != (samples,):
+        raise ValueError(f"Expected one label y per row of z, {samples}, got {list(y.shape)}.")
+    if int(y.min()) < 0:
+        raise ValueError(f"Expected class labels y of 0 or more, found {int(y.min())}.")
+    if int(y.min()) == int(y.max()):
+        raise ValueError(
+            f"Expected samples of at least 2 classes, found only class {int(y.min())}: there is "
+            "nothing to tell apart. Check the argument y."
+        )
+
+
+def _check_enough(sizes: Sequence[int], names: Sequence[str], samples: int | None) -> None:
+    if samples is not None and samples < LEAST:
+        raise ValueError(f"Expected samples of {LEAST} or more of each domain, got {samples}.")
+    few = [f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < LEAST]
+    if few:
+        raise ValueError(
+            f"Expected at least {LEAST} samples of each domain, but {', '.join(few[:3])}"
+            f"{' and others have too few' if len(few) > 3 else ''}. Add some, or leave the domain "
+            "out."
+        )

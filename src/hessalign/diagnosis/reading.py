@@ -1,0 +1,294 @@
+"""What a diagnosis says in plain words.
+
+Each rule looks at numbers of one section and says nothing where they say nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from hessalign.diagnosis.comparison import AttributeReport, DistanceReport
+from hessalign.diagnosis.crossing import CrossingReport
+from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.head import HeadReport
+from hessalign.diagnosis.holdout import HoldoutReport
+from hessalign.diagnosis.shift import ShiftReport
+
+STANDS_OUT: Final = 1.5
+"""A domain is the odd one out if it is this many times as far from the others as they are apart."""
+
+MOSTLY: Final = 0.5
+UNSURE: Final = 0.05
+HINDSIGHT: Final = 0.02
+"""A gain from this on that only the domain held out could have shown is mentioned."""
+
+CLOSE_IN_LABELS: Final = 0.02
+"""Total variation distance up to which class shares count as alike."""
+
+ATTRIBUTE_TITLES: Final = {
+    "loss": "loss",
+    "feature": "feature",
+    "covariance": "covariance",
+    "error": "error",
+    "error_feature": "error×feature",
+    "logit": "logit",
+    "logit_feature": "logit×feature",
+    "logit_covariance": "logit×covariance",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """A diagnosis in plain words.
+
+    Attributes:
+        odd_one_out: Position of the domain that stands out; None if there is none.
+        summary: What was found.
+        can_fix: What aligning can do here.
+        cannot_fix: What it cannot, and what would.
+    """
+
+    odd_one_out: int | None
+    summary: tuple[str, ...]
+    can_fix: tuple[str, ...]
+    cannot_fix: tuple[str, ...]
+
+
+def read(
+    draw: Draw,
+    head: HeadReport,
+    distances: DistanceReport,
+    attributes: AttributeReport,
+    shift: ShiftReport,
+    holdout: HoldoutReport | None,
+    crossing: CrossingReport | None,
+) -> Reading:
+    """Say in words what the sections say in numbers.
+
+    Args:
+        draw: The samples.
+        head: The head.
+        distances: Hessian and gradient distances.
+        attributes: Distances by attribute.
+        shift: Label shift against feature shift.
+        holdout: Leave-one-domain-out accuracies, if any.
+        crossing: Whether distances foretell losses, if known.
+
+    Returns:
+        The reading.
+    """
+    odd, ratio = odd_one_out(distances.hessian.beyond)
+    summary = [_pairs_beyond_noise(distances)]
+    if odd is not None:
+        summary.append(
+            f"“{draw.domain_names[odd]}” is the odd one out: its Hessian is on average "
+            f"{_times(ratio)} as far from the others as they are from one another."
+        )
+    elif len(draw.domain_names) > 2:
+        summary.append("No domain stands out: none is much further from the others than they are.")
+    summary += [_attributes(attributes), _labels(shift)]
+    if not head.at_optimum:
+        summary.append(_not_optimal(head))
+    if holdout is not None:
+        summary.append(_holdout(draw, holdout))
+    if crossing is not None:
+        summary.append(_crossing(crossing))
+    can, cannot = _remedies(draw, distances, shift, holdout)
+    return Reading(odd, tuple(text for text in summary if text), can, cannot)
+
+
+def odd_one_out(distance: Tensor) -> tuple[int | None, float]:
+    """The domain that is much further from the others than they are from one another.
+
+    Args:
+        distance: Distances between domains beyond noise.
+
+    Returns:
+        Its position, or None, and the ratio of the two mean distances.
+
+    Example:
+        >>> apart = torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 5.0], [5.0, 5.0, 0.0]])
+        >>> odd_one_out(apart)
+        (2, 5.0)
+    """
+    count = len(distance)
+    if count < 3:
+        return None, 0.0
+    farthest = int(distance.sum(1).argmax())
+    others = torch.arange(count) != farthest
+    own = float(distance[farthest, others].mean())
+    rest = float(distance[others][:, others].sum()) / ((count - 1) * (count - 2))
+    ratio = own / rest if rest > 0 else float("inf") if own > 0 else 0.0
+    return (farthest if ratio >= STANDS_OUT else None), ratio
+
+
+def _times(ratio: float) -> str:
+    return "incomparably" if ratio == float("inf") else f"{ratio:.1f} times"
+
+
+def _pairs_beyond_noise(distances: DistanceReport) -> str:
+    upper = torch.ones_like(distances.hessian.low).triu(1) > 0
+    pairs = int(upper.sum())
+    hessian = int((distances.hessian.low[upper] > 0).sum())
+    gradient = int((distances.gradient.low[upper] > 0).sum())
+    if hessian == gradient == 0:
+        return (
+            "No pair of domains differs by more than sampling explains, neither in Hessian nor in "
+            "gradient."
+        )
+    return (
+        f"Of {pairs} pair{'s' if pairs > 1 else ''} of domains {hessian} "
+        f"differ{'s' if hessian == 1 else ''} in Hessian and {gradient} in gradient by more than "
+        "sampling explains."
+    )
+
+
+def _attributes(attributes: AttributeReport) -> str:
+    relative = {name: value for name, value in attributes.relative.items() if name != "loss"}
+    largest = max(relative, key=lambda name: relative[name])
+    if relative[largest] == 0:
+        return ""
+    about = (
+        "the inputs themselves differ"
+        if largest in {"feature", "covariance"}
+        else "the head errs in different ways"
+        if largest in {"error", "error_feature"}
+        else "the head is unsure in different places"
+    )
+    return (
+        f"Of the attributes of Table 1, domains differ most in {ATTRIBUTE_TITLES[largest]} "
+        f"({100 * relative[largest]:.0f} % of the size it has in a single sample): {about}."
+    )
+
+
+def _labels(shift: ShiftReport) -> str:
+    if not shift.pairs:
+        return ""
+    widest = max(pair.label_distance for pair in shift.pairs)
+    label = _mean_share(shift)
+    if widest <= CLOSE_IN_LABELS:
+        return "Class shares are alike everywhere: this is feature shift, not label shift."
+    if label >= MOSTLY:
+        return (
+            f"Class shares differ by up to {100 * widest:.0f} %, and that explains "
+            f"{100 * label:.0f} % of the gradient distances: this is mostly label shift."
+        )
+    return (
+        f"Class shares differ by up to {100 * widest:.0f} %, which explains {100 * label:.0f} % of "
+        "the gradient distances; the rest is feature shift and noise."
+    )
+
+
+def _mean_share(shift: ShiftReport) -> float:
+    return sum(pair.gradient.label for pair in shift.pairs) / len(shift.pairs)
+
+
+def _not_optimal(head: HeadReport) -> str:
+    gain = "" if head.best is None else f" (refitting it takes the loss to {head.best:.3g})"
+    return (
+        f"The head is not at its optimum: its gradient is {100 * head.relative:.2g} % of a single "
+        f"sample's at zero, its loss {head.objective:.3g}{gain}. Hessian distances still describe "
+        "it, but Theorem 1 is about heads near an optimum."
+    )
+
+
+def _holdout(draw: Draw, holdout: HoldoutReport) -> str:
+    worst = min(holdout.domains, key=lambda entry: entry.plain)
+    text = (
+        f"On a domain it has not seen, a plain head is right in {100 * holdout.plain:.1f} % of "
+        f"cases, least often on “{draw.domain_names[worst.domain]}” ({100 * worst.plain:.1f} %)."
+    )
+    if holdout.gain is None:
+        return text
+    gain, low, high = (100 * value for value in holdout.gain)
+    text += f" Aligning changes that by {gain:+.1f} points (95 %: {low:+.1f} to {high:+.1f})."
+    best = max(worst.others)
+    if worst.aligned is not None and best > max(worst.aligned, worst.plain) + HINDSIGHT:
+        text += (
+            f" With another strength of alignment it would have been {100 * best:.1f} % there, but "
+            "the other domains do not say so."
+        )
+    return text
+
+
+def _crossing(crossing: CrossingReport) -> str:
+    if crossing.correlation is None or crossing.p_value is None:
+        return ""
+    found = f"(rank correlation {crossing.correlation:+.2f}, p = {crossing.p_value:.2f})"
+    worse = "the further apart two domains' Hessians are, the worse one's head does on the other"
+    if crossing.p_value <= UNSURE:
+        return f"Over {crossing.pairs} pairs, {worse} {found}."
+    if crossing.correlation >= MOSTLY:
+        return (
+            f"It looks as if {worse}, but {crossing.pairs} pairs may show that by chance {found}."
+        )
+    return (
+        f"Over {crossing.pairs} pairs there is no sign that Hessian distance foretells the loss on "
+        f"another domain {found}."
+    )
+
+
+def _remedies(
+    draw: Draw,
+    distances: DistanceReport,
+    shift: ShiftReport,
+    holdout: HoldoutReport | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    can, cannot = [], []
+    gain = None if holdout is None else holdout.gain
+    if gain is not None and gain[1] > 0:
+        can.append(
+            "An aligned head on these features does better on unseen domains than a plain one; "
+            "training the features with the penalty may add to that."
+        )
+    elif gain is not None and gain[2] < 0:
+        cannot.append(
+            "An aligned head on these features does worse on unseen domains: what differs between "
+            "domains seems to be needed for the label."
+        )
+    elif gain is not None:
+        cannot.append(
+            "An aligned head on these features does no better than a plain one, within the "
+            "accuracy of this test. If features can be trained, aligning them may still do more."
+        )
+    if bool((distances.hessian.low > 0).any()) or bool((distances.gradient.low > 0).any()):
+        can.append(
+            "There are differences beyond noise in what the penalty acts on: curvature and errors "
+            "of the head."
+        )
+    else:
+        cannot.append(
+            "There is nothing beyond noise to align. More samples of each domain would show "
+            "smaller differences."
+        )
+    if shift.pairs and _mean_share(shift) >= MOSTLY:
+        cannot.append(
+            "Label shift: aligning does not change how frequent classes are. Weight or resample "
+            "classes, or correct the bias for the class shares of the new domain."
+        )
+    if lone_classes(draw):
+        cannot.append(
+            "Classes that only one domain has: nothing can be aligned for them. Collect them "
+            "elsewhere."
+        )
+    return tuple(can), tuple(cannot)
+
+
+def lone_classes(draw: Draw) -> dict[int, int]:
+    """Classes seen in one domain only, with that domain.
+
+    Args:
+        draw: The samples.
+
+    Returns:
+        Positions of the domains by class.
+    """
+    seen = torch.zeros(len(draw.class_names), len(draw.domain_names), dtype=torch.bool)
+    seen[draw.y, draw.domain] = True
+    alone = (seen.sum(1) == 1).nonzero().squeeze(1).tolist()
+    return {label: int(seen[label].nonzero()[0]) for label in alone}

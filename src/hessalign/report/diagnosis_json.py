@@ -1,0 +1,68 @@
+"""A diagnosis as JSON: every section with its numbers and how they were computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch import Tensor
+
+from hessalign._version import __version__
+from hessalign.diagnosis import Diagnosis
+
+LEFT_OUT: Final = frozenset({"parameters"})
+"""Fields that are not about the domains."""
+
+
+def render_diagnosis_json(diagnosis: Diagnosis) -> str:
+    """A diagnosis as JSON.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        The text, with a final line end. Matrices are lists of rows, domains in the order of
+        `domains`; numbers that are not finite are null.
+    """
+    holdout = diagnosis.holdout
+    extra = {} if holdout is None else {"plain": holdout.plain, "aligned": holdout.aligned}
+    content = {"hessalign": __version__, **plain(diagnosis)}
+    if holdout is not None:
+        content["holdout"] |= extra
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
+    """A value as what JSON knows.
+
+    Args:
+        value: A dataclass, tensor, mapping, sequence or scalar.
+
+    Returns:
+        Dictionaries, lists, strings, numbers, booleans and None.
+
+    Raises:
+        TypeError: If it is of another type.
+
+    Example:
+        >>> import torch
+        >>> plain({"a": (torch.tensor([1.0, float("nan")]), True)})
+        {'a': [[1.0, None], True]}
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return {name: plain(getattr(value, name)) for name in fields if name not in LEFT_OUT}
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise TypeError(f"Expected a value for JSON, got {type(value).__name__}.")

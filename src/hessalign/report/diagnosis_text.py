@@ -1,0 +1,287 @@
+"""A diagnosis on the terminal."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import Final
+
+from hessalign.diagnosis import Diagnosis, DistanceMatrix
+from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
+from hessalign.report.tables import markdown_table
+
+WIDTH: Final = 100
+SHOWN: Final = 3
+
+
+def render_diagnosis_text(diagnosis: Diagnosis) -> str:
+    """A diagnosis as text: the reading first, then a table for each section.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        The text, with a final line end.
+    """
+    parts = [
+        _title(diagnosis),
+        _reading(diagnosis),
+        _head(diagnosis),
+        _distances(diagnosis),
+        _attributes(diagnosis),
+        _contributions(diagnosis),
+        _shift(diagnosis),
+        _holdout(diagnosis),
+        _crossing(diagnosis),
+        _bounds(diagnosis),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def number(value: float) -> str:
+    """A number with three digits that matter.
+
+    Args:
+        value: The number.
+
+    Returns:
+        For example "0.0123" or "1.2e-05".
+
+    Example:
+        >>> number(0.012345), number(1234.5), number(0.0)
+        ('0.0123', '1,234', '0')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def interval(low: float, high: float) -> str:
+    """An interval.
+
+    Args:
+        low: Its lower end.
+        high: Its upper end.
+
+    Returns:
+        For example "0.1 – 0.2".
+    """
+    return f"{number(low)} – {number(high)}"
+
+
+def percent(value: float) -> str:
+    """A fraction as a percentage.
+
+    Args:
+        value: The fraction.
+
+    Returns:
+        For example "12 %".
+    """
+    return f"{100 * value:.0f} %"
+
+
+def pair_name(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
+    """What a pair of domains is called.
+
+    Args:
+        diagnosis: The diagnosis, for the domains' names.
+        pair: Their positions.
+
+    Returns:
+        Both names.
+    """
+    return " – ".join(diagnosis.domains[e] for e in pair)
+
+
+def distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
+    """Distance, interval and noise of a pair.
+
+    Args:
+        matrix: The distances.
+        pair: Positions of the two domains.
+
+    Returns:
+        Three cells of a table.
+    """
+    values = (float(part[pair]) for part in (matrix.measured, matrix.low, matrix.high))
+    measured, low, high = values
+    return [number(measured), interval(low, high), number(float(matrix.noise[pair]))]
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, WIDTH)
+
+
+def _section(title: str, table: str, how: str) -> str:
+    return f"## {title}\n\n{table}\n\n{_wrapped(how)}"
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    counts = (
+        f"{len(diagnosis.domains)} domains, {len(diagnosis.classes)} classes, "
+        f"{diagnosis.features:,} features"
+    )
+    notes = [fill(note, WIDTH, initial_indent="Note: ") for note in diagnosis.notes]
+    return "\n".join(
+        [f"# Diagnosis of {diagnosis.name}: {counts}", "", _wrapped(diagnosis.how), *notes]
+    )
+
+
+def _reading(diagnosis: Diagnosis) -> str:
+    reading = diagnosis.reading
+    lines = ["## Reading", ""]
+    for title, texts in (
+        ("", reading.summary),
+        ("Aligning can help here:", reading.can_fix),
+        ("Aligning will not help with:", reading.cannot_fix),
+    ):
+        if not texts:
+            continue
+        lines += [title] if title else []
+        lines += [fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ") for text in texts]
+    return "\n".join(lines)
+
+
+def _head(diagnosis: Diagnosis) -> str:
+    head = diagnosis.head
+    state = "at its optimum" if head.at_optimum else "NOT at its optimum"
+    rows = [
+        [
+            diagnosis.domains[e],
+            f"{diagnosis.samples[e]:,} of {diagnosis.available[e]:,}",
+            number(float(head.risk[e])),
+            f"{100 * float(head.accuracy[e]):.1f} %",
+        ]
+        for e in diagnosis.focus
+    ]
+    table = markdown_table(["domain", "samples", "loss", "accuracy"], rows)
+    text = (
+        f"The head ({head.origin}) is {state}: gradient norm {head.gradient_norm:.2g}, "
+        f"{head.relative:.1e} of a single sample's."
+    )
+    return _section("Head", f"{_wrapped(text)}\n\n{table}", head.how)
+
+
+def _distances(diagnosis: Diagnosis) -> str:
+    spectral = {entry.pair: entry for entry in diagnosis.spectral.distances}
+    rows = []
+    for pair, entry in spectral.items():
+        rows.append(
+            [
+                pair_name(diagnosis, pair),
+                *distance_cells(diagnosis.distances.hessian, pair),
+                number(entry.measured),
+                interval(entry.low, entry.high),
+                *distance_cells(diagnosis.distances.gradient, pair),
+            ]
+        )
+    header = ["pair", "‖ΔH‖", "95 %", "noise", "‖ΔH‖₂", "95 %", "‖Δg‖", "95 %", "noise"]
+    how = f"{diagnosis.distances.how} Spectral: {diagnosis.spectral.how}"
+    return _section("Distances of Hessians and gradients", markdown_table(header, rows), how)
+
+
+def _attributes(diagnosis: Diagnosis) -> str:
+    rows = [
+        [
+            ATTRIBUTE_TITLES[name],
+            percent(diagnosis.attributes.relative[name]),
+            f"{matrix.times_noise():.1f} ×",
+        ]
+        for name, matrix in diagnosis.attributes.distances.items()
+    ]
+    table = markdown_table(["attribute", "relative distance", "of the noise"], rows)
+    return _section("Attributes of Table 1", table, diagnosis.attributes.how)
+
+
+def _contributions(diagnosis: Diagnosis) -> str:
+    rows = []
+    for entry in diagnosis.contributions.pairs:
+        order = entry.classes.argsort(descending=True).tolist()[:SHOWN]
+        classes = ", ".join(
+            f"{diagnosis.classes[c]} {percent(float(entry.classes[c]))}" for c in order
+        )
+        samples = ", ".join(
+            f"{diagnosis.domains[s.domain]} #{s.row} {100 * s.share:.1f} %"
+            for s in entry.samples[:SHOWN]
+        )
+        rows.append([pair_name(diagnosis, entry.pair), entry.quantity, classes, samples])
+    table = markdown_table(["pair", "of", "classes", "samples"], rows, text_columns=4)
+    return _section("Where distances come from", table, diagnosis.contributions.how)
+
+
+def _shift(diagnosis: Diagnosis) -> str:
+    rows = []
+    for entry in diagnosis.shift.pairs:
+        shares = [
+            percent(value)
+            for part in (entry.gradient, entry.hessian)
+            for value in (part.label, part.feature, part.noise)
+        ]
+        rows.append([pair_name(diagnosis, entry.pair), percent(entry.label_distance), *shares])
+    header = ["pair", "class shares", "‖Δg‖²: label", "feature", "noise"]
+    header += ["‖ΔH‖²: label", "feature", "noise"]
+    return _section(
+        "Label shift against feature shift", markdown_table(header, rows), diagnosis.shift.how
+    )
+
+
+def _holdout(diagnosis: Diagnosis) -> str:
+    report = diagnosis.holdout
+    if report is None:
+        return ""
+    rows = []
+    for entry in report.domains:
+        row = [diagnosis.domains[entry.domain], f"{100 * entry.plain:.1f} %"]
+        if entry.aligned is None or entry.low is None or entry.high is None:
+            row += ["–"] * (3 + len(report.strengths))
+        else:
+            row += [
+                f"{100 * entry.aligned:.1f} %",
+                f"{100 * entry.low:+.1f} – {100 * entry.high:+.1f}",
+                f"{entry.strength:g}",
+                *(f"{100 * value:.1f} %" for value in entry.others),
+            ]
+        rows.append(row)
+    header = ["held out", "plain", "aligned", "gain, 95 %", "strength chosen"]
+    header += [f"at {strength:g}" for strength in report.strengths]
+    return _section("Leave one domain out", markdown_table(header, rows), report.how)
+
+
+def _crossing(diagnosis: Diagnosis) -> str:
+    report = diagnosis.crossing
+    if report is None:
+        return ""
+    names = [diagnosis.domains[e] for e in report.domains]
+    rows = [
+        [name, *(number(float(value)) for value in row)]
+        for name, row in zip(names, report.loss, strict=True)
+    ]
+    table = markdown_table(["head of, loss on", *names], rows)
+    if report.correlation is None or report.low is None or report.high is None:
+        text = "No rank correlation: distances or regrets are all the same."
+    else:
+        text = (
+            f"Rank correlation of Hessian distance and regret over {report.pairs} pairs: "
+            f"{report.correlation:+.2f} (95 %: {report.low:+.2f} to {report.high:+.2f}), "
+            f"p = {report.p_value:.3f}."
+        )
+    return _section(
+        "Does Hessian distance foretell the loss?", f"{table}\n\n{_wrapped(text)}", report.how
+    )
+
+
+def _bounds(diagnosis: Diagnosis) -> str:
+    report = diagnosis.bounds
+    if report is None:
+        return ""
+    rows = [
+        [
+            f"{diagnosis.domains[entry.source]} → {diagnosis.domains[entry.target]}",
+            number(entry.value),
+            number(entry.hessian_term),
+            number(entry.gradient_term),
+            number(entry.target_term),
+            number(entry.remainder),
+        ]
+        for entry in report.pairs
+    ]
+    header = ["source → target", "bound", "Hessian", "gradient", "target", "remainder"]
+    return _section("Transfer bound (Theorem 1)", markdown_table(header, rows), report.how)

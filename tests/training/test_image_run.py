@@ -1,0 +1,122 @@
+"""Runs of the protocol from image files: they learn, continue, and say what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hessalign.cli import main
+from hessalign.training.domain_run import default_backbone, open_inputs, train_job
+from hessalign.training.job import Job
+from hessalign.training.job_plan import plan_job
+
+CLASSES = ("across", "along", "both")
+DOMAINS = ("blue", "green", "red")
+SIZE = 28
+
+
+def shape_image(label, colour, rng):
+    """White stripes on a coloured ground: across, along, or both."""
+    pixels = np.full((SIZE, SIZE, 3), 60, np.uint8)
+    pixels[..., colour] = 160
+    lit = (np.arange(SIZE) + rng.randint(6)) % 6 < 3
+    if label in {"across", "both"}:
+        pixels[lit] = 255
+    if label in {"along", "both"}:
+        pixels[:, lit] = 255
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    rng = np.random.RandomState(0)
+    for colour, domain in enumerate(DOMAINS):
+        for label in CLASSES:
+            place = folder / "shapes" / domain / label
+            place.mkdir(parents=True)
+            for number in range(20):
+                shape_image(label, colour, rng).save(place / f"{number}.png")
+    return folder
+
+
+def job_of(data_dir, steps, **options):
+    values = {"image_size": SIZE, "lr": 3e-3, "batch_size": 12, "backbone": "mnist_cnn", **options}
+    hparams = json.dumps(values, sort_keys=True)
+    return Job("shapes", "ERM", (2,), 0, 0, str(data_dir), steps=steps, hparams=hparams)
+
+
+def accuracies(folder):
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k.endswith("_acc")} for line in lines]
+
+
+def test_a_network_learns_stripes_and_holds_up_on_another_ground(data_dir, tmp_path):
+    run = train_job(job_of(data_dir, 41), tmp_path / "run")
+    first, last = run.records[0].metrics, run.records[-1].metrics
+    assert first["env0_out_acc"] < 0.7  # three classes, one step
+    assert min(last["env0_out_acc"], last["env1_out_acc"]) > 0.9
+    assert last["env2_in_acc"] > 0.9  # the ground's colour says nothing of the stripes
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(data_dir, tmp_path):
+    job = job_of(data_dir, 5)
+    train_job(job, tmp_path / "whole")
+
+    def stop(record):
+        if record.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_job(job, tmp_path / "parts", report=stop)
+    train_job(job, tmp_path / "parts")
+    assert accuracies(tmp_path / "parts") == accuracies(tmp_path / "whole")
+
+
+def test_validation_is_augmented_only_if_asked_for(data_dir):
+    rows = np.arange(6)
+    for strict in (False, True):
+        plan = plan_job(job_of(data_dir, 2, augment_validation=strict))
+        inputs = open_inputs(plan)
+        plain = torch.cat(list(inputs.chunks(0, rows)))
+        changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
+        assert not torch.equal(plain, changed)
+        assert torch.equal(plain, torch.cat(list(inputs.chunks(0, rows))))
+        inputs.close()
+
+
+def test_reading_without_a_cache_says_how_to_make_one(data_dir, tmp_path):
+    said = []
+    train_job(job_of(data_dir, 1), tmp_path / "run", warn=said.append)
+    assert any("hessalign datasets prepare" in text and "--size 28" in text for text in said)
+    assert main(["datasets", "prepare", str(data_dir / "shapes"), "--size", str(SIZE)]) == 0
+    said.clear()
+    train_job(job_of(data_dir, 2), tmp_path / "cached", warn=said.append)
+    assert not said
+
+
+def test_a_damaged_image_is_named(data_dir, tmp_path):
+    place = tmp_path / "data" / "shapes"
+    for domain in DOMAINS:
+        for label in CLASSES:
+            (place / domain / label).mkdir(parents=True)
+            for source in sorted((data_dir / "shapes" / domain / label).glob("1?.png")):
+                (place / domain / label / source.name).write_bytes(source.read_bytes())
+    (place / "blue" / "both" / "15.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"15\.png.*hessalign datasets check"):
+        train_job(job_of(tmp_path / "data", 30), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "expected"),
+    [
+        ({"resnet18": False}, (3, 224, 224), "resnet50"),
+        ({"resnet18": True}, (3, 224, 224), "resnet18"),
+        ({"resnet18": False}, (2, 28, 28), "mnist_cnn"),
+        ({}, (1280,), None),
+    ],
+)
+def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expected):
+    assert default_backbone(values, shape) == expected

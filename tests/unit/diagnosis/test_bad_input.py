@@ -1,0 +1,150 @@
+"""Input that is wrong, or unusual: a clear error, or a defined answer."""
+
+import pytest
+import torch
+from tests.diagnosis_data import alike, shifted
+
+from hessalign.diagnosis import diagnose
+
+
+def test_one_domain():
+    z, y, _ = alike(1, 20, 3)
+    with pytest.raises(ValueError, match="Expected samples of at least 2 domains, got only domain"):
+        diagnose(z, y, torch.full((20,), 4))
+
+
+def test_one_class():
+    z, _, domain = alike(2, 20, 3)
+    with pytest.raises(ValueError, match="Expected samples of at least 2 classes, found only"):
+        diagnose(z, torch.zeros(40).long(), domain)
+
+
+def test_too_few_samples():
+    z, y, domain = alike(2, 20, 3)
+    domain[:18] = 1
+    with pytest.raises(ValueError, match="at least 4 samples of each domain, but 'north' has 2"):
+        diagnose(z, y, domain, domain_names=["north", "south"])
+    with pytest.raises(ValueError, match="Expected samples of 4 or more of each domain, got 3"):
+        diagnose(*alike(2, 20, 3), samples=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loss": "squared"}, "Unknown loss of a diagnosis 'squared'"),
+        ({"l2": -1.0}, "Expected an L2 weight of 0 or more, got -1.0"),
+        ({"tolerance": 0.0}, "Expected a positive, finite tolerance, got 0.0"),
+        (
+            {"trained_on": [7]},
+            r"Expected trained_on to hold positions of domains, 0 to 1, got \[7\]",
+        ),
+        ({"domain_names": ["a"]}, "Expected a name for each domain, 2, got 1 names"),
+        ({"class_names": ["a"]}, "Expected a name for each class, 3, got 1 names"),
+        ({"head": torch.zeros(2, 4)}, "Expected a head with 3 outputs for 3 classes, got 2"),
+        ({"head": torch.zeros(3, 9)}, r"Expected a head of shape \[outputs, 3\]"),
+    ],
+)
+def test_options_out_of_range(options, text):
+    with pytest.raises(ValueError, match=text):
+        diagnose(*alike(2, 20, 3), **options)
+
+
+def test_labels_that_are_not_classes(outcomes_without_type_checks):
+    outcomes = outcomes_without_type_checks(
+        "z, y, domain = torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4",
+        {
+            "float": "ha.diagnose(z, y.float(), domain)",
+            "negative": "ha.diagnose(z, y - 1, domain)",
+            "short": "ha.diagnose(z, y[:4], domain)",
+            "nan": "ha.diagnose(z / 0, y, domain)",
+        },
+    )
+    assert "Expected integer class labels y, got torch.float32" in outcomes["float"]
+    assert "Expected class labels y of 0 or more, found -1" in outcomes["negative"]
+    assert "Expected one label y per row of z, 8, got [4]" in outcomes["short"]
+    assert "Expected finite features z" in outcomes["nan"]
+
+
+def test_separable_data_without_l2_have_no_best_head():
+    z, y, domain = alike(2, 20, 3)
+    z[:, 0] = y * 10.0
+    with pytest.raises(ValueError, match=r"no minimum exists. Use l2 > 0"):
+        diagnose(z, y, domain, l2=0.0)
+
+
+def test_without_l2_what_needs_single_heads_is_left_out():
+    z, y, domain = shifted("diversity", samples=200, core=2, other=2)
+    y = torch.where(torch.rand(800) < 0.2, 1 - y, y)
+    found = diagnose(z, y, domain, l2=0.0)
+    assert found.head.at_optimum
+    assert found.holdout is None
+    assert found.crossing is None
+    assert found.bounds is None
+    assert any("Without an L2 term" in note for note in found.notes)
+
+
+def test_a_class_in_one_domain_only_is_named():
+    z, y, domain = alike(3, 60, 3)
+    y[domain > 0] %= 2
+    names = {"domain_names": ["a", "b", "c"], "class_names": ["x", "y", "rare"]}
+    found = diagnose(z, y, domain, **names)
+    assert any("Class “rare” is seen in domain “a” only" in note for note in found.notes)
+    assert any("only one domain has" in text for text in found.reading.cannot_fix)
+    held = {entry.domain: entry for entry in found.holdout.domains}[0]
+    rare = float((y[domain == 0] == 2).double().mean())
+    assert held.plain <= 1 - rare
+
+
+def test_constant_and_copied_features_are_counted_and_do_no_harm():
+    z, y, domain = alike(2, 80, 4)
+    plain = diagnose(z, y, domain)
+    constant = diagnose(torch.cat([z, torch.full((160, 2), 3.3)], dim=1), y, domain)
+    assert constant.notes[0].startswith("2 of 6 features are constant")
+    torch.testing.assert_close(
+        constant.distances.hessian.measured,
+        plain.distances.hessian.measured,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+    copied = diagnose(torch.cat([z, z[:, :1]], dim=1), y, domain)
+    assert any("1 of 5 features are exact copies" in note for note in copied.notes)
+    assert copied.distances.hessian.measured.isfinite().all()
+
+
+def test_two_domains_say_what_a_third_would_add():
+    found = diagnose(*alike(2, 40, 3))
+    assert found.crossing is None
+    assert found.holdout.aligned is None
+    assert found.reading.odd_one_out is None
+    assert any("A third domain would allow both" in note for note in found.notes)
+
+
+def test_two_hundred_domains():
+    z, y, domain = alike(200, 6, 3)
+    z[domain == 77] += 5
+    found = diagnose(z, y, domain)
+    assert found.distances.hessian.measured.shape == (200, 200)
+    assert len(found.focus) == 8
+    assert len(found.holdout.domains) == 8
+    assert len(found.spectral.distances) == 28
+    assert any("With 200 domains, 8 of them" in note for note in found.notes)
+    assert int(found.distances.gradient.measured.sum(1).argmax()) == 77
+
+
+def test_a_thousand_classes():
+    z, _, domain = alike(2, 500, 6)
+    y = torch.arange(1000) % 1000
+    y = torch.cat([y[::2], y[::2]]) + torch.cat([torch.zeros(500), torch.ones(500)]).long() % 2
+    found = diagnose(z, y, domain, samples=300)
+    assert len(found.classes) == 1000
+    assert found.distances.hessian.measured.isfinite().all()
+    assert float(found.contributions.pairs[0].classes.sum()) == pytest.approx(1)
+    assert any("more classes are seen in one domain only" in note for note in found.notes)
+
+
+def test_identical_domains():
+    z, y, _ = alike(1, 60, 3)
+    found = diagnose(torch.cat([z, z]), torch.cat([y, y]), torch.arange(2).repeat_interleave(60))
+    assert float(found.distances.hessian.measured[0, 1]) == pytest.approx(0, abs=1e-6)
+    assert "No pair of domains differs" in found.reading.summary[0]
+    assert any("nothing beyond noise to align" in text for text in found.reading.cannot_fix)
