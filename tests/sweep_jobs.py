@@ -19,8 +19,8 @@ from hessalign.training import run_folder
 from hessalign.training.domain_run import train_job
 
 DOMAINS = 3
-TIMING = ("seconds", "step_time", "mem_gb")
-"""Entries of a record that say how long it took."""
+CIRCUMSTANCES = ("seconds", "step_time", "mem_gb", "software")
+"""Entries of a record that are not results: how long it took, and the commit, which may change."""
 
 
 def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domains=DOMAINS):
@@ -128,13 +128,13 @@ def killing(jobs, count):
 
 
 def results(sweep, jobs):
-    """Records by job without what says how long they took and where they are."""
+    """Records by job without the circumstances in which they were made, and where they are."""
     found = {}
     for job in jobs:
         text = (Path(sweep) / job.folder / "results.jsonl").read_text()
         records = [json.loads(line) for line in text.splitlines()]
         for record in records:
-            for name in TIMING:
+            for name in CIRCUMSTANCES:
                 record.pop(name, None)
             record["args"].pop("output_dir")
         found[job.folder] = records
