@@ -72,7 +72,9 @@ AS_PUBLISHED: Final = Weights(
     "published", "α = β = 1e-5, as published", {"alpha": WEIGHT, "beta": WEIGHT}
 )
 SEARCHED: Final = Weights(
-    "searched", "α and β drawn from the ranges for features, chosen by training domains", {}
+    "searched",
+    "α and β by default or drawn from the ranges for features, chosen by training domains",
+    {},
 )
 
 
