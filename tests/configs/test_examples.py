@@ -12,7 +12,7 @@ FILES = sorted(EXAMPLES.rglob("*.yaml"))
 
 
 def test_no_configuration_is_missed():
-    assert len(FILES) == 1
+    assert len(FILES) == 3
     assert not list(EXAMPLES.rglob("*.yml"))
 
 
