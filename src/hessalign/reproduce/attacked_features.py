@@ -19,7 +19,7 @@ from hessalign.transfer import worst_case_gap
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 SAMPLES: Final = 500
 READING: Final = (
-    "The same attack on {dataset}: for each of {trials} trials and each test domain the draw of "
+    "The same attack on {dataset}: for each trial ({trials} in all) and test domain the draw of "
     "hyper-parameters that is best on the training domains' held-out parts, among {draws}; "
     "{samples:,} samples of each domain, all domains under attack, the unseen one too. Mean over "
     "test domains, then over trials, ± standard deviation over trials. First the largest gap "
