@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.diagnosis_data import shifted
 
 from hessalign.cli import main
@@ -100,7 +101,7 @@ def test_images_want_features_first(tmp_path, capsys):
         (tmp_path / domain / "dog").mkdir(parents=True)
         (tmp_path / domain / "dog" / "1.png").touch()
     assert main(["diagnose", str(tmp_path)]) == 2
-    assert "Run `hessalign features extract` first" in capsys.readouterr().err
+    assert "or run `hessalign features extract` first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,24 @@ def test_features_as_they_are(arrays, tmp_path):
     assert "scaled to mean 0" in results[0]["how"]
     first, second = (torch.tensor(r["distances"]["hessian"]["measured"]) for r in results)
     assert not torch.allclose(first, second)
+
+
+def test_images_are_diagnosed_through_a_backbone(tmp_path, capsys):
+    rng = np.random.RandomState(0)
+    for domain, light in (("day", 120), ("night", 20)):
+        for label in ("plain", "striped"):
+            place = tmp_path / "street" / domain / label
+            place.mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((32, 32, 3), light, np.uint8) + rng.randint(40, size=(32, 32, 3))
+                if label == "striped":
+                    pixels[::4] = 255
+                Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+    assert main(["diagnose", str(tmp_path / "street"), "--backbone", "mnist_cnn"]) == 0
+    shown = capsys.readouterr().out
+    assert "day" in shown
+    assert "night" in shown
+    bank = tmp_path / "street@mnist_cnn.safetensors"
+    assert bank.exists()
+    assert main(["diagnose", str(bank), "--backbone", "mnist_cnn"]) == 2
+    assert "Expected images for the backbone 'mnist_cnn', got arrays" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +13,16 @@ from torch import Tensor
 
 from hessalign._files import write_atomically
 from hessalign.cli.attack import domain_titles
-from hessalign.data import DomainDataset, read_dataset
+from hessalign.cli.features import extract
+from hessalign.data import DomainDataset, cache_folder, read_dataset
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
 from hessalign.report.diagnosis_json import render_diagnosis_json
 from hessalign.report.diagnosis_page import render_diagnosis_page
 from hessalign.report.diagnosis_text import render_diagnosis_text
 from hessalign.report.progress import StageProgress
+from hessalign.training.feature_bank import bank_path
+from hessalign.training.feature_extraction import BankSpec
 from hessalign.training.trained_head import load_trained_head
 
 RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
@@ -35,11 +39,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "diagnose",
         help="how different domains are, in what, and whether a head transfers",
         description="PATH is the folder of a complete run (`train --output`), arrays (.npz or "
-        ".safetensors with x, y and domain), or a table (.csv with the columns y and domain, all "
-        "others features). A head is fitted if there is none.",
+        ".safetensors with x, y and domain), a table (.csv with the columns y and domain, all "
+        "others features), or, with --backbone, a folder or manifest of images. A head is fitted "
+        "if there is none.",
     )
     add = parser.add_argument
     add("path", type=Path, metavar="PATH", help="a run, arrays, or a table of numbers")
+    add("--backbone", metavar="NAME", help="of images: see `hessalign features extract`")
+    add("--weights", metavar="W", help="of the backbone: imagenet or a file")
     add("--html", type=Path, metavar="FILE", help="also write one page with figures")
     add("--json", type=Path, metavar="FILE", help="also write all numbers")
     add("--samples", type=int, metavar="N", help="of each domain (default: 6,000 in all)")
@@ -71,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     if _is_run(options.path):
         arguments = _run_inputs(options.path, options.samples or TOTAL, options.seed)
     else:
-        arguments = _inputs(options.path)
+        arguments = _inputs(_read(options))
     if options.as_is:
         arguments["scale"] = False
     found = diagnose(
@@ -119,9 +126,29 @@ def _run_inputs(folder: Path, samples: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _inputs(path: Path) -> dict[str, Any]:
+def _read(options: argparse.Namespace) -> DomainDataset:
+    """The data set; of images, the features that a backbone makes of them, kept beside them."""
+    data = read_dataset(options.path)
+    images = not isinstance(data.domains[0].inputs, Tensor)
+    if options.backbone is None or not images or data.root is None:
+        if options.backbone is not None:
+            raise ValueError(
+                f"Expected images for the backbone {options.backbone!r}, got arrays in "
+                f"{options.path}. Leave --backbone out."
+            )
+        return data
+    bank = extract(
+        data,
+        BankSpec(options.backbone, options.weights),
+        data.root.parent / bank_path(data.name, options.backbone).name,
+        cache_folder(data.root),
+        os.cpu_count() or 1,
+    )
+    return read_dataset(bank)
+
+
+def _inputs(data: DomainDataset) -> dict[str, Any]:
     """Features, labels and domains of a data set."""
-    data = read_dataset(path)
     z = torch.cat([_features(data, domain.inputs) for domain in data.domains])
     sizes = torch.tensor([len(domain) for domain in data.domains])
     return {
@@ -137,8 +164,9 @@ def _inputs(path: Path) -> dict[str, Any]:
 def _features(data: DomainDataset, inputs: Tensor | tuple[Path, ...]) -> Tensor:
     if not isinstance(inputs, Tensor):
         raise ValueError(
-            f"Expected features of the images in {data.name}, found only the images. Run "
-            "`hessalign features extract` first, and diagnose the file it writes."
+            f"Expected features of the images in {data.name}, found only the images. "
+            "Name a backbone with --backbone, or run `hessalign features extract` first and "
+            "diagnose the file it writes."
         )
     if inputs.ndim != 2:
         raise ValueError(

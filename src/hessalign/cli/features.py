@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hessalign.cli.datasets import add_source, read_source
 from hessalign.cli.train import warn
-from hessalign.data import cache_folder
+from hessalign.data import DomainDataset, cache_folder
 from hessalign.report.progress import CountProgress
 from hessalign.training.feature_bank import bank_path, read_description
 from hessalign.training.feature_extraction import BankSpec, extract_features
@@ -59,17 +59,31 @@ def run_extract(options: argparse.Namespace) -> None:
         options: The parsed command line.
     """
     data, _ = read_source(options)
-    spec = BankSpec(options.backbone, options.weights, options.size, options.allow_truncated)
-    bank = extract_features(
+    bank = extract(
         data,
-        spec,
+        BankSpec(options.backbone, options.weights, options.size, options.allow_truncated),
         options.output or bank_path(data.name, options.name or options.backbone),
-        cache=options.cache or cache_folder(data.root or options.path, options.size),
-        jobs=options.jobs,
-        report=CountProgress("extracting", "images", sys.stderr),
-        warn=warn,
+        options.cache or cache_folder(data.root or options.path, options.size),
+        options.jobs,
     )
     sys.stdout.write(f"The features of {len(data):,} images of {data.name} are in {bank}.\n")
+
+
+def extract(data: DomainDataset, spec: BankSpec, bank: Path, cache: Path, jobs: int) -> Path:
+    """Make a feature bank, or continue one, with progress.
+
+    Args:
+        data: The data set.
+        spec: What to make it with.
+        bank: The file of the bank.
+        cache: Where a cache of the images would be.
+        jobs: Processes.
+
+    Returns:
+        The file of the bank.
+    """
+    progress = CountProgress("extracting", "images", sys.stderr)
+    return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=progress, warn=warn)
 
 
 def run_show(options: argparse.Namespace) -> None:
