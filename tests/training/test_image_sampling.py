@@ -230,3 +230,15 @@ def test_chunks_change_at_random_only_if_asked_to(reader):
 
 def test_a_run_has_at_most_four_processes():
     assert 0 <= default_workers() <= 2  # with the run itself and Python's resource tracker
+
+
+@pytest.mark.parametrize("end", [EOFError, ConnectionResetError, BrokenPipeError])
+def test_a_worker_goes_quietly_when_its_line_ends(monkeypatch, end):
+    from hessalign.training import batch_workers
+
+    class Line:
+        def recv(self):
+            raise end
+
+    monkeypatch.setattr(batch_workers, "start_worker", lambda: None)
+    batch_workers._work(Line(), None, torch.empty(0), torch.empty(0))

@@ -177,7 +177,7 @@ def _work(
 ) -> None:
     """Make batches until the line is closed."""
     start_worker()
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, ConnectionError):
         while True:
             number, slot = connection.recv()
             try:
