@@ -95,6 +95,11 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
     )
 
 
+@lru_cache(maxsize=1)
+def _make_once(name: str, folder: Path, seed: int) -> DomainDataset:
+    return MADE[name](folder, seed)
+
+
 @lru_cache(maxsize=4)
 def _read_once(path: Path, changed: int, preset: str | None) -> DomainDataset:
     return read_dataset(path, preset)

@@ -10,6 +10,8 @@ from torch import Tensor
 from hessalign.diagnosis import Diagnosis, DistanceMatrix, PairContributions
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.report.diagnosis_text import (
+    BOUND_COLUMNS,
+    bound_rows,
     distance_cells,
     interval,
     number,
@@ -356,18 +358,6 @@ def bounds_section(diagnosis: Diagnosis) -> str:
         ]
         for s in names
     ]
-    rows = [
-        [
-            f"{names[entry.source]} → {names[entry.target]}",
-            number(entry.value),
-            number(entry.hessian_term),
-            number(entry.gradient_term),
-            number(entry.target_term),
-            number(entry.remainder),
-        ]
-        for entry in report.pairs
-    ]
-    header = ["source → target", "bound", "Hessian", "gradient", "target", "remainder"]
     caption = "Bound of the transfer measure, from row to column"
     everyone = list(names.values())
     content = (
@@ -376,6 +366,6 @@ def bounds_section(diagnosis: Diagnosis) -> str:
             f"source is within {report.tolerance:g} of the best?"
         )
         + captioned(caption, heat_map(everyone, everyone, marks, caption))
-        + folded("The terms of each bound", table(header, rows))
+        + folded("The terms of each bound", table(BOUND_COLUMNS, bound_rows(diagnosis, report)))
     )
     return section("The transfer bound", content, report.how)

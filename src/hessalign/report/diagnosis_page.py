@@ -15,7 +15,7 @@ from hessalign.report.diagnosis_figures import (
     holdout_section,
     shift_section,
 )
-from hessalign.report.diagnosis_text import number
+from hessalign.report.diagnosis_text import HEAD_COLUMNS, head_rows, number
 from hessalign.report.page_parts import bullets, page, paragraph, section, table
 from hessalign.report.svg import shortened
 
@@ -114,14 +114,5 @@ def _head(diagnosis: Diagnosis) -> str:
         f"{', '.join(head.domains[:8])}{' and others' if len(head.domains) > 8 else ''} has norm "
         f"{head.gradient_norm:.2g}, {head.relative:.1e} of a single sample's at zero.{best}"
     )
-    rows = [
-        [
-            diagnosis.domains[e],
-            f"{diagnosis.samples[e]:,} of {diagnosis.available[e]:,}",
-            number(float(head.risk[e])),
-            f"{100 * float(head.accuracy[e]):.1f} %",
-        ]
-        for e in diagnosis.focus
-    ]
-    content = paragraph(text) + table(["domain", "samples", "loss", "accuracy"], rows)
+    content = paragraph(text) + table(HEAD_COLUMNS, head_rows(diagnosis))
     return section("The head", content, head.how)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from textwrap import fill
 from typing import Final
 
-from hessalign.diagnosis import Diagnosis, DistanceMatrix
+from hessalign.diagnosis import BoundReport, Diagnosis, DistanceMatrix
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.report.tables import markdown_table
 
 WIDTH: Final = 100
 SHOWN: Final = 3
+
+HEAD_COLUMNS: Final = ("domain", "samples", "loss", "accuracy")
+BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "target", "remainder")
 
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
@@ -35,6 +38,47 @@ def render_diagnosis_text(diagnosis: Diagnosis) -> str:
         _bounds(diagnosis),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """How the head does on each domain, under `HEAD_COLUMNS`.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        One row per domain that is examined by itself.
+    """
+    head = diagnosis.head
+    return [
+        [
+            diagnosis.domains[e],
+            f"{diagnosis.samples[e]:,} of {diagnosis.available[e]:,}",
+            number(float(head.risk[e])),
+            f"{100 * float(head.accuracy[e]):.1f} %",
+        ]
+        for e in diagnosis.focus
+    ]
+
+
+def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
+    """The terms of the transfer bounds, under `BOUND_COLUMNS`.
+
+    Args:
+        diagnosis: The diagnosis.
+        report: Its bounds.
+
+    Returns:
+        One row per pair of domains.
+    """
+    return [
+        [
+            f"{diagnosis.domains[entry.source]} → {diagnosis.domains[entry.target]}",
+            *map(number, (entry.value, entry.hessian_term, entry.gradient_term)),
+            *map(number, (entry.target_term, entry.remainder)),
+        ]
+        for entry in report.pairs
+    ]
 
 
 def number(value: float) -> str:
@@ -143,16 +187,7 @@ def _reading(diagnosis: Diagnosis) -> str:
 def _head(diagnosis: Diagnosis) -> str:
     head = diagnosis.head
     state = "at its optimum" if head.at_optimum else "NOT at its optimum"
-    rows = [
-        [
-            diagnosis.domains[e],
-            f"{diagnosis.samples[e]:,} of {diagnosis.available[e]:,}",
-            number(float(head.risk[e])),
-            f"{100 * float(head.accuracy[e]):.1f} %",
-        ]
-        for e in diagnosis.focus
-    ]
-    table = markdown_table(["domain", "samples", "loss", "accuracy"], rows)
+    table = markdown_table(HEAD_COLUMNS, head_rows(diagnosis))
     text = (
         f"The head ({head.origin}) is {state}: gradient norm {head.gradient_norm:.2g}, "
         f"{head.relative:.1e} of a single sample's."
@@ -272,16 +307,5 @@ def _bounds(diagnosis: Diagnosis) -> str:
     report = diagnosis.bounds
     if report is None:
         return ""
-    rows = [
-        [
-            f"{diagnosis.domains[entry.source]} → {diagnosis.domains[entry.target]}",
-            number(entry.value),
-            number(entry.hessian_term),
-            number(entry.gradient_term),
-            number(entry.target_term),
-            number(entry.remainder),
-        ]
-        for entry in report.pairs
-    ]
-    header = ["source → target", "bound", "Hessian", "gradient", "target", "remainder"]
-    return _section("Transfer bound (Theorem 1)", markdown_table(header, rows), report.how)
+    table = markdown_table(BOUND_COLUMNS, bound_rows(diagnosis, report))
+    return _section("Transfer bound (Theorem 1)", table, report.how)
