@@ -284,3 +284,18 @@ def test_every_line_says_what_made_it(tmp_path):
         assert entry["config"]["options"] == {"probes": 3}
         assert entry["software"]["torch"] == torch.__version__
         assert {"hessalign", "numpy", "python"} <= entry["software"].keys()
+
+
+def test_a_complete_run_is_read_while_its_folder_is_locked(tmp_path):
+    def refuse(message):
+        raise AssertionError(message)
+
+    with RunFolder(tmp_path, {"a": 1}, refuse):
+        (tmp_path / "done.json").write_text("{}\n")
+        with RunFolder(tmp_path, {"a": 1}, refuse) as reader:
+            assert reader.done
+        with (
+            pytest.raises(RunFolderError, match="belongs to another configuration"),
+            RunFolder(tmp_path, {"a": 2}, refuse),
+        ):
+            pass
