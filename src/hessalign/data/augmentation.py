@@ -3,37 +3,30 @@ r"""Random changes of images for training, on whole batches, in torch alone.
 The protocol's transform of a training image, as torchvision names its parts:
 RandomResizedCrop(224, scale=(0.7, 1)), RandomHorizontalFlip, ColorJitter(0.3, 0.3, 0.3, 0.3),
 RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Here every
-image of a batch has draws of its own from one explicit generator, and the batch is changed at
-once, on the device where it is. The distribution is that of torchvision's transforms of one Pillow
-image; what differs is that torchvision rounds to whole grey values after every part.
+image of a batch has draws of its own from one explicit generator. The distribution is that of
+torchvision's transforms of one Pillow image; what differs is that torchvision rounds to whole grey
+values after every part.
 
-A crop of $w$ pixels from $l$ on is resized to $S$ pixels, along each axis, by the weights
-
-$$W_{ok} \propto \max\left(0, 1 - \frac{|k + \tfrac12 - c_o|}{\max(1, w/S)}\right), \qquad
-c_o = l + (o + \tfrac12)\frac{w}{S}$$
-
-over the pixels $k$ of the crop: bilinear, with antialiasing where it shrinks, as Pillow does it.
-A crop that shrinks is two matrix products, rows and columns. One that does not, as all crops of an
-image that is stored at the size of the result, has two weights at most in each row of $W$, and
-gathers. A flip is a reversal.
-
-On a CPU large images are changed one by one: so few pixels stay in its cache, and each image has
-the four changes of colour in its own order.
+Images are changed one by one: the few pixels of one image stay in the processor's cache, and each
+has the four changes of colour in an order of its own. Crops begin and end at whole pixels of the
+image that is given, and are resized as Pillow does it: bilinear, with antialiasing where they
+shrink, rounded to whole grey values if the image has them.
 
 Indices: n image, three channels, then rows and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
-from hessalign._shapes import Bool, Float, Int
+from hessalign._shapes import Float, Int
 from hessalign.data.colour import (
     grey_values,
     with_brightness,
@@ -41,9 +34,6 @@ from hessalign.data.colour import (
     with_hue,
     with_saturation,
 )
-
-FEW_PIXELS: Final = 60_000
-"""Pixels changed at a time on a CPU: so few fit into its cache, which is faster."""
 
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
@@ -134,7 +124,8 @@ def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
         >>> normalise(white).flatten()
         tensor([2.2489, 2.4286, 2.6400])
     """
-    floats = as_floats(images)
+    _check_images(images)
+    floats = _as_floats(images.contiguous())
     scale, shift = _normalisation(floats)
     return (floats * scale).add_(shift)
 
@@ -149,18 +140,18 @@ def augment(
     """Images with random changes, normalised.
 
     Args:
-        images: Grey values: uint8 from 0 to 255, or floats from 0 to 1; [n, 3, h, w].
-        generator: Source of all draws, on the CPU; it is advanced.
+        images: Grey values: uint8 from 0 to 255, or floats from 0 to 1; [n, 3, h, w], on the CPU.
+        generator: Source of all draws; it is advanced.
         settings: How much images change; the protocol's by default.
         original_sizes: Width and height of each image before it was resized to w × h. Crops are
             drawn in the original, whose pixels define the ratio, and taken from what is here.
         out: Where to put the result, if there is a place for it.
 
     Returns:
-        A new batch on the device of the images, or `out`.
+        A new batch, or `out`.
 
     Raises:
-        ValueError: If there is not one size for each image.
+        ValueError: If there is not one size for each image, or the images are elsewhere.
 
     Example:
         >>> images = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
@@ -170,6 +161,11 @@ def augment(
     """
     settings = settings or Augmentation()
     _check_images(images)
+    if images.device.type != "cpu":
+        raise ValueError(
+            f"Expected images on the CPU, got them on {images.device}: change them first, then "
+            "move them."
+        )
     count, _, height, width = images.shape
     if original_sizes is None:
         original_sizes = torch.tensor([[width, height]]).expand(count, 2)
@@ -179,68 +175,32 @@ def augment(
             f"shape {list(original_sizes.shape)}."
         )
     boxes = draw_crops(original_sizes, generator, settings.scale, settings.ratio)
-    stored = torch.tensor([width, height, width, height]) / original_sizes.repeat(1, 2)
-    draws = _Draws(
-        boxes * stored,
-        torch.rand(count, generator=generator) < settings.flip,
-        _factors(count, generator, settings),
-        torch.rand(count, 4, generator=generator).argsort(dim=1),
-        torch.rand(count, generator=generator) < settings.grayscale,
-    ).to(images.device)
-    few = FEW_PIXELS // settings.size**2 if images.device.type == "cpu" else count
-    at_once = max(1, few)
+    flipped = torch.rand(count, generator=generator) < settings.flip
+    factors = _factors(count, generator, settings)
+    order = torch.rand(count, 4, generator=generator).argsort(dim=1)
+    grey = torch.rand(count, generator=generator) < settings.grayscale
     if out is None:
         floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
-        shape = (count, 3, settings.size, settings.size)
-        out = torch.empty(shape, dtype=floats, device=images.device)
+        out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)
     scale, shift = _normalisation(out)
-    crops = _make_crops(draws.boxes.to(out), draws.flipped, (height, width), settings.size)
-    for first in range(0, count, at_once):
-        piece = slice(first, first + at_once)
-        changed = _augmented(as_floats(images[piece]), crops[piece], draws[piece])
-        torch.mul(changed, scale, out=out[piece]).add_(shift)
+    places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
+    draws = (places, flipped, factors, order, grey)
+    for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
+        box, flip, factor, kinds, without_colour = drawn
+        changed = _as_floats(resized_crop(image, box, settings.size, flip))
+        for kind in kinds:
+            changed = _CHANGES[kind](changed, factor[kind])
+        if without_colour:
+            changed = grey_values(changed).expand(3, -1, -1)
+        torch.mul(changed, scale, out=place).add_(shift)
     return out
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Draws:
-    """All that is random about a batch: one row per image."""
-
-    boxes: Float[Tensor, "n 4"]
-    flipped: Bool[Tensor, " n"]
-    factors: Float[Tensor, "n 4"]
-    order: Int[Tensor, "n 4"]
-    grey: Bool[Tensor, " n"]
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> _Draws:
-        return _Draws(*(change(getattr(self, field.name)) for field in fields(self)))
-
-    def __getitem__(self, rows: slice) -> _Draws:
-        return self._map(lambda drawn: drawn[rows])
-
-    def to(self, device: torch.device) -> _Draws:
-        return self._map(lambda drawn: drawn.to(device))
+_CHANGES: Final = (with_brightness, with_contrast, with_saturation, with_hue)
 
 
-def _augmented(images: Tensor, crops: _Crops, draws: _Draws) -> Tensor:
-    coloured = _jittered(crops.of(images), draws.factors.to(images), draws.order)
-    if bool(draws.grey.any()):
-        chosen = draws.grey.nonzero().squeeze(1)
-        coloured[chosen] = grey_values(coloured[chosen]).expand(-1, 3, -1, -1)
-    return coloured
-
-
-def as_floats(images: Tensor) -> Float[Tensor, "n 3 h w"]:
-    """Images with grey values from 0 to 1.
-
-    Args:
-        images: uint8 from 0 to 255, or floats, which are returned as they are; [n, 3, h, w].
-
-    Returns:
-        Floats, float32 if they were uint8.
-    """
-    _check_images(images)
+def _as_floats(images: Tensor) -> Tensor:
+    """Grey values from 0 to 1: uint8 from 0 to 255 become float32, floats stay as they are."""
     return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
@@ -297,120 +257,37 @@ def draw_crops(
     return boxes.float()
 
 
-def resized_crops(
-    images: Float[Tensor, "n 3 h w"],
-    boxes: Float[Tensor, "n 4"],
-    size: int,
-    flipped: Bool[Tensor, " n"],
-) -> Float[Tensor, "n 3 s s"]:
-    """Crops, resized to a square, some of them flipped left to right.
+def resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
+    """A crop, resized to a square, perhaps flipped left to right.
 
     Args:
-        images: The images.
-        boxes: Left, top, width and height of each crop, in pixels that need not be whole.
+        image: The image, of any type; [3, h, w]. It is fastest as uint8 with the channels of a
+            pixel together in memory, as `ImageReader` gives it.
+        box: Left, top, right and bottom of the crop.
         size: Height and width of the result.
-        flipped: Which ones to flip.
+        flip: Whether to flip it.
 
     Returns:
-        A new batch.
+        A new image of the same type, [3, size, size].
 
     Example:
-        >>> images = torch.arange(12.0).reshape(1, 3, 2, 2)
-        >>> box = torch.tensor([[0.0, 0.0, 2.0, 1.0]])
-        >>> resized_crops(images, box, 2, torch.tensor([True]))[0, 0].tolist()
+        >>> image = torch.arange(12.0).reshape(3, 2, 2)
+        >>> resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
         [[1.0, 0.0], [1.0, 0.0]]
     """
-    shape = (images.shape[2], images.shape[3])
-    return _make_crops(boxes.to(images), flipped.to(images.device), shape, size).of(images)
+    left, top, right, bottom = box
+    crop = image[None, :, top:bottom, left:right]
+    resized = interpolate(crop, (size, size), mode="bilinear", antialias=True)
+    planes = resized[0].contiguous()
+    return planes.flip(2) if flip else planes
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Axis:
-    """The two pixels of an axis around each pixel of the result, and the weight of the second."""
-
-    lower: Int[Tensor, "n s"]
-    upper: Int[Tensor, "n s"]
-    weight: Float[Tensor, "n s"]
-
-    def __getitem__(self, rows: slice) -> _Axis:
-        return _Axis(self.lower[rows], self.upper[rows], self.weight[rows])
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Crops:
-    """How to resize crops: where nothing shrinks by neighbours, else by matrices of weights."""
-
-    rows: _Axis | Float[Tensor, "n s h"]
-    columns: _Axis | Float[Tensor, "n s w"]
-
-    def __getitem__(self, rows: slice) -> _Crops:
-        return _Crops(self.rows[rows], self.columns[rows])
-
-    def of(self, images: Tensor) -> Tensor:
-        if isinstance(self.rows, _Axis) and isinstance(self.columns, _Axis):
-            return _between_columns(_between_rows(images, self.rows), self.columns)
-        assert isinstance(self.rows, Tensor)
-        assert isinstance(self.columns, Tensor)
-        return self.rows.unsqueeze(1) @ images @ self.columns.mT.unsqueeze(1)
-
-
-def _make_crops(boxes: Tensor, flipped: Tensor, shape: tuple[int, int], size: int) -> _Crops:
-    left, top, width, height = boxes.unbind(dim=1)
-    if bool((boxes[:, 2:] > size).any()):
-        columns = _weights(left, width, shape[1], size)
-        columns = torch.where(flipped[:, None, None], columns.flip(1), columns)
-        return _Crops(_weights(top, height, shape[0], size), columns)
-    return _Crops(
-        _neighbours(top, height, shape[0], size, torch.zeros_like(flipped)),
-        _neighbours(left, width, shape[1], size, flipped),
-    )
-
-
-def _weights(start: Tensor, length: Tensor, pixels: int, size: int) -> Float[Tensor, "n s k"]:
-    """Weights of an axis's pixels in each pixel of the result: the formula above."""
-    step = length / size
-    centre = start[:, None] + (torch.arange(size).to(start) + 0.5) * step[:, None]
-    pixel = torch.arange(pixels).to(start)
-    distance = (pixel + 0.5 - centre[:, :, None]).abs() / step.clamp(min=1)[:, None, None]
-    inside = (pixel >= start[:, None].floor()) & (pixel < (start + length)[:, None].ceil())
-    weights = (1 - distance).clamp(min=0) * inside[:, None]
-    return weights / weights.sum(dim=2, keepdim=True)
-
-
-def _neighbours(start: Tensor, length: Tensor, pixels: int, size: int, flipped: Tensor) -> _Axis:
-    """The same formula where nothing shrinks: beyond its first and last pixel a crop repeats it."""
-    order = torch.arange(size).to(start).expand(len(start), size)
-    order = torch.where(flipped[:, None], size - 1 - order, order)
-    place = start[:, None] - 0.5 + (order + 0.5) * (length / size)[:, None]
-    before = place.floor()
-    first = start[:, None].floor()
-    last = ((start + length)[:, None].ceil() - 1).clamp(max=pixels - 1)
-    lower, upper = (torch.clamp(each, first, last).long() for each in (before, before + 1))
-    return _Axis(lower, upper, place - before)
-
-
-def _between_rows(images: Tensor, axis: _Axis) -> Tensor:
-    """Images with rows between two of their own; rows are contiguous, so whole ones are copied."""
-    count, channels, height, width = images.shape
-    flat = images.reshape(count * channels * height, width)
-    starts = height * torch.arange(count * channels, device=images.device).reshape(-1, channels, 1)
-
-    def chosen(rows: Tensor) -> Tensor:
-        index = (starts + rows[:, None]).flatten()
-        return flat.index_select(0, index).reshape(count, channels, -1, width)
-
-    return torch.lerp(chosen(axis.lower), chosen(axis.upper), axis.weight[:, None, :, None])
-
-
-def _between_columns(images: Tensor, axis: _Axis) -> Tensor:
-    """Images with columns between two of their own."""
-    shape = (*images.shape[:3], axis.lower.shape[1])
-    near, far = (
-        images.gather(3, each[:, None, None].expand(shape)) for each in (axis.lower, axis.upper)
-    )
-    return torch.lerp(near, far, axis.weight[:, None, None])
+def _stored_boxes(boxes: Tensor, original: Tensor, stored: Tensor) -> Int[Tensor, "n 4"]:
+    """Left, top, right and bottom in whole pixels of what is stored; at least one pixel each."""
+    ratio = stored / original
+    corner = torch.minimum((boxes[:, :2] * ratio).round(), stored - 1)
+    opposite = ((boxes[:, :2] + boxes[:, 2:]) * ratio).round()
+    return torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
 
 
 def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, "n 4"]:
@@ -434,19 +311,3 @@ def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> 
     )
     drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
     return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
-
-
-def _jittered(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue, for every image in an order of its own."""
-    changes = (with_brightness, with_contrast, with_saturation, with_hue)
-    if len(images) == 1:
-        for kind in order[0].tolist():
-            images = changes[kind](images, factors[:, kind])
-        return images
-    images = images.clone()
-    for place in range(4):
-        for kind, change in enumerate(changes):
-            chosen = (order[:, place] == kind).nonzero().squeeze(1)
-            if len(chosen) > 0:
-                images[chosen] = change(images[chosen], factors[chosen, kind])
-    return images

@@ -1,6 +1,9 @@
-"""Changes of the colours of images: brightness, contrast, saturation and hue, as Pillow makes them.
+"""Changes of the colours of an image: brightness, contrast, saturation and hue, as Pillow's.
 
-Indices: n image, three channels, then rows and columns.
+Every function passes over the pixels as few times as it can, in operations that torch runs with
+vector instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as long.
+
+Indices: three channels, then rows and columns.
 """
 
 from __future__ import annotations
@@ -15,112 +18,104 @@ from hessalign._shapes import Float
 LUMA: Final = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
 
-CIRCLE: Final = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
-"""A hue's share of red, green and blue is s·|hue − c| + b, cut off at 0 and 1: c, s and b."""
 
-TINY: Final = 1e-12
-"""Least chroma that is divided by: without chroma there is no hue."""
-
-
-def grey_values(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
-    """Images without their colours.
+def grey_values(image: Float[Tensor, "3 h w"]) -> Float[Tensor, "1 h w"]:
+    """An image without its colours.
 
     Args:
-        images: The images.
+        image: The image.
 
     Returns:
         One channel.
     """
-    red, green, blue = images.split(1, dim=1)
-    grey = torch.add(LUMA[0] * red, green, alpha=LUMA[1])
-    return torch.add(grey, blue, alpha=LUMA[2])
+    return (image.new_tensor([LUMA]) @ image.flatten(1)).view(1, *image.shape[1:])
 
 
-def with_brightness(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images lighter or darker: 0 is black, 1 changes nothing.
+def with_brightness(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+    """An image lighter or darker.
 
     Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
+        image: Grey values from 0 to 1.
+        factor: 0 is black, 1 changes nothing.
 
     Returns:
-        A new batch, cut off at 0 and 1.
+        A new image, cut off at 1.
     """
-    return (images * factor.reshape(-1, 1, 1, 1)).clamp_(0, 1)
+    return _within_bounds(image * factor, factor)
 
 
-def with_contrast(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images further from their mean grey value: 0 is that grey, 1 changes nothing.
+def with_contrast(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+    """An image further from its mean grey value, or nearer to it.
 
     Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
+        image: Grey values from 0 to 1.
+        factor: 0 is that grey, 1 changes nothing.
 
     Returns:
-        A new batch, cut off at 0 and 1.
+        A new image, cut off at 0 and 1.
     """
-    grey = grey_values(images.mean(dim=(2, 3), keepdim=True))
-    factor = factor.reshape(-1, 1, 1, 1)
-    return (images * factor).add_((1 - factor) * grey).clamp_(0, 1)
+    grey = grey_values(image.mean(dim=(1, 2), keepdim=True)).item()
+    return _within_bounds((image * factor).add_((1 - factor) * grey), factor)
 
 
-def with_saturation(
-    images: Float[Tensor, "n 3 h w"], factor: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    """Images with more or less colour: 0 is grey, 1 changes nothing.
+def with_saturation(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
+    """An image with more or less colour.
 
     Args:
-        images: Grey values from 0 to 1.
-        factor: One for each image.
+        image: Grey values from 0 to 1.
+        factor: 0 is grey, 1 changes nothing.
 
     Returns:
-        A new batch, cut off at 0 and 1.
+        A new image, cut off at 0 and 1.
     """
-    return torch.lerp(grey_values(images), images, factor.reshape(-1, 1, 1, 1)).clamp_(0, 1)
+    return _within_bounds(torch.lerp(grey_values(image), image, factor), factor)
 
 
-def with_hue(
-    images: Float[Tensor, "n 3 h w"], turn: Float[Tensor, " n"]
-) -> Float[Tensor, "n 3 h w"]:
-    r"""Images with their colours turned around the colour circle, at equal saturation and value.
+def with_hue(image: Float[Tensor, "3 h w"], turn: float) -> Float[Tensor, "3 h w"]:
+    r"""An image with its colours turned around the colour circle, at equal saturation and value.
 
-    With the smallest channel $l$, chroma $c$ (largest less smallest) and the turned hue $h$ in
-    sixths of the circle, red becomes $l + c\,[|h - 3| - 1]$, green $l + c\,[2 - |h - 2|]$ and blue
-    $l + c\,[2 - |h - 4|]$, where $[\cdot]$ is cut off at 0 and 1.
+    Let $l$ and $v$ be a pixel's smallest and largest channel, $c = v - l$, and $h$ its hue in
+    sixths of the circle, from $-3$ to $3$: red is at 0, green at 2, blue at $-2$. A turn by a
+    third of the circle only exchanges channels, so what remains is to turn by $t$ sixths with
+    $|t| \le 1$. With $y_k = c\,(h + t - h_k)$, at most $6c$ in size, the channel whose colour is at
+    $h_k$ becomes
 
-    Which channel is the largest enters as factors of 0 and 1, and the remainder as a floor:
-    truth values, `where`, `gather` and `%` take ten times as long on a CPU.
+    $$l + c\,[2 - \mathrm{dist}(h + t, h_k)] = \min(v, \max(l,\; ||y_k| - 3c| + l - c)),$$
+
+    where $[\cdot]$ is cut off at 0 and 1 and the distance goes around the circle. And $c\,h$ needs
+    no division: for red $r$, green $g$ and blue $b$,
+
+    $$c\,h = \mathrm{sign}(g - b)\,(c + \max(g, b) + \max(r, \min(g, b)) - 2r).$$
 
     Args:
-        images: Grey values from 0 to 1.
-        turn: The part of the circle for each image: 1/3 makes red green, green blue, blue red.
+        image: Grey values from 0 to 1.
+        turn: The part of the circle: 1/3 makes red green, green blue, blue red.
 
     Returns:
-        A new batch.
+        A new image.
 
     Example:
-        >>> red = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 3, 1, 1)
-        >>> with_hue(red, torch.tensor([1 / 3])).flatten().round(decimals=5).abs().tolist()
+        >>> red = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+        >>> with_hue(red, 1 / 3).flatten().tolist()
         [0.0, 1.0, 0.0]
+        >>> with_hue(red, 1 / 12).flatten().tolist()
+        [1.0, 0.5, 0.0]
     """
-    red, green, blue = images.split(1, dim=1)
-    value = torch.maximum(torch.maximum(red, green), blue)
-    least = torch.minimum(torch.minimum(red, green), blue)
+    thirds = round(3 * turn)
+    rest = 6 * turn - 2 * thirds
+    red, green, blue = image
+    high, low = torch.maximum(green, blue), torch.minimum(green, blue)
+    value, least = torch.maximum(high, red), torch.minimum(low, red)
     chroma = value - least
-    is_red = torch.ge(red, value, out=torch.empty_like(value))
-    is_green = torch.ge(green, value, out=torch.empty_like(value))
-    is_green.addcmul_(is_green, is_red, value=-1)
-    is_blue = (1 - is_red).sub_(is_green)
-    hue = (green - blue).mul_(is_red)
-    hue.addcmul_(blue - red, is_green).addcmul_(red - green, is_blue)
-    hue.div_(chroma.clamp(min=TINY))
-    hue.add_(is_green, alpha=2).add_(is_blue, alpha=4).add_(6 * turn.reshape(-1, 1, 1, 1))
-    hue.sub_((hue / 6).floor_(), alpha=6)
-    centre, sign, shift = (images.new_tensor(each).reshape(3, 1, 1) for each in CIRCLE)
-    share = (hue - centre).abs_().mul_(sign).add_(shift).clamp_(0, 1)
-    turned: Tensor = share.mul_(chroma).add_(least)
-    return turned
+    hue = torch.maximum(low, red).add_(high).sub_(red, alpha=2).add_(chroma)
+    hue.copysign_(green - blue).add_(chroma, alpha=rest)
+    turned = torch.empty_like(image)
+    for channel, place in enumerate((0, 2, -2)):
+        torch.sub(hue, chroma, alpha=place, out=turned[(channel + thirds) % 3])
+    turned.abs_().sub_(3 * chroma).abs_().add_(least - chroma)
+    return torch.minimum(torch.maximum(turned, least, out=turned), value, out=turned)
+
+
+def _within_bounds(image: Tensor, factor: float) -> Tensor:
+    """Cut off at 0 and 1 what is beyond them, which only factors above 1 make."""
+    return image.clamp_(0, 1) if factor > 1 else image

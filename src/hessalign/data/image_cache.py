@@ -1,6 +1,6 @@
 """Images decoded and resized once, kept in files that are mapped into memory.
 
-    00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, 3, size, size]
+    00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, size, size, 3]
     00-00000.json  written after it: checksum, fingerprint of the image files, their sizes
     lock           held by the process that writes
 
@@ -42,9 +42,17 @@ from hessalign.data.images import read_image
 from hessalign.data.parallel import completed
 from hessalign.data.samples import DomainDataset
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2: the channels of a pixel are together; 1 had one channel after the other."""
+
 PER_PART: Final = 128
 SIZE: Final = 224
+
+FAULTS: Final = {
+    "old": "was made by another version of hessalign",
+    "other files": "was made from other files than those of now",
+    "damaged": "is damaged",
+}
 
 Report = Callable[[int, int], None]
 Warn = Callable[[str], None]
@@ -77,7 +85,7 @@ class _Part:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return (len(self.paths), 3, self.size, self.size)
+        return (len(self.paths), self.size, self.size, 3)
 
     @property
     def length(self) -> int:
@@ -90,7 +98,8 @@ class ImageBatch:
     """Images as they are stored.
 
     Attributes:
-        pixels: Grey values 0 to 255 as uint8, [n, 3, size, size].
+        pixels: Grey values 0 to 255 as uint8, [n, 3, size, size]; in memory, the channels of a
+            pixel are together.
         original_sizes: Width and height of each image before it was resized.
     """
 
@@ -166,8 +175,9 @@ class ImageReader:
             ]
             pixels = [image.pixels for image in images]
             sizes = np.array([(i.width, i.height) for i in images], np.int64).reshape(-1, 2)
-        stacked = np.stack(pixels) if pixels else np.empty((0, 3, self.size, self.size), np.uint8)
-        return ImageBatch(torch.from_numpy(stacked), torch.from_numpy(sizes.copy()))
+        stacked = np.stack(pixels) if pixels else np.empty((0, self.size, self.size, 3), np.uint8)
+        channels_second = torch.from_numpy(stacked).permute(0, 3, 1, 2)
+        return ImageBatch(channels_second, torch.from_numpy(sizes.copy()))
 
 
 def cache_folder(source: Path, size: int = SIZE) -> Path:
@@ -306,11 +316,13 @@ def _description(part: _Part) -> dict[str, Any]:
 
 
 def _fault(part: _Part, *, verify: bool) -> str | None:
-    """Why a part cannot be used: "missing", "made from other files" or "damaged"."""
+    """Why a part cannot be used: a key of `FAULTS`, or "missing"."""
     try:
         found = _description(part)
+        if found["format"] != FORMAT:
+            return "old"
         if found["size"] != part.size or found["fingerprint"] != part.fingerprint:
-            return "made from other files"
+            return "other files"
         if part.pixels.stat().st_size != part.length:
             return "damaged"
         if verify and _digest(part.pixels) != found["sha256"]:
@@ -344,10 +356,7 @@ def _digest(path: Path) -> str:
 
 def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: Warn) -> None:
     """Say what will be made again and why; what was never made needs no words."""
-    for kind, meaning in (
-        ("made from other files", "was made from other files than those of now"),
-        ("damaged", "is damaged"),
-    ):
+    for kind, meaning in FAULTS.items():
         domains = [part.domain for part, fault in faults if fault == kind]
         if domains:
             where = ", ".join(dict.fromkeys(domains))

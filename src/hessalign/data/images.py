@@ -47,10 +47,10 @@ class ImageError(ValueError):
 @final
 @dataclass(frozen=True, eq=False)
 class ResizedImage:
-    """An image as networks take it.
+    """An image at the size that networks take.
 
     Attributes:
-        pixels: Grey values 0 to 255 as uint8, [3, size, size].
+        pixels: Grey values 0 to 255 as uint8, [size, size, 3].
         width: Width of the file's image in pixels.
         height: Height of the file's image in pixels.
     """
@@ -80,8 +80,8 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         >>> path = Path(tempfile.mkdtemp()) / "red.png"
         >>> Image.new("RGB", (30, 20), "red").save(path)
         >>> image = read_image(path, 4)
-        >>> image.pixels.shape, image.pixels[:, 0, 0].tolist(), image.width, image.height
-        ((3, 4, 4), [255, 0, 0], 30, 20)
+        >>> image.pixels.shape, image.pixels[0, 0].tolist(), image.width, image.height
+        ((4, 4, 3), [255, 0, 0], 30, 20)
     """
     _, resampling = _pillow()
     try:
@@ -89,8 +89,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
     except _DAMAGE as error:
         raise ImageError(path, _damage(path), _reason(error)) from error
     width, height = image.size
-    pixels = np.asarray(image.resize((size, size), resampling))
-    return ResizedImage(np.ascontiguousarray(pixels.transpose(2, 0, 1)), width, height)
+    return ResizedImage(np.asarray(image.resize((size, size), resampling)), width, height)
 
 
 def find_damage(path: Path) -> ImageError | None:

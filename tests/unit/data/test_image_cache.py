@@ -200,6 +200,18 @@ def test_a_changed_image_is_made_again_and_it_is_said(large, tmp_path, reads):
     assert_same(reader, large)
 
 
+def test_a_cache_of_another_version_is_made_again_and_it_is_said(data, tmp_path):
+    folder = tmp_path / "cache"
+    prepare_images(data, folder, SIZE)
+    for file in folder.glob("*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
+    messages = []
+    assert_same(open_images(data, folder, SIZE, warn=messages.append), data)
+    assert [message.split(":")[0] for message in messages] == [
+        f"The cache {folder} was made by another version of hessalign"
+    ]
+
+
 def test_a_removed_image_and_another_size(large, tmp_path):
     folder = tmp_path / "cache"
     prepare_images(large, folder, SIZE)
