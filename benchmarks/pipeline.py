@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, RandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
 from benchmarks.machine import machine_facts, package_version
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
@@ -95,7 +95,7 @@ def training_rows(data: DomainDataset) -> dict[int, Any]:
 
 
 def domainbed_batches(data: DomainDataset) -> Iterator[Tensor]:
-    """Batches of all training domains from one DataLoader with two workers.
+    """Batches of all training domains alike from one DataLoader with two workers.
 
     Args:
         data: The data set.
@@ -108,7 +108,8 @@ def domainbed_batches(data: DomainDataset) -> Iterator[Tensor]:
         for d, rows in training_rows(data).items()
     ]
     joined = ConcatDataset(parts)
-    sampler = RandomSampler(joined, replacement=True, num_samples=10**9)
+    weights = [1 / len(part) for part in parts for _ in range(len(part))]
+    sampler = WeightedRandomSampler(weights, BATCH * len(SOURCES) * 10**4)
     loader = DataLoader(joined, BATCH * len(SOURCES), sampler=sampler, num_workers=WORKERS)
     return (x for x, _ in loader)
 

@@ -28,11 +28,12 @@ from torch.nn.functional import interpolate
 from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float, Int
 from hessalign.data.colour import (
+    WHITE,
+    change_brightness,
+    change_contrast,
+    change_saturation,
     grey_values,
-    with_brightness,
-    with_contrast,
-    with_hue,
-    with_saturation,
+    turn_hue,
 )
 
 ATTEMPTS: Final = 10
@@ -125,9 +126,9 @@ def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
         tensor([2.2489, 2.4286, 2.6400])
     """
     _check_images(images)
-    floats = _as_floats(images.contiguous())
-    scale, shift = _normalisation(floats)
-    return (floats * scale).add_(shift)
+    planes = images.contiguous()  # one channel after the other
+    floats = planes.float() if images.dtype == torch.uint8 else planes * WHITE
+    return _normalised(floats, out=floats)
 
 
 def augment(
@@ -182,26 +183,24 @@ def augment(
     if out is None:
         floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
         out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)
-    scale, shift = _normalisation(out)
+    room = out.new_empty(3, settings.size, settings.size)
     places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
     draws = (places, flipped, factors, order, grey)
     for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
         box, flip, factor, kinds, without_colour = drawn
-        changed = _as_floats(resized_crop(image, box, settings.size, flip))
+        crop = resized_crop(image, box, settings.size, flip)
+        if torch.equal(crop[0], crop[1]) and torch.equal(crop[1], crop[2]):
+            crop = crop[:1]  # a drawing in black and white: a third of the work
+        changed = room[: len(crop)].copy_(crop if crop.dtype == torch.uint8 else crop * WHITE)
         for kind in kinds:
-            changed = _CHANGES[kind](changed, factor[kind])
+            _CHANGES[kind](changed, factor[kind])
         if without_colour:
-            changed = grey_values(changed).expand(3, -1, -1)
-        torch.mul(changed, scale, out=place).add_(shift)
+            changed = grey_values(changed)
+        _normalised(changed, out=place)
     return out
 
 
-_CHANGES: Final = (with_brightness, with_contrast, with_saturation, with_hue)
-
-
-def _as_floats(images: Tensor) -> Tensor:
-    """Grey values from 0 to 1: uint8 from 0 to 255 become float32, floats stay as they are."""
-    return images.float().div_(255) if images.dtype == torch.uint8 else images
+_CHANGES: Final = (change_brightness, change_contrast, change_saturation, turn_hue)
 
 
 def _check_images(images: Tensor) -> None:
@@ -276,8 +275,11 @@ def resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Te
         [[1.0, 0.0], [1.0, 0.0]]
     """
     left, top, right, bottom = box
-    crop = image[None, :, top:bottom, left:right]
-    resized = interpolate(crop, (size, size), mode="bilinear", antialias=True)
+    crop = image.permute(1, 2, 0)[
+        top:bottom, left:right
+    ].contiguous()  # a pixel's channels together
+    batch = crop.unsqueeze(0).permute(0, 3, 1, 2)
+    resized = interpolate(batch, (size, size), mode="bilinear", antialias=True)
     planes = resized[0].contiguous()
     return planes.flip(2) if flip else planes
 
@@ -298,10 +300,13 @@ def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, 
     return torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
 
 
-def _normalisation(like: Tensor) -> tuple[Tensor, Tensor]:
-    """By what to multiply, and what to add then."""
-    mean, std = (like.new_tensor(v).reshape(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-    return 1 / std, -mean / std
+def _normalised(images: Tensor, out: Tensor) -> Tensor:
+    """Grey values from 0 to 255, with three channels or one, normalised for each of three."""
+    for channel, (mean, std) in enumerate(zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)):
+        plane = images[..., min(channel, images.shape[-3] - 1), :, :]
+        shift = out.new_tensor(-mean / std)
+        torch.add(shift, plane, alpha=1 / (WHITE * std), out=out[..., channel, :, :])
+    return out
 
 
 def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:

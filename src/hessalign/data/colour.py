@@ -1,9 +1,11 @@
 """Changes of the colours of an image: brightness, contrast, saturation and hue, as Pillow's.
 
-Every function passes over the pixels as few times as it can, in operations that torch runs with
-vector instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as long.
+All of them work in place, on floats from 0 to 255, one channel after the other in memory. They
+pass over the pixels as few times as they can, in operations that torch runs with vector
+instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as long. An
+image may also have one channel, its grey values: then it has no colours to change.
 
-Indices: three channels, then rows and columns.
+Indices: c channel, three or one, then rows and columns.
 """
 
 from __future__ import annotations
@@ -15,64 +17,65 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 
+WHITE: Final = 255.0
+
 LUMA: Final = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
 
 
-def grey_values(image: Float[Tensor, "3 h w"]) -> Float[Tensor, "1 h w"]:
+def grey_values(image: Float[Tensor, "c h w"]) -> Float[Tensor, "1 h w"]:
     """An image without its colours.
 
     Args:
         image: The image.
 
     Returns:
-        One channel.
+        One channel; a new one if the image has three.
     """
+    if len(image) == 1:
+        return image
     return (image.new_tensor([LUMA]) @ image.flatten(1)).view(1, *image.shape[1:])
 
 
-def with_brightness(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
-    """An image lighter or darker.
+def change_brightness(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Make an image lighter or darker.
 
     Args:
-        image: Grey values from 0 to 1.
+        image: The image; it is changed, and cut off at white.
         factor: 0 is black, 1 changes nothing.
-
-    Returns:
-        A new image, cut off at 1.
     """
-    return _within_bounds(image * factor, factor)
+    image.mul_(factor)
+    _cut_off(image, factor)
 
 
-def with_contrast(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
-    """An image further from its mean grey value, or nearer to it.
+def change_contrast(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Move an image away from its mean grey value, or towards it.
 
     Args:
-        image: Grey values from 0 to 1.
+        image: The image; it is changed, and cut off at black and white.
         factor: 0 is that grey, 1 changes nothing.
-
-    Returns:
-        A new image, cut off at 0 and 1.
     """
     grey = grey_values(image.mean(dim=(1, 2), keepdim=True)).item()
-    return _within_bounds((image * factor).add_((1 - factor) * grey), factor)
+    image.mul_(factor).add_((1 - factor) * grey)
+    _cut_off(image, factor)
 
 
-def with_saturation(image: Float[Tensor, "3 h w"], factor: float) -> Float[Tensor, "3 h w"]:
-    """An image with more or less colour.
+def change_saturation(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Give an image more or less colour.
 
     Args:
-        image: Grey values from 0 to 1.
+        image: The image; it is changed, and cut off at black and white.
         factor: 0 is grey, 1 changes nothing.
-
-    Returns:
-        A new image, cut off at 0 and 1.
     """
-    return _within_bounds(torch.lerp(grey_values(image), image, factor), factor)
+    if len(image) == 1:
+        return
+    grey = grey_values(image).mul_(1 - factor)
+    image.mul_(factor).add_(grey)
+    _cut_off(image, factor)
 
 
-def with_hue(image: Float[Tensor, "3 h w"], turn: float) -> Float[Tensor, "3 h w"]:
-    r"""An image with its colours turned around the colour circle, at equal saturation and value.
+def turn_hue(image: Float[Tensor, "c h w"], turn: float) -> None:
+    r"""Turn an image's colours around the colour circle, at equal saturation and value.
 
     Let $l$ and $v$ be a pixel's smallest and largest channel, $c = v - l$, and $h$ its hue in
     sixths of the circle, from $-3$ to $3$: red is at 0, green at 2, blue at $-2$. A turn by a
@@ -88,19 +91,20 @@ def with_hue(image: Float[Tensor, "3 h w"], turn: float) -> Float[Tensor, "3 h w
     $$c\,h = \mathrm{sign}(g - b)\,(c + \max(g, b) + \max(r, \min(g, b)) - 2r).$$
 
     Args:
-        image: Grey values from 0 to 1.
+        image: The image; it is changed.
         turn: The part of the circle: 1/3 makes red green, green blue, blue red.
 
-    Returns:
-        A new image.
-
     Example:
-        >>> red = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
-        >>> with_hue(red, 1 / 3).flatten().tolist()
+        >>> image = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+        >>> turn_hue(image, 1 / 3)
+        >>> image.flatten().tolist()
         [0.0, 1.0, 0.0]
-        >>> with_hue(red, 1 / 12).flatten().tolist()
-        [1.0, 0.5, 0.0]
+        >>> turn_hue(image, 1 / 12)
+        >>> image.flatten().tolist()
+        [0.0, 1.0, 0.5]
     """
+    if len(image) == 1:
+        return
     thirds = round(3 * turn)
     rest = 6 * turn - 2 * thirds
     red, green, blue = image
@@ -108,14 +112,15 @@ def with_hue(image: Float[Tensor, "3 h w"], turn: float) -> Float[Tensor, "3 h w
     value, least = torch.maximum(high, red), torch.minimum(low, red)
     chroma = value - least
     hue = torch.maximum(low, red).add_(high).sub_(red, alpha=2).add_(chroma)
-    hue.copysign_(green - blue).add_(chroma, alpha=rest)
-    turned = torch.empty_like(image)
+    hue.copysign_(torch.sub(green, blue, out=low)).add_(chroma, alpha=rest)
     for channel, place in enumerate((0, 2, -2)):
-        torch.sub(hue, chroma, alpha=place, out=turned[(channel + thirds) % 3])
-    turned.abs_().sub_(3 * chroma).abs_().add_(least - chroma)
-    return torch.minimum(torch.maximum(turned, least, out=turned), value, out=turned)
+        torch.sub(hue, chroma, alpha=place, out=image[(channel + thirds) % 3])
+    image.abs_().sub_(torch.mul(chroma, 3, out=high)).abs_()
+    image.add_(torch.sub(least, chroma, out=low))
+    torch.minimum(torch.maximum(image, least, out=image), value, out=image)
 
 
-def _within_bounds(image: Tensor, factor: float) -> Tensor:
-    """Cut off at 0 and 1 what is beyond them, which only factors above 1 make."""
-    return image.clamp_(0, 1) if factor > 1 else image
+def _cut_off(image: Tensor, factor: float) -> None:
+    """Cut off at black and white what is beyond them, which only factors above 1 make."""
+    if factor > 1:
+        image.clamp_(0, WHITE)

@@ -20,7 +20,12 @@ from tests.pictures import picture
 
 from hessalign.data import Augmentation, augment, is_augmented, normalise
 from hessalign.data.augmentation import IMAGENET_MEAN, IMAGENET_STD, draw_crops, resized_crop
-from hessalign.data.colour import with_brightness, with_contrast, with_hue, with_saturation
+from hessalign.data.colour import (
+    change_brightness,
+    change_contrast,
+    change_saturation,
+    turn_hue,
+)
 from hessalign.models.torchvision_import import import_torchvision
 
 SCALE, RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
@@ -106,24 +111,26 @@ def test_crops_are_resized_as_pillow_resizes_them(size, flip):
 @pytest.mark.parametrize(
     ("change", "enhance"),
     [
-        (with_brightness, ImageEnhance.Brightness),
-        (with_contrast, ImageEnhance.Contrast),
-        (with_saturation, ImageEnhance.Color),
+        (change_brightness, ImageEnhance.Brightness),
+        (change_contrast, ImageEnhance.Contrast),
+        (change_saturation, ImageEnhance.Color),
     ],
 )
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.3])
 def test_blends_are_those_of_pillow(change, enhance, factor):
     image = picture(3, (16, 16))
-    found = change(tensor(image) / 255, factor)
+    found = tensor(image).float()
+    change(found, factor)
     expected = tensor(enhance(image).enhance(factor))
-    assert (255 * found - expected).abs().max() <= 1.6  # it rounds grey values, then the blend
+    assert (found - expected).abs().max() <= 1.6  # it rounds grey values, then the blend
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.3, -1 / 6, -0.1, 0.0, 0.2, 1 / 3, 0.5])
 def test_hue_is_that_of_colorsys(turn):
     levels = torch.tensor([0.0, 0.4, 1.0], dtype=torch.float64)  # all ties, greys and corners
     pixels = torch.cat([torch.rand(50, 3).double(), torch.cartesian_prod(levels, levels, levels)])
-    found = with_hue(pixels.T.unsqueeze(2), turn)
+    found = pixels.T.unsqueeze(2).clone()
+    turn_hue(found, turn)
     expected = []
     for pixel in pixels.tolist():
         h, s, v = colorsys.rgb_to_hsv(*pixel)
@@ -225,14 +232,14 @@ def test_factors_are_uniform_and_applied_in_every_order(monkeypatch):
 
     def record(kind, image, factor):
         factors.setdefault(kind, []).append(factor)
-        return 10 * image + kind  # digits: the order in which the image was changed
+        image.mul_(10).add_(kind)  # digits: the order in which the image was changed
 
     records = [partial(record, kind) for kind in range(4)]
     # Its own globals: a doctest run imports the module a second time.
     monkeypatch.setitem(unwrap(augment).__globals__, "_CHANGES", records)
     settings = Augmentation(2, grayscale=0.0)
     found = denormalised(augment(torch.zeros(count, 3, 2, 2), generator(), settings))
-    digits = found[:, 0, 0, 0].round().int().tolist()
+    digits = (255 * found[:, 0, 0, 0]).round().int().tolist()
     orders = Counter(f"{number:04d}" for number in digits)
     assert {"".join(sorted(order)) for order in orders} == {"0123"}
     assert len(orders) == 24
@@ -285,6 +292,16 @@ def test_the_order_of_channels_in_memory_does_not_matter(size):
     assert torch.equal(augment(together, generator(), settings), expected)
     assert torch.equal(normalise(together), normalise(apart))
     assert augment(apart[:0], generator(), settings).shape == (0, 3, size, size)
+
+
+def test_images_without_colours_are_changed_like_others():
+    pictures = [picture(seed, (16, 16)).convert("L").convert("RGB") for seed in range(9)]
+    grey = torch.stack([tensor(each) for each in pictures]).double() / 255
+    almost = grey + 1e-9 * torch.tensor([1.0, 0, 0]).reshape(3, 1, 1)  # goes the way of colours
+    settings = Augmentation(size=12)
+    found, expected = (augment(each, generator(), settings) for each in (grey, almost))
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize("original", [(3, 2), (16, 16), (900, 700)])
