@@ -1,7 +1,7 @@
 """Time and memory of `hessalign collect` on a large sweep: `python -m benchmarks.collect`.
 
-Writes a tree of runs to a temporary folder, collects it in a process of its own, and prints how
-long that took and how much memory it held at most.
+Writes a tree of runs to a temporary folder, collects it in a process of its own, and says how long
+that took and how much memory it held at most.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import hessalign
+from benchmarks.output import add_output, write_result
 from hessalign.algorithms.search import common_space, hyper_parameters
 from hessalign.data.catalog import DATASETS, DEFAULT_STEPS
 from hessalign.sweep import Job, held_out_sets
@@ -27,6 +28,7 @@ from hessalign.sweep import Job, held_out_sets
 MAX_SECONDS = 20
 MAX_MEGABYTES = 500
 DATASET = "PACS"
+EVALUATIONS = 18
 
 # Its own process, so that the peak is its own; the last line of stderr is the peak in kilobytes.
 MEASURED = """
@@ -79,7 +81,7 @@ def records(job: Job, random_state: random.Random) -> Iterator[dict[str, Any]]:
         "steps": None,
         "uda_holdout_fraction": 0,
     }
-    for step in (*range(0, DEFAULT_STEPS - 1, freq), DEFAULT_STEPS - 1):
+    for step in (*range(0, DEFAULT_STEPS - 1, freq), DEFAULT_STEPS - 1):  # EVALUATIONS
         accuracies = {
             f"env{domain}_{part}_acc": random_state.random()
             for domain in range(len(DATASETS[DATASET].domains))
@@ -145,7 +147,7 @@ def measure(folder: Path) -> tuple[float, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, collect, and print both measurements.
+    """Write, collect, and report both measurements.
 
     Args:
         arguments: The command line.
@@ -155,15 +157,19 @@ def main(arguments: list[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.collect", description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000, metavar="N")
+    add_output(parser)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="hessalign-collect-") as folder:
         size = write_sweep(Path(folder), options.runs)
-        sys.stdout.write(f"{options.runs} runs, {size / 2**20:.0f} MB of records\n")
-        sys.stdout.flush()
         seconds, megabytes = measure(Path(folder))
-    sys.stdout.write(
-        f"{seconds:.1f} s (at most {MAX_SECONDS}), {megabytes:.0f} MB (at most {MAX_MEGABYTES})\n"
+    text = (
+        "# Collecting a sweep\n\n"
+        f"`hessalign collect` on {options.runs:,} runs with {EVALUATIONS} records each, "
+        f"{size / 2**20:.0f} MB: {seconds:.1f} s (at most {MAX_SECONDS}), {megabytes:.0f} MB of "
+        f"memory (at most {MAX_MEGABYTES}). Made by `python -m benchmarks.collect`."
     )
+    record = {"runs": options.runs, "bytes": size, "seconds": seconds, "megabytes": megabytes}
+    write_result(options.output, "collect", record, text)
     return 0
 
 

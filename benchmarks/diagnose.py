@@ -1,7 +1,7 @@
 """Time and memory of `hessalign diagnose`: `python -m benchmarks.diagnose`.
 
 Writes features of several domains to a temporary file, diagnoses it in a process of its own, and
-prints how long that took and how much memory it held at most. `--growth` varies one size at a time.
+says how long that took and how much memory it held at most. `--growth` varies one size at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
 import hessalign
+from benchmarks.output import add_output, write_result
 
 MAX_SECONDS = 60
 MAX_MEGABYTES = 2000
@@ -142,7 +143,7 @@ def measure(path: Path) -> Usage:
 
 
 def main(arguments: list[str]) -> int:
-    """Write, diagnose, and print what it took.
+    """Write, diagnose, and report what it took.
 
     Args:
         arguments: The command line.
@@ -154,18 +155,34 @@ def main(arguments: list[str]) -> int:
     for name in ("domains", "samples", "features", "classes"):
         parser.add_argument(f"--{name}", type=int, default=getattr(TARGET, name), metavar="N")
     parser.add_argument("--growth", action="store_true", help="vary one size at a time as well")
+    add_output(parser)
     options = parser.parse_args(arguments)
+    rows = []
     first = Size(options.domains, options.samples, options.features, options.classes)
     for size in (first, *(GROWTH if options.growth else ())):
         with tempfile.TemporaryDirectory(prefix="hessalign-diagnose-") as folder:
             path = Path(folder) / "features.npz"
             write_features(path, size)
             used = measure(path)
-        sys.stdout.write(
-            f"{size}: {used.seconds:.1f} s (at most {MAX_SECONDS}), {used.cpu_seconds:.1f} s of "
-            f"CPU, {used.megabytes:.0f} MB (at most {MAX_MEGABYTES})\n"
-        )
-        sys.stdout.flush()
+        rows.append({"size": str(size), **asdict(size), **asdict(used)})
+        sys.stderr.write(f"{size}: {used.seconds:.1f} s\n")
+    cells = [
+        f"| {row['size']} | {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | "
+        f"{row['megabytes']:.0f} |"
+        for row in rows
+    ]
+    lines = [
+        "# Diagnosing features",
+        "",
+        f"`hessalign diagnose` with its page, one process; the first size is to take at most "
+        f"{MAX_SECONDS} s and {MAX_MEGABYTES:,} MB. Made by `python -m benchmarks.diagnose"
+        f"{' --growth' if options.growth else ''}`.",
+        "",
+        "| size | seconds | of processor time | MB at most |",
+        "|---|---|---|---|",
+        *cells,
+    ]
+    write_result(options.output, "diagnose", {"sizes": rows}, "\n".join(lines))
     return 0
 
 

@@ -1,16 +1,21 @@
 """Table 4: what the training engine costs, and how near a full-batch step is to the limit.
 
 The engine's loop (sampling, statistics of the head, checks, terms, optimiser) is compared with a
-bare loop of the same network: forward, loss, backward, update. The rate of a Colored MNIST step is
-the multiplications it needs divided by its time, relative to the rate of the machine's own float32
-matrix product, measured in the same rounds.
+bare loop of the same network: forward, loss, backward, update. Where arrays come to lie in memory
+changes the time of one and the same loop by several percent, for as long as it keeps them. So both
+are made anew in every round, and the overhead is the median of the rounds' ratios.
+
+The rate of a Colored MNIST step is the multiplications it needs divided by its time, relative to
+the rate of the machine's own float32 matrix product, measured in the same rounds.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,7 @@ from torch.nn import functional
 
 from benchmarks.progress import Progress
 from benchmarks.targets import Target
-from benchmarks.timing import Effort, Run, Timing, measure
+from benchmarks.timing import Effort, Run, Timing, measure, seconds
 from hessalign.algorithms import Batch, Setting, make_algorithm
 from hessalign.data import make_colored_mnist
 from hessalign.models import ColouredImages, Network
@@ -33,6 +38,7 @@ from hessalign.training.sampling import Sampler
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
 GEMM = 2048
 STEPS = 3
+ROUNDS = {"Colored MNIST": 7, "small CNN": 31}
 CNN_STEPS = 20
 CNN_DOMAINS, CNN_BATCH, CNN_CLASSES = 3, 32, 7
 
@@ -100,6 +106,27 @@ def bare(network: Network, sampler: Sampler, config: LoopConfig) -> Run:
             optimizer.step()
 
     return run
+
+
+def overhead_ratios(make: Mapping[str, Callable[[], Run]], rounds: int) -> list[float]:
+    """Processor time of the engine relative to the bare loop, both made anew in every round.
+
+    Args:
+        make: Makes "engine" and "bare".
+        rounds: How many; the first of the two takes turns.
+
+    Returns:
+        One ratio per round.
+    """
+    ratios = []
+    for index in range(rounds):
+        times = {}
+        for name in sorted(make, reverse=index % 2 == 1):
+            run = make[name]()
+            run()
+            times[name], _ = seconds(run, 1)
+        ratios.append(times["engine"] / times["bare"])
+    return ratios
 
 
 def step_products(images: ColouredImages, width: int) -> int:
@@ -193,27 +220,46 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     config = ColoredMnistConfig("erm", train_images=5000 if quick else 50_000, steps=STEPS)
     source = make_batch(make_colored_mnist(0, train_images=config.train_images).train)
     coloured = make_loop(config)
-    procedures: dict[str, Run] = {}
-    for name in ("engine", "bare"):
-        network = make_algorithm_for(config, torch.Generator().manual_seed(0)).network
-        make = bare if name == "bare" else (lambda n, s, c: engine(n, s, c, 1))
-        procedures[f"Colored MNIST, {name}"] = make(network, FullBatch(source), coloured)
+
+    def make_mlp() -> Network:
+        return make_algorithm_for(config, torch.Generator().manual_seed(0)).network
+
+    sources: dict[str, dict[str, Callable[[], Run]]] = {
+        "Colored MNIST": {
+            "engine": lambda: engine(make_mlp(), FullBatch(source), coloured, 1),
+            "bare": lambda: bare(make_mlp(), FullBatch(source), coloured),
+        }
+    }
     generator = torch.Generator().manual_seed(0)
     x = [torch.rand(200, 3, 28, 28, generator=generator) for _ in range(CNN_DOMAINS)]
     y = [torch.randint(CNN_CLASSES, (200,), generator=generator) for _ in range(CNN_DOMAINS)]
     small = LoopConfig(CNN_STEPS, 1e-3, "cross_entropy", evaluate_every=10**6)
-    for name in ("engine", "bare"):
-        torch.manual_seed(0)
-        sampler = Minibatches(x, y, CNN_BATCH, seed=0)
-        make = bare if name == "bare" else (lambda n, s, c: engine(n, s, c, CNN_CLASSES))
-        procedures[f"small CNN, {name}"] = make(make_cnn(), sampler, small)
-    procedures["float32 matrix product"] = make_product()
+
+    def batches() -> Minibatches:
+        return Minibatches(x, y, CNN_BATCH, seed=0)
+
+    sources["small CNN"] = {
+        "engine": lambda: engine(make_cnn(), batches(), small, CNN_CLASSES),
+        "bare": lambda: bare(make_cnn(), batches(), small),
+    }
+    overheads = {}
+    for name, rounds in ROUNDS.items():
+        progress.tick(f"overhead, {name}")
+        overheads[name] = overhead_ratios(sources[name], 2 if quick else rounds)
+    procedures = {
+        "Colored MNIST step × 3": sources["Colored MNIST"]["engine"](),
+        "float32 matrix product": make_product(),
+    }
     timings = measure(procedures, effort, progress)
-    return summarise(config, source, timings, scaling(quick))
+    return summarise(config, source, timings, overheads, scaling(quick))
 
 
 def summarise(
-    config: ColoredMnistConfig, source: Batch, timings: dict[str, Timing], two: dict[str, float]
+    config: ColoredMnistConfig,
+    source: Batch,
+    timings: dict[str, Timing],
+    overheads: dict[str, list[float]],
+    two: dict[str, float],
 ) -> tuple[dict[str, Any], list[Target]]:
     """Ratios and targets.
 
@@ -221,26 +267,27 @@ def summarise(
         config: The experiment.
         source: Its batch.
         timings: By procedure.
+        overheads: Ratios of engine and bare loop, by network.
         two: Seconds of two runs, one after the other and at once.
 
     Returns:
         The table as it is written to JSON, and the targets.
     """
-    overheads = {
-        # First quartiles, because whatever else the machine does only adds to a time.
-        name: timings[f"{name}, engine"].quartiles[0] / timings[f"{name}, bare"].quartiles[0]
-        for name in ("Colored MNIST", "small CNN")
-    }
     limit = 2 * GEMM**3 / timings["float32 matrix product"].median
     images = source.x
     assert isinstance(images, ColouredImages)
     needed = step_products(images, config.width)
-    rate = STEPS * needed / timings["Colored MNIST, engine"].median
+    rate = STEPS * needed / timings["Colored MNIST step × 3"].median
     gain = two["one_after_the_other"] / two["at_once"]
     targets = [
         *(
-            Target(f"engine, {name}, relative to the bare loop", ratio, "at most", OVERHEAD)
-            for name, ratio in overheads.items()
+            Target(
+                f"engine, {name}, relative to the bare loop",
+                statistics.median(ratios),
+                "at most",
+                OVERHEAD,
+            )
+            for name, ratios in overheads.items()
         ),
         Target(
             "full-batch Colored MNIST, of the float32 product's rate",

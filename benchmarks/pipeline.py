@@ -6,29 +6,30 @@ processes, and give batches of 3 × 32 images of 224×224 pixels. They take turn
 measured the other is stopped. What is compared is processor time for each image, of all processes
 together, which does not depend on what else runs on the machine; elapsed time is given beside it.
 
-Also: the share of a ResNet-18's training step, and the processes and the memory of a run.
+Also: the share of a ResNet-18's training step, the processes and the memory of a run, and how many
+images a run evaluates.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
-from benchmarks.machine import machine_facts, package_version
+from benchmarks.machine import package_version
+from benchmarks.output import add_output, write_result
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
-from hessalign._files import write_atomically
 from hessalign.data import (
     Augmentation,
     DomainDataset,
@@ -41,6 +42,8 @@ from hessalign.data import (
 from hessalign.models import NetworkSpec, make_network
 from hessalign.models.torchvision_import import import_torchvision
 from hessalign.training.image_sampling import ImageMinibatches
+from hessalign.training.job import Job
+from hessalign.training.job_plan import Evaluated, evaluated_parts, plan_job
 
 BATCH = 32
 SOURCES = (1, 2, 3)
@@ -49,6 +52,9 @@ SOURCES = (1, 2, 3)
 WORKERS = 2
 TARGET = 5.0
 MOST_PROCESSES = 4
+EVALUATIONS = 18
+"""Of a run of 5,001 steps, every 300."""
+
 DOMAINBED_PROCESSES = 88
 """3 training and 8 evaluation loaders with 8 workers each."""
 
@@ -204,6 +210,35 @@ def training_step(reader: ImageReader, steps: int) -> dict[str, float]:
     }
 
 
+def evaluated_images(folder: Path) -> dict[str, dict[str, float]]:
+    """Images that a run evaluates at a time: what model selection reads, and what DomainBed does.
+
+    Args:
+        folder: The folder of PACS.
+
+    Returns:
+        Means over the test domains, by the selection methods that read such runs.
+    """
+    singles = [(each,) for each in range(4)]
+    kinds = {
+        "training domains, oracle (one test domain)": singles,
+        "leave one domain out (two test domains)": list(combinations(range(4), 2)),
+    }
+    found = {}
+    for kind, sets in kinds.items():
+        plans = [
+            plan_job(Job("PACS", "erm", held_out, 0, 0, str(folder.parent))) for held_out in sets
+        ]
+        found[kind] = {
+            evaluated: statistics.mean(
+                sum(len(rows) for _, rows in evaluated_parts(plan, evaluated).values())
+                for plan in plans
+            )
+            for evaluated in get_args(Evaluated)
+        }
+    return found
+
+
 def summarise(samples: dict[str, list[dict[str, float]]], step: dict[str, float]) -> dict[str, Any]:
     """Medians, ratios with their quartiles, and the targets.
 
@@ -242,7 +277,7 @@ def markdown(record: dict[str, Any]) -> str:
     """The record for people.
 
     Args:
-        record: The record, with machine facts.
+        record: The record.
 
     Returns:
         Markdown text.
@@ -255,7 +290,6 @@ def markdown(record: dict[str, Any]) -> str:
             ("ours", "hessalign: cache, tensors, one pool of 2 workers"),
         )
     ]
-    machine = record["machine"]
     spread = {
         kind: f"{ratio['median']:.1f} (quartiles {ratio['quartiles'][0]:.1f} to "
         f"{ratio['quartiles'][1]:.1f})"
@@ -264,9 +298,8 @@ def markdown(record: dict[str, Any]) -> str:
     lines = [
         "# Images into the training step",
         "",
-        f"PACS, batches of 3 × {BATCH} images of 224×224 pixels; {machine['cpu']}, torch "
-        f"{machine['torch']}, torchvision {machine['torchvision']}, {machine['date']}. Made by "
-        "`python -m benchmarks.pipeline --data PACS`.",
+        f"PACS, batches of 3 × {BATCH} images of 224×224 pixels; torchvision "
+        f"{record['torchvision']}. Made by `python -m benchmarks.pipeline --data PACS`.",
         "",
         "| pipeline | ms of processor time per image | images/s on 2 free cores | as measured |",
         "|---|---|---|---|",
@@ -279,12 +312,24 @@ def markdown(record: dict[str, Any]) -> str:
         f"- A run has {record['processes']} processes (target: at most {MOST_PROCESSES}; "
         f"DomainBed's has {DOMAINBED_PROCESSES}, 11 loaders with 8 workers) with "
         f"{record['resident_mb']:.0f} MB of resident memory, shared pages counted in each.",
+        "",
+        "## Images evaluated by a run",
+        "",
+        f"At each of its {EVALUATIONS} evaluations, mean over test domains.",
+        "",
+        "| runs for selection by | hessalign | DomainBed | share |",
+        "|---|---|---|---|",
+        *(
+            f"| {kind} | {images['needed']:,.0f} | {images['all']:,.0f} | "
+            f"{images['needed'] / images['all']:.0%} |"
+            for kind, images in record["evaluated"].items()
+        ),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, write `pipeline.json` and `pipeline.md`, and print the latter.
+    """Measure and report.
 
     Args:
         arguments: The command line.
@@ -299,7 +344,7 @@ def main(arguments: list[str]) -> int:
     add("--rounds", type=int, default=7, metavar="N", help="turns of each pipeline")
     add("--batches", type=int, default=6, metavar="N", help="batches in a turn")
     add("--steps", type=int, default=2, metavar="N", help="training steps to measure")
-    add("--output", type=Path, default=Path("results/bench"), metavar="DIR")
+    add_output(parser)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     data = read_image_folder(options.data, "PACS")
@@ -310,12 +355,9 @@ def main(arguments: list[str]) -> int:
     }
     samples = measure(pipelines, options.rounds, options.batches)
     record = summarise(samples, training_step(reader, options.steps))
-    record["machine"] = {**machine_facts(), "torchvision": package_version("torchvision")}
-    options.output.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(options.output / "pipeline.json", text.encode())
-    write_atomically(options.output / "pipeline.md", markdown(record).encode())
-    sys.stdout.write(markdown(record))
+    record["torchvision"] = package_version("torchvision")
+    record["evaluated"] = evaluated_images(options.data)
+    write_result(options.output, "pipeline", record, markdown(record))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -375,9 +376,20 @@ def engine_section(record: Record) -> str:
     """
     rows = [[name, milliseconds(row), str(row["repeats"])] for name, row in record["rows"].items()]
     two = record["two_runs_seconds"]
+    overheads = [
+        [
+            name,
+            *(f"{value:.3f}" for value in statistics.quantiles(ratios, n=4, method="inclusive")),
+            str(len(ratios)),
+        ]
+        for name, ratios in record["overhead"].items()
+    ]
     parts = [
         "## The training engine",
-        f"The engine's loop against the same training written out bare. A Colored MNIST step of "
+        "The engine's loop against the same training written out bare, both made anew in every "
+        "round: processor time relative to the bare loop.",
+        table(["", "first quartile", "median", "third quartile", "rounds"], overheads),
+        f"A Colored MNIST step of "
         f"{record['samples']:,} images needs {number(record['gigaflop_per_step'])} GFLOP of matrix "
         f"products ({record['lit_pixels']} of 392 inputs are ever lit in an image's own channel) "
         f"and runs at {number(record['step_gigaflop_per_second'])} GFLOP/s; the machine's float32 "

@@ -1,9 +1,10 @@
 """Runs per minute of a sweep over a feature bank: `python -m benchmarks.sweep`.
 
 The bank is synthetic, of the size of PACS with EfficientNet-Lite0 features: 9,991 samples of 1,280
-features, 7 classes, 4 domains. Each launcher does the same runs, with one hidden layer, in a folder
-of its own. Two rates are given: with everything, and without the start of workers, that is from the
-first outcome to the last, which is what a long sweep sees.
+features, 7 classes, 4 domains. Each launcher does the same runs of the ten algorithms of the small
+scale (docs/findings.md), with one hidden layer, in a folder of its own. Two rates are given: with
+everything, and without the start of workers, that is from the first outcome to the last, which is
+what a long sweep sees. From the latter follows how long the whole sweep would take.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.output import add_output, write_result
 from hessalign.sweep import (
     Launcher,
     LocalLauncher,
@@ -33,8 +36,12 @@ from hessalign.sweep import (
 
 DOMAINS = (2048, 2344, 1670, 3929)
 FEATURES, CLASSES = 1280, 7
-ALGORITHMS = ("erm", "coral", "vrex", "hgp", "full")
+ALGORITHMS = (
+    "erm", "irm", "groupdro", "mixup", "coral", "vrex", "fishr", "hgp", "hutchinson", "full",
+)  # fmt: skip
 HIDDEN = 256
+WHOLE = 10 * 8 * 3 * 10
+"""Runs of the whole sweep: algorithms, draws, trials, sets of one or two test domains."""
 
 
 def write_bank(folder: Path) -> None:
@@ -114,7 +121,7 @@ def measure(folder: Path, name: str, steps: int, draws: int, jobs: int) -> tuple
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure each launcher and print a line for it.
+    """Measure each launcher and report on it.
 
     Args:
         arguments: The command line.
@@ -124,25 +131,40 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
     parser.add_argument("--launchers", nargs="+", default=["serial", "local", "ray"])
-    parser.add_argument("--steps", type=int, default=601)
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=301)
+    parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    add_output(parser)
     options = parser.parse_args(arguments)
-    sys.stdout.write(
-        f"{len(DOMAINS) * options.draws * len(ALGORITHMS)} runs of {options.steps} steps, "
-        f"{sum(DOMAINS):,} × {FEATURES} features, {HIDDEN} hidden units, {options.jobs} at a time; "
-        f"load of the machine before: {os.getloadavg()[0]:.1f}\n"
-    )
+    load = os.getloadavg()[0]
+    rows: list[dict[str, Any]] = []
     for name in options.launchers:
         with tempfile.TemporaryDirectory(prefix="hessalign-sweep-") as folder:
             write_bank(Path(folder))
             runs, whole, settled = measure(
                 Path(folder), name, options.steps, options.draws, options.jobs
             )
-        sys.stdout.write(
-            f"{name:<6} {runs} runs: {whole:6.1f} runs/min with start, {settled:6.1f} without\n"
-        )
-        sys.stdout.flush()
+        rows.append({"launcher": name, "runs": runs, "with_start": whole, "settled": settled})
+        sys.stderr.write(f"{name}: {settled:.1f} runs per minute\n")
+    lines = [
+        "# A sweep over a feature bank",
+        "",
+        f"{rows[0]['runs']} runs of {options.steps} steps, {len(ALGORITHMS)} algorithms, "
+        f"{sum(DOMAINS):,} × {FEATURES} features, {HIDDEN} hidden units, {options.jobs} runs at a "
+        f"time (serial: one), one thread each; load of the machine before: {load:.1f}. The whole "
+        f"sweep of ten algorithms has {WHOLE:,} runs of this kind. Made by "
+        "`python -m benchmarks.sweep`.",
+        "",
+        "| launcher | runs per minute with start | runs per minute | whole sweep, minutes |",
+        "|---|---|---|---|",
+        *(
+            f"| {row['launcher']} | {row['with_start']:.1f} | {row['settled']:.1f} | "
+            f"{WHOLE / row['settled']:.0f} |"
+            for row in rows
+        ),
+    ]
+    record = {"steps": options.steps, "jobs": options.jobs, "load": load, "launchers": rows}
+    write_result(options.output, "sweep", record, "\n".join(lines))
     return 0
 
 

@@ -21,13 +21,14 @@ def test_the_sweep_is_one_that_domainbed_could_have_written(tmp_path):
     assert json.loads(line)["args"]["dataset"] == "PACS"
 
 
-def test_both_measurements_are_printed(capsys):
-    assert benchmark.main(["--runs", "3"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "3 runs, 0 MB of records"
-    seconds, megabytes = (float(part.split()[0]) for part in second.split(", "))
-    assert 0 < seconds < 120
-    assert 20 < megabytes < 2000
+def test_both_measurements_are_reported(capsys, tmp_path):
+    assert benchmark.main(["--runs", "3", "--output", str(tmp_path)]) == 0
+    text = (tmp_path / "collect.md").read_text()
+    assert capsys.readouterr().out == text
+    record = json.loads((tmp_path / "collect.json").read_text())
+    assert 0 < record["seconds"] < 120
+    assert 20 < record["megabytes"] < 2000
+    assert f"3 runs with 18 records each, 0 MB: {record['seconds']:.1f} s (at most 20)" in text
 
 
 def test_a_failure_is_not_measured(tmp_path):

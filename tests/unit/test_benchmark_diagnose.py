@@ -1,5 +1,7 @@
 """The benchmark of `hessalign diagnose` writes features that are as many as asked for."""
 
+import json
+
 import numpy as np
 import pytest
 from benchmarks import diagnose as benchmark
@@ -15,15 +17,15 @@ def test_the_features_are_as_many_as_asked_for(tmp_path):
         assert set(file["y"]) == {0, 1}
 
 
-def test_measurements_are_printed(capsys):
+def test_measurements_are_reported(tmp_path):
     words = ["--domains", "2", "--samples", "20", "--features", "3", "--classes", "2"]
-    assert benchmark.main(words) == 0
-    line = capsys.readouterr().out
-    assert line.startswith("2 domains × 20 samples × 3 features × 2 classes: ")
-    seconds, cpu, megabytes = (float(part.split()[0]) for part in line.split(": ")[1].split(", "))
-    assert 0 < seconds < 120
-    assert cpu > 0
-    assert 20 < megabytes < 2000
+    assert benchmark.main([*words, "--output", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "diagnose.json").read_text())["sizes"]
+    assert row["size"] == "2 domains × 20 samples × 3 features × 2 classes"
+    assert 0 < row["seconds"] < 120
+    assert row["cpu_seconds"] > 0
+    assert 20 < row["megabytes"] < 2000
+    assert f"| {row['size']} | {row['seconds']:.1f} |" in (tmp_path / "diagnose.md").read_text()
 
 
 def test_a_failure_is_not_measured(tmp_path):

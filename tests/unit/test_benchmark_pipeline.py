@@ -9,7 +9,7 @@ from benchmarks import pipeline
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
 
 STEP = {"step_cpu_ms": 9600.0, "processes": 3, "resident_mb": 900.0}
-MACHINE = {"cpu": "a processor", "torch": "2", "torchvision": "0", "date": "today"}
+EVALUATED = {"oracle": {"needed": 250.0, "all": 1000.0}}
 
 
 def samples(ours, theirs):
@@ -24,9 +24,10 @@ def test_ratios_are_taken_turn_by_turn():
     assert record["ratio_cpu"] == {"median": 6.0, "quartiles": [5.5, 6.5]}
     assert record["share_of_step"] == pytest.approx(96 * 1.0 / 9600)
     assert record["met"]
-    text = pipeline.markdown({**record, "machine": MACHINE})
+    text = pipeline.markdown({**record, "torchvision": "0", "evaluated": EVALUATED})
     assert "processor times: 6.0 (quartiles 5.5 to 6.5); target: at least 5" in text
     assert "1.0 % of that" in text
+    assert "| oracle | 250 | 1,000 | 25% |" in text
 
 
 @pytest.mark.parametrize(("theirs", "processes"), [(4.9, 3), (9.0, 5)])

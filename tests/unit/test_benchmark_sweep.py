@@ -1,6 +1,6 @@
 """The benchmark of sweeps does what it says, on a bank that is far smaller."""
 
-import re
+import json
 
 import numpy as np
 import pytest
@@ -21,18 +21,21 @@ def test_the_bank_has_the_sizes_it_should(tmp_path):
         assert bank["y"].max() < benchmark.CLASSES
 
 
-def test_a_launcher_is_measured(capsys, monkeypatch):
+def test_a_launcher_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "ALGORITHMS", ("erm",))
     arguments = ["--launchers", "serial", "--steps", "3", "--draws", "2"]
-    assert benchmark.main(arguments) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("6 runs of 3 steps, 75 × 5 features")
-    rates = re.fullmatch(r"serial 6 runs: +([\d.]+) runs/min with start, +([\d.]+) without", second)
-    assert all(float(rate) > 0 for rate in rates.groups())
+    assert benchmark.main([*arguments, "--output", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "sweep.json").read_text())["launchers"]
+    assert row["launcher"] == "serial"
+    assert row["runs"] == 6
+    assert 0 < row["with_start"] < row["settled"]
+    text = (tmp_path / "sweep.md").read_text()
+    assert "6 runs of 3 steps, 1 algorithms, 75 × 5 features" in text
+    assert f"| serial | {row['with_start']:.1f} | {row['settled']:.1f} |" in text
 
 
 def test_failing_runs_are_not_measured(tmp_path, monkeypatch):
     benchmark.write_bank(tmp_path)
     monkeypatch.setattr(benchmark, "training_work", lambda spec: lambda job, folder: None)
-    with pytest.raises(RuntimeError, match="15 of 15 runs failed, first: RuntimeError: Expected"):
+    with pytest.raises(RuntimeError, match="30 of 30 runs failed, first: RuntimeError: Expected"):
         benchmark.measure(tmp_path, "serial", 3, 1, 1)

@@ -5,7 +5,8 @@ H\|^2 + \beta\, \frac1E \sum_e \|g_e - \bar g\|^2$$
 
 With features fixed, a dispersion is a quadratic form in what depends on the head: with s the rows
 of left factors (curvature S, or error r) it is ⟨s, M s⟩, where M = w ∘ ⟨right, right'⟩ is known
-before the fit starts. Value and slope 2 M s cost one matrix product.
+before the fit starts. Value and slope 2 M s cost one matrix product. That is what the many fits of
+a diagnosis need; `hessalign.transfer.fit_aligned_head` fits a single head with every option.
 
 Indices: e domain, n sample, k output, d feature (with the constant of the bias), l left component.
 """
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import Domains, make_domains
 from hessalign.curvature.losses import HeadLoss
+from hessalign.transfer.lbfgs import minimise_head
 
 FULL_COMPONENTS: Final = 256
 """Curvatures with more components than this are aligned on their diagonal only."""
@@ -242,25 +243,19 @@ def penalised_fit(
         >>> bool(fit.parameters[0, 0] > 0.5), fit.gradient_norm < 1e-5
         (True, True)
     """
-    from scipy.optimize import minimize
-
     shape = (data.outputs, data.z.shape[1])
-    first = torch.zeros(shape, dtype=torch.float64) if start is None else start
-
-    def both(x: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient, _ = data.objective(torch.from_numpy(x).view(shape), weights, l2)
-        return value, gradient.flatten().numpy()
-
     goal = accuracy * typical_gradient(data)
-    largest = goal / (shape[0] * shape[1]) ** 0.5  # of a component, so that the norm is the goal
     rounding = 1e-13 if data.z.dtype == torch.float64 else 1e-9
-    still = max(rounding, 1e-5 * accuracy)
-    options = {"maxiter": MAX_STEPS, "maxcor": MEMORY, "ftol": still, "gtol": largest}
-    begin = first.flatten().numpy()
-    found = minimize(both, begin, jac=True, method="L-BFGS-B", options=options)
-    theta = torch.from_numpy(found.x).view(shape)
-    _, gradient, (risk, _, _) = data.objective(theta, weights, l2)
-    return HeadFit(theta, risk, float(gradient.norm()), int(found.nit))
+    found = minimise_head(
+        lambda theta: data.objective(theta, weights, l2)[:2],
+        torch.zeros(shape, dtype=torch.float64) if start is None else start,
+        slope=goal / (shape[0] * shape[1]) ** 0.5,  # of a component, so that the norm is the goal
+        still=max(rounding, 1e-5 * accuracy),
+        steps=MAX_STEPS,
+        memory=MEMORY,
+    )
+    _, gradient, (risk, _, _) = data.objective(found.parameters, weights, l2)
+    return HeadFit(found.parameters, risk, float(gradient.norm()), found.steps)
 
 
 def dispersions(data: FixedFeatures, theta: Float[Tensor, "k d"]) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from hessalign.curvature.domains import make_domains
 from hessalign.curvature.losses import HeadLoss
 from hessalign.transfer.aligned_objective import AlignedObjective
 from hessalign.transfer.inputs import check_positive, make_head_data
+from hessalign.transfer.lbfgs import minimise_head
 
 TOLERANCE = 1e-6
 """Largest slope left, as a share of the mean gradient norm of single samples at zero."""
@@ -147,36 +147,27 @@ def minimise(objective: AlignedObjective, *, max_steps: int, tolerance: float) -
     Returns:
         The head.
     """
-    from scipy.optimize import minimize
-
     z = objective.features
-    at_zero = objective.statistics(z.new_zeros(objective.outputs, z.shape[1]))
-    typical = float((at_zero.error.norm(dim=1) * z.norm(dim=1)).mean())
+    zero = z.new_zeros(objective.outputs, z.shape[1])
+    typical = float((objective.statistics(zero).error.norm(dim=1) * z.norm(dim=1)).mean())
     goal = tolerance * typical
-    found = minimize(
+    found = minimise_head(
         objective.value_and_gradient,
-        np.zeros(objective.outputs * z.shape[1]),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_steps,
-            "maxfun": 20 * max_steps,
-            "gtol": goal,
-            "ftol": ROUNDING,
-            "maxcor": MEMORY,
-        },
+        zero,
+        slope=goal,
+        still=ROUNDING,
+        steps=max_steps,
+        memory=MEMORY,
     )
-    head = torch.from_numpy(found.x).to(z.device).view(objective.outputs, -1)
     with torch.no_grad():
-        terms = objective.terms(head)
-    slope = float(np.abs(found.jac).max())
+        terms = objective.terms(found.parameters)
     return AlignedHead(
-        head,
+        found.parameters,
         float(terms.value),
         float(terms.risk),
         float(terms.hessian),
         float(terms.gradient),
-        slope,
-        int(found.nit),
-        slope <= goal or bool(found.success),
+        found.slope,
+        found.steps,
+        found.slope <= goal or found.settled,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,22 +86,21 @@ class AlignedObjective:
         """
         return self._terms(head, hessian=self.align.hessian is not None, gradient=True)
 
-    def value_and_gradient(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+    def value_and_gradient(self, head: Float[Tensor, "k d"]) -> tuple[float, Float[Tensor, "k d"]]:
         """The objective and its gradient, as an optimiser wants them.
 
         Args:
-            point: The parameters, flat.
+            head: One row per output, weights before bias.
 
         Returns:
             The value, and the derivative in each parameter.
         """
-        start = torch.from_numpy(point.copy()).to(self.features.device)
-        head = start.view(self.outputs, -1).requires_grad_()
+        head = head.detach().requires_grad_()
         alpha, beta = self.align.alpha, self.align.beta
         hessian = alpha > 0 and self.align.hessian is not None
         value = self._terms(head, hessian=hessian, gradient=beta > 0).value
         (slope,) = torch.autograd.grad(value, head)
-        return float(value.detach()), slope.flatten().cpu().numpy()
+        return float(value.detach()), slope
 
     def _terms(self, head: Tensor, *, hessian: bool, gradient: bool) -> AlignedTerms:
         align, several = self.align, len(self.domains) > 1

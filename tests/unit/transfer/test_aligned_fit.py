@@ -77,11 +77,11 @@ def test_objective_and_gradient_are_those_of_the_definition(loss, kind, bias):
     problem = problem_of(loss)
     head = draw_head(problem, bias).requires_grad_()
     objective = objective_of(problem, kind, 0.3, bias, **WEIGHTS)
-    value, slope = objective.value_and_gradient(head.detach().flatten().numpy())
+    value, slope = objective.value_and_gradient(head.detach())
     expected = expected_objective(problem, head, kind, 0.3, bias)
     (expected_slope,) = torch.autograd.grad(expected, head)
     assert value == pytest.approx(float(expected.detach()), rel=1e-10)
-    assert torch.allclose(torch.from_numpy(slope), expected_slope.flatten(), rtol=1e-8, atol=1e-10)
+    assert torch.allclose(slope, expected_slope, rtol=1e-8, atol=1e-10)
     terms = objective.terms(head.detach())
     assert float(terms.value) == pytest.approx(value, rel=1e-12)
 
@@ -90,13 +90,14 @@ def test_objective_and_gradient_are_those_of_the_definition(loss, kind, bias):
 def test_gradient_of_the_other_kinds_by_differences(kind):
     problem = problem_of("cross_entropy")
     objective = objective_of(problem, kind, 0.3, alpha=0.7, beta=0.0, probes=5)
-    point = draw_head(problem, True).flatten().numpy()
-    _, slope = objective.value_and_gradient(point)
-    for index in range(len(point)):
-        step = torch.zeros(len(point), dtype=torch.float64).numpy()
-        step[index] = 1e-5
-        up, down = (objective.value_and_gradient(point + s * step)[0] for s in (1, -1))
-        assert slope[index] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-7)
+    head = draw_head(problem, True)
+    _, slope = objective.value_and_gradient(head)
+    for index in range(head.numel()):
+        step = torch.zeros_like(head)
+        step.view(-1)[index] = 1e-5
+        up, down = (objective.value_and_gradient(head + s * step)[0] for s in (1, -1))
+        found = float(slope.flatten()[index])
+        assert found == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product", None])
