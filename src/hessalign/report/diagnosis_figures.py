@@ -55,8 +55,9 @@ def distances_section(diagnosis: Diagnosis) -> str:
         ]
         for entry in spectral.distances
     ]
-    header = ["pair", "Hessian ‖·‖", "95 %", "noise", "Hessian ‖·‖₂", "95 %", "noise"]
-    header += ["gradient", "95 %", "noise"]
+    header = ["pair"]
+    for quantity in ("Hessian ‖·‖", "Hessian ‖·‖₂", "gradient"):
+        header += [quantity, "95 %, less noise", "noise"]
     content = (
         paragraph(
             "On the diagonal: the distance of two random halves of the same domain. Squares that "

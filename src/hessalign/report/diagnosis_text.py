@@ -208,7 +208,9 @@ def _distances(diagnosis: Diagnosis) -> str:
                 *distance_cells(diagnosis.distances.gradient, pair),
             ]
         )
-    header = ["pair", "‖ΔH‖", "95 %", "noise", "‖ΔH‖₂", "95 %", "‖Δg‖", "95 %", "noise"]
+    interval_title = "95 %, less noise"
+    header = ["pair", "‖ΔH‖", interval_title, "noise", "‖ΔH‖₂", interval_title]
+    header += ["‖Δg‖", interval_title, "noise"]
     how = f"{diagnosis.distances.how} Spectral: {diagnosis.spectral.how}"
     return _section("Distances of Hessians and gradients", markdown_table(header, rows), how)
 
