@@ -5,8 +5,10 @@ Worker processes import this module, so what jobs do is here and not in the test
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import time
 from functools import partial
@@ -25,11 +27,11 @@ CIRCUMSTANCES = ("seconds", "step_time", "mem_gb", "software")
 
 def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domains=DOMAINS):
     """Gaussian classes whose means move from domain to domain."""
-    random = np.random.default_rng(0)
-    y = random.integers(0, classes, domains * samples)
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, domains * samples)
     domain = np.repeat(np.arange(domains), samples)
-    means, moves = random.normal(size=(classes, features)), random.normal(size=(domains, features))
-    x = means[y] + 0.5 * moves[domain] + random.normal(size=(len(y), features))
+    means, moves = rng.normal(size=(classes, features)), rng.normal(size=(domains, features))
+    x = means[y] + 0.5 * moves[domain] + rng.normal(size=(len(y), features))
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / f"{name}.npz", x=x.astype(np.float32), y=y, domain=domain)
     return folder
@@ -87,6 +89,31 @@ def train_slowly(job, folder, seconds=0.1):
 
     train_job(job, folder, report=report)
     log(folder, f"done {job.folder}")
+
+
+def train_in_sight(job, folder):
+    """As `train`, slowly, with a checkpoint after every step, and telling which process it is."""
+    run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    log(folder, f"process {job.folder} {os.getpid()}")
+
+    def report(record):
+        time.sleep(0.02)
+
+    train_job(job, folder, report=report)
+
+
+def kill_workers(sweep, count, ended):
+    """Kill whatever process began a job last, at random moments; the processes killed."""
+    source, killed = random.Random(0), []
+    while len(killed) < count and not ended.wait(source.uniform(0.02, 0.3)):
+        processes = [int(each[2]) for each in logged(sweep) if each[0] == "process"]
+        for process in reversed(processes[-2:]):
+            if process not in killed:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+                break
+    return killed
 
 
 def train_among_killers(job, folder, victims=()):

@@ -6,12 +6,14 @@ import stat
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 from tests import sweep_jobs
 from tests.sweep_jobs import (
     interrupt_when_begun,
+    kill_workers,
     killing,
     logged,
     make_jobs,
@@ -84,6 +86,23 @@ def test_killed_workers_cost_nothing_but_time(name, jobs, expected, tmp_path):
     steps = Counter((job, int(step)) for kind, job, *step in logged(tmp_path) if kind == "step"
                     for step in step)  # fmt: skip
     assert {steps[job.folder, step] for job in jobs for step in (0, 10)} == {1}
+    assert no_claims(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_workers_may_be_killed_at_any_moment(name, jobs, expected, tmp_path):
+    retries = Retries(JOBS, 0.01)
+    launcher: Launcher = (
+        LocalLauncher(2, retries) if name == "local" else RayLauncher(jobs=2, retries=retries)
+    )
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        killed = pool.submit(kill_workers, tmp_path, KILLS, ended)
+        outcomes = list(launcher.run(make_tasks(tmp_path, jobs), sweep_jobs.train_in_sight))
+        ended.set()
+    assert len(killed.result()) == KILLS
+    assert states(outcomes) == {"done": JOBS}
+    assert results(tmp_path, jobs) == expected
     assert no_claims(tmp_path)
 
 
