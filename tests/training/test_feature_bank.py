@@ -93,6 +93,8 @@ def test_a_bank_is_a_data_set_of_features(data, tmp_path, suffix, cached):
     assert counts[0] == (0, 160)
     assert counts[-1] == (160, 160)
     assert [path.name for path in tmp_path.glob("pets@tiny*")] == [bank.name]
+    (tmp_path / "another").touch()
+    assert bank.stat().st_mode == (tmp_path / "another").stat().st_mode
 
 
 def test_several_processes_make_the_same_bank(data, tmp_path):

@@ -76,7 +76,10 @@ def write_bank(
             return
         _, save_file = _safetensors(bank)
         metadata = {name: json.dumps(values) for name, values in names.items()}
+        partial.touch()
+        mode = partial.stat().st_mode
         save_file(arrays, partial, metadata={**metadata, MADE_WITH: text})
+        partial.chmod(mode)  # it makes files that nobody else may read
 
 
 def read_description(bank: Path) -> dict[str, Any]:
