@@ -12,11 +12,11 @@ What is stored is the image resized to `size` × `size` pixels, 224 by default, 
 shape. That is the evaluation image of the protocol, to the byte. Training crops, which hold 70 to
 100 % of the area, are taken from the same pixels rather than from the file. So they are resized
 twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original: they are
-slightly softer. On photos of PACS, 227 pixels wide, the grey values of a crop differ by 1.8 of 255
-on average. DomainBed itself resizes first for its WILDS data. To store more pixels would make the
-evaluation image inexact, or the cache more than twice as large; at 224 it takes 150 kB for each
-image. The original's width and height are kept, so that a crop has the shape it would have had
-there (see `augment`).
+slightly softer, and they begin and end at whole pixels of what is stored. On photos of PACS, 227
+pixels wide, the grey values of a crop differ by 2.4 of 255 on average. DomainBed itself resizes
+first for its WILDS data. To store more pixels would make the evaluation image inexact, or the cache
+more than twice as large; at 224 it takes 150 kB for each image. The original's width and height are
+kept, so that a crop has the shape it would have had there (see `augment`).
 """
 
 from __future__ import annotations
