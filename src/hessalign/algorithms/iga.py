@@ -56,6 +56,12 @@ class IgaConfig:
 
 SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
+FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
+"""For frozen features, where DomainBed's weights let nothing be learnt.
+
+The same rule as for Hessian alignment, see `hessian.FEATURES_SEARCH`.
+"""
+
 
 def gradient_trace(
     gradients: list[Float[Tensor, " e *p"]], fidelity: Fidelity = "paper"

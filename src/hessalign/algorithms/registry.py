@@ -319,6 +319,7 @@ _ROWS = (
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
         search=iga.SEARCH,
+        search_features=iga.FEATURES_SEARCH,
     ),
 )
 
