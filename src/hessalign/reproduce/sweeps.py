@@ -73,7 +73,7 @@ def reproduce_sweeps(
 
 
 def run_part(part: Part, jobs: Sequence[Job], launcher: Launcher, progress: MakeProgress) -> None:
-    """Run or continue one sweep; its specification is kept in its folder if there is work.
+    """Run or continue one sweep; a sweep that is there already keeps its own specification.
 
     Args:
         part: The sweep.
@@ -84,7 +84,7 @@ def run_part(part: Part, jobs: Sequence[Job], launcher: Launcher, progress: Make
     before = sweep_status(part.folder, jobs)
     if all(status.state == "done" for status in before):
         return
-    folder = open_sweep(part.folder, part.spec)
+    folder = open_sweep(part.folder, part.spec, keep=True)
     with closing(progress(before, launcher)) as show:
         run_jobs(folder, before, launcher, training_work(part.spec), report=show)
 

@@ -17,7 +17,7 @@ from hessalign.sweep.specification import SweepSpec, make_specification
 from hessalign.training.configuration import read_file
 
 
-def open_sweep(folder: Path, spec: SweepSpec) -> Path:
+def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     """Make the folder of a sweep, or continue the one that is there.
 
     Algorithms, data sets, test domains, draws and trials may be added to a sweep or left out; what
@@ -26,6 +26,8 @@ def open_sweep(folder: Path, spec: SweepSpec) -> Path:
     Args:
         folder: The folder.
         spec: What to run.
+        keep: Leave the specification of a sweep that is there as it is: these are runs beside its
+            own.
 
     Returns:
         The folder as an absolute path.
@@ -43,7 +45,7 @@ def open_sweep(folder: Path, spec: SweepSpec) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied", str(folder))
-        if not path.exists() or path.read_bytes() != text:
+        if not path.exists() or (path.read_bytes() != text and not keep):
             write_atomically(path, text)
     except OSError as error:
         raise PermissionError(

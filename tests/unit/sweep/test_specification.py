@@ -168,6 +168,7 @@ def test_a_sweep_may_grow_but_not_change_its_protocol(tmp_path):
     assert open_sweep(folder, grown) == folder
     assert make_specification(yaml.safe_load((folder / "sweep.yaml").read_text())) == grown
     before = (folder / "sweep.yaml").read_bytes()
+    open_sweep(folder, spec_with(trials=1), keep=True)
     with pytest.raises(
         ValueError, match=r"another protocol: steps is None there and 10 here; overrides is \{\} th"
     ):
