@@ -3,8 +3,12 @@ r"""Inter-environmental gradient alignment, IGA (Koyama & Yamaguchi, 2020).
 Align the gradients of the domains' risks in all parameters θ of the network: the penalty is the
 trace of the covariance of the gradients over domains,
 
-$$\frac1E \sum_e \|\nabla_\theta L_e - \nabla_\theta \bar L\|^2, \qquad
+$$\frac1E \sum_e \|\nabla_\theta L_e - \nabla_\theta \bar L\|^2
+= \frac1E \sum_{j<E} \Big\|\nabla_\theta \sum_e C_{je} L_e\Big\|^2, \qquad
 \bar L = \frac1E \sum_e L_e$$
+
+with orthonormal contrasts C, whose rows are orthogonal to (1, …, 1). There is one less of them than
+of domains, so there is one less gradient to keep the graph of: half of the work for two domains.
 
 Unlike `gradient`, which looks at the head alone, this needs a second backward pass through the
 whole network. With one domain the penalty is 0.
@@ -63,29 +67,24 @@ The same rule as for Hessian alignment, see `hessian.FEATURES_SEARCH`.
 """
 
 
-def gradient_trace(
-    gradients: list[Float[Tensor, " e *p"]], fidelity: Fidelity = "paper"
-) -> Float[Tensor, ""]:
-    """Trace of the covariance of the gradients over domains.
+def contrasts(domains: int) -> Float[Tensor, "j e"]:
+    """Orthonormal rows, orthogonal to the row of ones: each domain against those before it.
 
     Args:
-        gradients: For each parameter its gradients, domains on the first axis.
-        fidelity: Mean or sum over domains, see `IgaConfig`.
+        domains: How many domains.
 
     Returns:
-        The sum over parameters of the variance, with divisor E or 1.
+        One row less than domains, in float64.
 
     Example:
-        >>> gradients = [torch.tensor([[1.0, 0.0], [3.0, 0.0]])]
-        >>> gradient_trace(gradients), gradient_trace(gradients, "domainbed")
-        (tensor(1.), tensor(2.))
+        >>> contrasts(3).round(decimals=3)
+        tensor([[-0.7070,  0.7070,  0.0000],
+                [-0.4080, -0.4080,  0.8160]], dtype=torch.float64)
     """
-    total = gradients[0].new_zeros(())
-    for each in gradients:
-        mean = each.mean(0)
-        centre = mean.detach() if fidelity == "domainbed" else mean
-        total = total + (each - centre).square().sum()
-    return total if fidelity == "domainbed" else total / len(gradients[0])
+    before = torch.arange(1, domains, dtype=torch.float64).unsqueeze(1)
+    rows = torch.ones(domains - 1, domains, dtype=torch.float64).tril().neg()
+    rows += torch.cat([torch.zeros(domains - 1, 1), torch.diag(before.squeeze(1))], dim=1)
+    return rows / (before * (before + 1)).sqrt()
 
 
 @final
@@ -113,6 +112,9 @@ class Iga(AbstractObjective):
         """
         risk = step.statistics.risk
         parameters = [each for each in self.network.parameters() if each.requires_grad]
-        by_domain = [torch.autograd.grad(each, parameters, create_graph=True) for each in risk]
-        gradients = [torch.stack(each) for each in zip(*by_domain, strict=True)]
-        return ObjectiveTerms(risk.mean(), gradient_trace(gradients, self.config.fidelity))
+        total = risk.new_zeros(())
+        for row in contrasts(len(risk)).to(risk):
+            gradient = torch.autograd.grad(row @ risk, parameters, create_graph=True)
+            total = total + torch.stack([each.square().sum() for each in gradient]).sum()
+        scale = 1 if self.config.fidelity == "domainbed" else len(risk)
+        return ObjectiveTerms(risk.mean(), total / scale)
