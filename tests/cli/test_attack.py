@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_table_holds_what_the_attack_finds(folder, capsys, tmp_path):
-    command = ["attack", str(folder), "--delta", "0.1", "0.5", "--samples", "40"]
+    command = ["attack", str(folder), "--delta", "0.1", "--delta", "0.5", "--samples", "40"]
     assert main([*command, "--output", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "attack.json").read_text())

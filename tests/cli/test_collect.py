@@ -80,7 +80,10 @@ def test_all_methods_are_shown_unless_some_are_named(tmp_path, capsys):
     write_sweep(tmp_path)
     assert main(["collect", str(tmp_path)]) == 0
     assert len(re.findall("(?m)^-------- ", capsys.readouterr().out)) == 6
-    assert main(["collect", str(tmp_path), "--selection", "oracle", "training-domain"]) == 0
+    assert (
+        main(["collect", str(tmp_path), "--selection", "oracle", "--selection", "training-domain"])
+        == 0
+    )
     titles = re.findall("(?m)^-------- Dataset.*: (.*)$", capsys.readouterr().out)
     assert titles == ["test-domain validation set (oracle)", "training-domain validation set"]
 

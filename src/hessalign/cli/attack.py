@@ -37,7 +37,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN", help="folder of a complete run (`train --output`)")
-    add("--delta", type=float, nargs="+", default=list(DELTAS), metavar="D", help="radii")
+    add("--delta", type=float, nargs="+", action="extend", metavar="D", help="radii")
     add("--mode", default="exact", help=f"one of: {', '.join(get_args(Mode))}")
     add("--samples", type=int, default=SAMPLES, metavar="N", help="of each domain, drawn at random")
     add("--seed", type=int, default=0, help="of the draw and of the attack's starts")
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
         trained.y,
         trained.domain,
         trained.head,
-        options.delta,
+        options.delta or list(DELTAS),
         mode=options.mode,
         loss=trained.loss,
         generator=torch.Generator().manual_seed(options.seed),

@@ -39,7 +39,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add(
         "--selection",
         nargs="+",
-        default=list(SELECTIONS),
+        action="extend",
         metavar="NAME",
         help=f"one or more of: {', '.join(SELECTIONS)} (default: all)",
     )
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
         raise UnknownNameError("format", options.format, FORMATS)
     collection = collect(
         options.folder,
-        options.selection,
+        options.selection or list(SELECTIONS),
         include_unfinished=options.include_unfinished,
         mix=options.mix,
     )

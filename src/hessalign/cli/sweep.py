@@ -103,15 +103,33 @@ def _add_specification(parser: argparse.ArgumentParser) -> None:
         "Flags override the file",
     )
     add("--output", metavar="DIR", help="the folder of the sweep")
-    add("--datasets", nargs="+", metavar="NAME")
+    add("--datasets", nargs="+", action="extend", metavar="NAME")
     add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
-    add("--algorithms", nargs="+", metavar="NAME", help="see `hessalign algorithms`; or all")
-    add("--test-domains", nargs="+", metavar="DOMAIN", help="names or numbers (default: all)")
+    add(
+        "--algorithms",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="see `hessalign algorithms`; or all",
+    )
+    add(
+        "--test-domains",
+        nargs="+",
+        action="extend",
+        metavar="DOMAIN",
+        help="names or numbers (default: all)",
+    )
     add("--trials", type=int, metavar="N")
     add("--draws", type=int, metavar="N", help="of hyper-parameters; the first is the defaults")
     add("--preset", metavar="NAME", help="whose hyper-parameter ranges")
     add("--steps", type=int, metavar="N")
-    add("--selections", nargs="+", metavar="NAME", help=f"of: {', '.join(SELECTIONS)}; or all")
+    add(
+        "--selections",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"of: {', '.join(SELECTIONS)}; or all",
+    )
     add("--evaluate", metavar="WHAT", help="needed (default) or all")
     add("--keep-models", action="store_true", default=None)
 
