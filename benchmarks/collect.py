@@ -28,7 +28,11 @@ from hessalign.sweep import Job, held_out_sets
 MAX_SECONDS = 20
 MAX_MEGABYTES = 500
 DATASET = "PACS"
-EVALUATIONS = 18
+STEPS = (
+    *range(0, DEFAULT_STEPS - 1, DATASETS[DATASET].checkpoint_freq),
+    DEFAULT_STEPS - 1,
+)
+"""After which a run is evaluated."""
 
 # Its own process, so that the peak is its own; the last line of stderr is the peak in kilobytes.
 MEASURED = """
@@ -69,7 +73,6 @@ def records(job: Job, random_state: random.Random) -> Iterator[dict[str, Any]]:
     Yields:
         One record per evaluation.
     """
-    freq = DATASETS[DATASET].checkpoint_freq
     hparams = hyper_parameters(common_space("big"), job.hparams_seed, job.trial_seed)
     args = {
         **job.args,
@@ -81,7 +84,7 @@ def records(job: Job, random_state: random.Random) -> Iterator[dict[str, Any]]:
         "steps": None,
         "uda_holdout_fraction": 0,
     }
-    for step in (*range(0, DEFAULT_STEPS - 1, freq), DEFAULT_STEPS - 1):  # EVALUATIONS
+    for step in STEPS:
         accuracies = {
             f"env{domain}_{part}_acc": random_state.random()
             for domain in range(len(DATASETS[DATASET].domains))
@@ -164,7 +167,7 @@ def main(arguments: list[str]) -> int:
         seconds, megabytes = measure(Path(folder))
     text = (
         "# Collecting a sweep\n\n"
-        f"`hessalign collect` on {options.runs:,} runs with {EVALUATIONS} records each, "
+        f"`hessalign collect` on {options.runs:,} runs with {len(STEPS)} records each, "
         f"{size / 2**20:.0f} MB: {seconds:.1f} s (at most {MAX_SECONDS}), {megabytes:.0f} MB of "
         f"memory (at most {MAX_MEGABYTES}). Made by `python -m benchmarks.collect`."
     )

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
+from benchmarks.collect import STEPS
 from benchmarks.machine import package_version
 from benchmarks.output import add_output, write_result
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
@@ -52,9 +53,6 @@ SOURCES = (1, 2, 3)
 WORKERS = 2
 TARGET = 5.0
 MOST_PROCESSES = 4
-EVALUATIONS = 18
-"""Of a run of 5,001 steps, every 300."""
-
 DOMAINBED_PROCESSES = 88
 """3 training and 8 evaluation loaders with 8 workers each."""
 
@@ -315,7 +313,7 @@ def markdown(record: dict[str, Any]) -> str:
         "",
         "## Images evaluated by a run",
         "",
-        f"At each of its {EVALUATIONS} evaluations, mean over test domains.",
+        f"At each of its {len(STEPS)} evaluations, mean over test domains.",
         "",
         "| runs for selection by | hessalign | DomainBed | share |",
         "|---|---|---|---|",

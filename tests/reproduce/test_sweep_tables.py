@@ -142,6 +142,16 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
         main(command(data_dir, swept, "table7", entries=entries))
 
 
+def test_a_sweep_that_is_there_keeps_its_specification(swept, data_dir, tmp_path):
+    before = (swept / "linear" / "sweep.yaml").read_bytes()
+    runs = len(records_by_run(swept / "linear"))
+    more = command(data_dir, swept, "table7", "--output", str(tmp_path),
+                   entries=("algorithms=[vrex]", *TINY))  # fmt: skip
+    assert main(more) == 0
+    assert len(records_by_run(swept / "linear")) > runs
+    assert (swept / "linear" / "sweep.yaml").read_bytes() == before
+
+
 def test_average_over_data_sets():
     """Each data set counts once, in each trial; a method that lacks one has no average."""
     level = {("VLCS", "ERM"): 0.5, ("PACS", "ERM"): 0.7, ("VLCS", "HGP"): 0.6, ("PACS", "HGP"): 0.8}
