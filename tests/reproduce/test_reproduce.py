@@ -16,7 +16,7 @@ from hessalign.cli import main
 from hessalign.data import make_colored_mnist
 from hessalign.report.published import Accuracy
 from hessalign.reproduce import EXPERIMENTS, catalogue, figure2
-from hessalign.reproduce.accuracies import row
+from hessalign.reproduce.accuracies import cells, row
 from hessalign.reproduce.attack import attacked_accuracy
 from hessalign.reproduce.dynamics import correlations
 from hessalign.reproduce.experiment import Method
@@ -284,9 +284,12 @@ def test_correlations_count_from_the_jump_and_in_logarithms():
 
 def test_a_row_judges_both_accuracies():
     metrics = [{"train_accuracy": 0.7, "test_accuracy": t} for t in (0.60, 0.62)]
-    runs = [make_run(None, [Record(0, 1.0, {}, m)], seed=i) for i, m in enumerate(metrics)]
+    runs = [make_run(Colour(), [Record(0, 1.0, {}, m)], seed=i) for i, m in enumerate(metrics)]
     entry = row(Method("A", "erm", published="erm"), runs, {"erm": Accuracy(70.0, 0.1, 50.0, 1.0)})
     assert entry["test_mean"] == pytest.approx(61.0)
     assert entry["difference"] == pytest.approx(11.0)
     assert entry["train_verdict"] == "reproduced"
     assert entry["test_verdict"].startswith("not reproduced (7.8")
+    assert entry["slope"] == pytest.approx([50.0, 50.0])
+    assert cells(entry)[:4] == ["A", "70.0 ± 0.0", "61.0 ± 1.0", "+50.0 ± 0.0"]
+    assert cells(row(Method("A", "erm"), runs, {}))[4:] == ["–"] * 4

@@ -252,15 +252,16 @@ def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
             axes.plot((-1, 1), ends, **style)
     left.axhline(75, color="black", linewidth=0.8, linestyle=":")
     left.set(ylabel="accuracy (%)", ylim=(0, 100))
-    right.set(ylabel="loss", yscale="log")
+    right.set(ylabel="loss", ylim=(0, None))  # linear, as the loss is in the correlation
     for axes in (left, right):
-        axes.set_xlabel("correlation of colour and label")
+        axes.set(xlabel="correlation of colour and label", xticks=(-1, -0.5, 0, 0.5, 1))
         for rho in (0.6, 0.8):
             axes.axvline(rho, color="black", linewidth=0.6, alpha=0.4)
         axes.axvline(-0.8, color="black", linewidth=0.6, alpha=0.4, linestyle="--")
         _tidy(axes)
-    left.annotate("training\ndomains", (0.7, 3), ha="center", fontsize=8)
-    left.annotate("unseen\ndomain", (-0.8, 3), ha="center", fontsize=8)
+    place = {"ha": "center", "fontsize": 8, "bbox": {"color": "white", "pad": 1}}
+    left.annotate("training\ndomains", (0.7, 3), **place)
+    left.annotate("unseen\ndomain", (-0.8, 22), **place)
     figure.legend(
         *left.get_legend_handles_labels(),
         loc="outside lower center",

@@ -11,15 +11,9 @@ from hessalign.data.colored_mnist import Imbalance
 from hessalign.report.figures import plot_distance_against, plot_distances
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.reproduce.methods import HGP, hutchinson
+from hessalign.reproduce.methods import HGP, VERSIONS, hutchinson
 from hessalign.reproduce.verdict import measured
 from hessalign.training import Run
-
-VERSIONS: Final[dict[str, Imbalance | None]] = {
-    "no label shift": None,
-    "heavy label shift (95/5)": "paper",
-    "heavy label shift (released code)": "released",
-}
 
 READING_3: Final = (
     "Each point is one evaluation of one run, from the step at which the weight of the penalty "

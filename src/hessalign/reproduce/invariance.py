@@ -75,8 +75,21 @@ def line(agree: float, oppose: float) -> tuple[float, float, float]:
         >>> line(75.0, 75.0), line(100.0, 50.0)[:2]
         ((75.0, 0.0, 0.0), (75.0, 25.0))
     """
-    middle, slope = (agree + oppose) / 2, (agree - oppose) / 2
-    return middle, slope, math.sqrt((middle - INVARIANT) ** 2 + slope**2 / 3)
+    middle, rise = (agree + oppose) / 2, (agree - oppose) / 2
+    return middle, rise, math.sqrt((middle - INVARIANT) ** 2 + rise**2 / 3)
+
+
+def slope(run: Run) -> float:
+    """How much a trained network uses colour, and in which direction.
+
+    Args:
+        run: A finished run.
+
+    Returns:
+        The slope of its profile, in percent per unit of ρ.
+    """
+    ends = profile(run)
+    return line(ends["agree"], ends["oppose"])[1]
 
 
 def present(finished: Finished, options: Options) -> Report:
@@ -117,24 +130,24 @@ def _entry(title: str, algorithm: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _cells(entry: dict[str, Any]) -> list[str]:
     lines = [line(*pair) for pair in zip(entry["agree"], entry["oppose"], strict=True)]
-    middle, slope, distance = (measured(values) for values in zip(*lines, strict=True))
+    middle, steepness, distance = (measured(values) for values in zip(*lines, strict=True))
     return [
         entry["method"],
         str(entry["runs"]),
         str(measured(entry["train"])),
         str(measured(entry["test"])),
         str(middle),
-        slope.show("+.1f", ".1f"),
+        steepness.show("+.1f", ".1f"),
         str(distance),
-        reading(slope.mean, slope.std),
+        reading(steepness.mean, steepness.std),
     ]
 
 
-def reading(slope: float, std: float) -> str:
+def reading(mean: float, std: float) -> str:
     """A slope in words.
 
     Args:
-        slope: Mean slope in percent per unit of ρ.
+        mean: Mean slope in percent per unit of ρ.
         std: Its standard deviation over restarts.
 
     Returns:
@@ -144,9 +157,9 @@ def reading(slope: float, std: float) -> str:
         >>> reading(30.0, 1.0), reading(-8.0, 1.0), reading(0.5, 1.0)
         ('trusts colour', 'uses colour backwards', 'nearly invariant')
     """
-    if abs(slope) <= max(2 * std, 2.0):
+    if abs(mean) <= max(2 * std, 2.0):
         return "nearly invariant"
-    return "trusts colour" if slope > 0 else "uses colour backwards"
+    return "trusts colour" if mean > 0 else "uses colour backwards"
 
 
 PROFILE = Experiment(

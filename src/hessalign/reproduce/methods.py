@@ -17,6 +17,15 @@ DIAGONAL: Final = Method("Exact diagonal", "diagonal")
 FULL: Final = Method("Full Hessian", "full")
 GRADIENT: Final = Method("Gradient only (α = 0)", "gradient", published="gradient")
 
+IMBALANCED: Final[dict[str, Imbalance]] = {
+    "imbalanced 95/5, as the paper says": "paper",
+    "imbalanced as the released code builds it": "released",
+}
+"""Both readings of the imbalanced data, by title."""
+
+VERSIONS: Final[dict[str, Imbalance | None]] = {"balanced": None, **IMBALANCED}
+"""All versions of the data, by title."""
+
 RELEASED_PROBES: Final[dict[Imbalance | None, int]] = {None: 150, "paper": 200, "released": 200}
 """Probes of the released scripts; the text says 100."""
 
