@@ -33,6 +33,7 @@ from hessalign.training import ColoredMnistConfig, FullBatch, LoopConfig, Miniba
 from hessalign.training.colored_mnist import make_algorithm_for, make_batch, make_loop
 from hessalign.training.memory import keep_freed_memory
 from hessalign.training.parallel import train_many
+from hessalign.training.records import OwnForm
 from hessalign.training.sampling import Sampler
 
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
@@ -174,7 +175,7 @@ def checkpoint_seconds(config: ColoredMnistConfig) -> float:
     times = []
     with (
         tempfile.TemporaryDirectory() as name,
-        RunFolder(Path(name), {}, lambda message: None) as folder,
+        RunFolder(Path(name), {}, lambda message: None, OwnForm({})) as folder,
     ):
         for _ in range(5):
             start = time.perf_counter()

@@ -31,6 +31,7 @@ from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.curvature import hutchinson
 from hessalign.models import Network
 from hessalign.training import FullBatch, LoopConfig, Minibatches, train
+from hessalign.training.records import OwnForm
 from hessalign.training.run_folder import RunFolder
 
 INPUTS, FEATURES, OUTPUTS = 3, 3, {"cross_entropy": 3, "binary": 1}
@@ -532,7 +533,8 @@ def train_in(folder, name, options, seed, stop_at=None):
         return {"mean": network(torch.ones(2, INPUTS)).mean()}
 
     config = loop_config(algorithm, "cross_entropy", steps=6, checkpoint_every=1)
-    with RunFolder(folder, {"algorithm": name, **options}, warnings.append) as run_folder:
+    identity = {"algorithm": name, **options}
+    with RunFolder(folder, identity, warnings.append, OwnForm(identity)) as run_folder:
         records = train(algorithm, sampler, evaluate, config, generator, run_folder, report)
     assert warnings == []
     return algorithm.state_dict(), [

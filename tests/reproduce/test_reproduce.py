@@ -20,7 +20,7 @@ from hessalign.reproduce.accuracies import cells, row
 from hessalign.reproduce.attack import attacked_accuracy
 from hessalign.reproduce.dynamics import correlations
 from hessalign.reproduce.experiment import Method
-from hessalign.reproduce.invariance import line, profile
+from hessalign.reproduce.invariance import line, profile, reading
 from hessalign.reproduce.verdict import measured, verdict
 from hessalign.training import ColoredMnistConfig, Record, Run
 
@@ -51,6 +51,9 @@ def test_list_names_every_experiment(capsys):
         (["tabel2"], r"Unknown experiment 'tabel2'.*Did you mean 'table2'"),
         (["table2", "--restarts", "0"], "Expected restarts of 1 or more, got 0"),
         (["table2", "stps=3"], r"Unknown key 'stps'\. Did you mean 'steps'"),
+        (["table9", "imbalance=paper"], "Expected no entry 'imbalance'"),
+        (["figure4", "hessian_distance=false"], "Expected no entry 'hessian_distance'"),
+        (["table2", "seed=3"], "from --seed on"),
     ],
 )
 def test_mistakes_are_named(words, text, capsys, tmp_path):
@@ -184,6 +187,20 @@ def test_verdicts():
 def test_one_run_shows_no_spread():
     assert measured([3.25]).show("+.1f", ".1f") == "+3.2"
     assert measured([3.0, 4.0]).show("+.1f", ".2f") == "+3.5 ± 0.50"
+
+
+@pytest.mark.parametrize(
+    ("slopes", "words"),
+    [
+        ([0.5, -1.0, 1.9], "nearly invariant"),
+        ([30.0, 2.0, 3.0], "trusts colour"),
+        ([-1.5, -9.0, -20.0], "uses colour backwards"),
+        ([-9.0, 4.0, 1.0], "differs between restarts"),
+        ([2.5], "trusts colour"),
+    ],
+)
+def test_noise_between_restarts_is_not_invariance(slopes, words):
+    assert reading(slopes) == words
 
 
 class Colour(nn.Module):

@@ -195,10 +195,10 @@ def test_the_full_scale_is_the_published_protocol():
     assert departures(part.spec) == []
     jobs = sweep_jobs(part.spec, without_data=True)
     assert len(jobs) == len(TABLE_4) * (3 * 600 + 1260)
-    assert {job.hparams for job in jobs} == {None}
+    assert {job.hparams for job in jobs} == {'{"fidelity": "domainbed"}'}
     (part,) = SWEEP_EXPERIMENTS["table7"].parts(SweepOptions(backbone="resnet18"))
     assert departures(part.spec) == ["resnet18 instead of resnet50"]
-    assert part.spec.hparams == '{"backbone": "resnet18"}'
+    assert json.loads(part.spec.hparams) == {"backbone": "resnet18", "fidelity": "domainbed"}
     assert len(part.spec.algorithms) == 20
 
 
@@ -331,6 +331,8 @@ def test_departures_and_banks(tmp_path):
     spec = SweepSpec(("PACS",), ("erm",), overrides={"lr": 0.1, "alpha": 1.0})
     assert departures(spec) == ["lr = 0.1"]
     assert departures(SweepSpec(("PACS",), ("erm",), draws=1), draws=1) == []
+    by_papers = "by their papers where DomainBed's code deviates: IRM, CORAL"
+    assert departures(SweepSpec(("PACS",), ("erm", "irm", "coral", "fishr"))) == [by_papers]
     for name in ("PACS@a.npz", "VLCS@a.safetensors", "PACS@b.npz", "mine@a.npz", "PACS@c.txt"):
         (tmp_path / name).touch()
     assert find_banks(str(tmp_path), "a") == ("VLCS@a", "PACS@a")

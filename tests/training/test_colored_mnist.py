@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from hessalign.algorithms import ALGORITHMS
+from hessalign.data import make_colored_mnist
+from hessalign.models import make_coloured_mlp
 from hessalign.training import ColoredMnistConfig, train_colored_mnist
-from hessalign.training.colored_mnist import make_batch
+from hessalign.training.colored_mnist import make_batch, make_evaluation
 
 TINY = {"train_images": 200, "test_images": 60, "steps": 4, "jump": 2, "width": 8}
 
@@ -93,3 +95,13 @@ def test_unknown_names_suggest_the_nearest():
 def test_bad_options_are_named(options, text):
     with pytest.raises(ValueError, match=text):
         train_colored_mnist(ColoredMnistConfig("hutchinson", options, **TINY))
+
+
+def test_a_network_that_says_nothing_is_right_by_its_default_class_only():
+    data = make_colored_mnist(0, train_images=200, test_images=100)
+    batch = make_batch((data.test,))
+    network = make_coloured_mlp(2, 14 * 14, 4, torch.Generator().manual_seed(0))
+    torch.nn.init.zeros_(network.head.weight)
+    with torch.no_grad():
+        metrics = make_evaluation(batch, batch, hessian_distance=False)(network)
+    assert metrics["test_accuracy"] == pytest.approx(float((batch.y == 0).double().mean()))

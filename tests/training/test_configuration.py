@@ -109,3 +109,29 @@ def test_bad_files(tmp_path, content, text):
 def test_the_error_survives_the_way_between_processes():
     error = ConfigurationError(["a", "b"])
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_file_means_by_its_values_what_words_mean(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "algorithm: hgp\nlearning_rate: 1e-3\nimbalance: none\noptions: {alpha: 1e-2}\n"
+    )
+    words = parse_words(["algorithm=hgp", "learning_rate=1e-3", "imbalance=none", "alpha=1e-2"])
+    config = make_configuration(read_file(path))
+    assert config == make_configuration(words)
+    assert (config.learning_rate, config.options) == (1e-3, {"alpha": 1e-2})
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ({"algorithm": ["hgp"]}, r"Unknown algorithm \['hgp'\]"),
+        ({"l2": float("nan")}, "Expected l2 of 0 or more, got nan"),
+        ({"penalty_weight": float("inf")}, "Expected penalty_weight of 0 or more, got inf"),
+        ({"learning_rate": float("inf")}, "Expected a positive learning_rate, got inf"),
+        ({"train_images": -5}, "Expected train_images of 1 or more, got -5"),
+    ],
+)
+def test_values_that_cannot_be_trained_with(entries, text):
+    with pytest.raises(ConfigurationError, match=text):
+        make_configuration(entries)

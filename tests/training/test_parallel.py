@@ -30,3 +30,15 @@ def test_a_failing_run_is_reported():
 def test_jobs_are_checked():
     with pytest.raises(ValueError, match="Expected 1 or more jobs, got 0"):
         train_many([], 0, lambda config, record: None)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_warnings_of_runs_are_passed_on(jobs, tmp_path):
+    config = ColoredMnistConfig("erm", **TINY)
+    (tmp_path / "checkpoint-00000002.pt").write_bytes(b"")
+    warnings = []
+    train_many(
+        [config], jobs, lambda config, record: None, lambda config: tmp_path, warnings.append
+    )
+    assert len(warnings) == 1
+    assert "checkpoint-00000002.pt" in warnings[0]

@@ -12,10 +12,12 @@ import time
 import pytest
 import torch
 
+from hessalign.algorithms import DivergedError
 from hessalign.training import (
     ColoredMnistConfig,
     RunFolder,
     RunFolderError,
+    colored_mnist,
     read_records,
     run_folder,
     train_colored_mnist,
@@ -32,6 +34,8 @@ CONFIG = ColoredMnistConfig(
     width=12,
     evaluate_every=7,
 )
+
+FORM = records_module.OwnForm({})
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +154,14 @@ DAMAGES = {
     "incomplete": lambda path: torch.save(
         {"config": json.dumps(stored(path), sort_keys=True)}, path
     ),
+    "a tensor": lambda path: torch.save(torch.zeros(2), path),
+    "a list": lambda path: torch.save([1], path),
+    "no state": lambda path: torch.save(
+        {"config": json.dumps(stored(path), sort_keys=True), "state": [1]}, path
+    ),
+    "another state": lambda path: torch.save(
+        {"config": json.dumps(stored(path), sort_keys=True), "state": {"algorithm": 1}}, path
+    ),
 }
 
 
@@ -202,13 +214,13 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path):
 
 def test_a_second_process_is_refused(tmp_path):
     with (
-        RunFolder(tmp_path, {"a": 1}, lambda message: None),
+        RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM),
         pytest.raises(
             RunFolderError, match=rf"Another process \(number {os.getpid()}\) is training"
         ),
     ):
-        RunFolder(tmp_path, {"a": 1}, lambda message: None).__enter__()
-    with RunFolder(tmp_path, {"a": 1}, lambda message: None):
+        RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM).__enter__()
+    with RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM):
         pass
 
 
@@ -258,11 +270,46 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
 
 def test_divergence_names_the_checkpoint_before_it(tmp_path):
-    half_a_run(tmp_path / "a")
     config = ColoredMnistConfig(**{**CONFIG.__dict__, "learning_rate": 1e30, "options": {}})
-    with pytest.raises(RuntimeError, match=r"not finite at step \d+"):
-        train_colored_mnist(config, tmp_path / "b")
-    assert list((tmp_path / "b").glob("checkpoint-*"))
+    with pytest.raises(DivergedError, match=r"not finite at step \d+") as error:
+        train_colored_mnist(config, tmp_path)
+    newest = max(tmp_path.glob("checkpoint-*"))
+    assert str(error.value).endswith(f"The checkpoint before it is {newest}.")
+
+
+@pytest.mark.parametrize("steps", [4, 9])
+def test_parameters_that_are_not_finite_are_never_kept(tmp_path, monkeypatch, steps):
+    """A finite loss with a gradient that is not: neither a checkpoint nor a result holds it."""
+    step_of = torch.optim.Adam.step
+    taken = []
+
+    def step(optimizer, *arguments):
+        taken.append(1)
+        if len(taken) == 4:
+            optimizer.param_groups[0]["params"][0].grad[0] = float("nan")
+        return step_of(optimizer, *arguments)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    config = ColoredMnistConfig(**{**CONFIG.__dict__, "steps": steps})
+    with pytest.raises(DivergedError, match=r"step 3 .*parameters that are not finite: .*weight"):
+        train_colored_mnist(config, tmp_path)
+    assert not (tmp_path / "done.json").exists()
+    newest = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)
+    assert newest["state"]["step"] == 3
+    train_colored_mnist(config, tmp_path)  # goes on from there
+    assert (tmp_path / "done.json").exists()
+
+
+def test_old_records_say_what_made_them(tmp_path, monkeypatch):
+    """A run continued by another version of the program keeps the lines of the first."""
+    monkeypatch.setattr(colored_mnist, "describe_software", lambda: {"git": "first"})
+    half_a_run(tmp_path)
+    monkeypatch.setattr(colored_mnist, "describe_software", lambda: {"git": "second"})
+    train_colored_mnist(CONFIG, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    versions = {line["step"]: line["software"]["git"] for line in lines}
+    assert versions[28] == "first"
+    assert versions[42] == "second"
 
 
 def test_a_torn_last_line_is_tolerated_and_a_bad_one_in_the_middle_named(tmp_path):
@@ -282,6 +329,8 @@ def test_every_line_says_what_made_it(tmp_path):
         entry = json.loads(line)
         assert entry["config"]["seed"] == 0
         assert entry["config"]["options"] == {"probes": 3}
+        assert entry["algorithm"]["probes"] == 3
+        assert (entry["algorithm"]["alpha"], entry["algorithm"]["fidelity"]) == (1.0, "released")
         assert entry["software"]["torch"] == torch.__version__
         assert {"hessalign", "numpy", "python"} <= entry["software"].keys()
 
@@ -290,12 +339,12 @@ def test_a_complete_run_is_read_while_its_folder_is_locked(tmp_path):
     def refuse(message):
         raise AssertionError(message)
 
-    with RunFolder(tmp_path, {"a": 1}, refuse):
+    with RunFolder(tmp_path, {"a": 1}, refuse, FORM):
         (tmp_path / "done.json").write_text("{}\n")
-        with RunFolder(tmp_path, {"a": 1}, refuse) as reader:
+        with RunFolder(tmp_path, {"a": 1}, refuse, FORM) as reader:
             assert reader.done
         with (
             pytest.raises(RunFolderError, match="belongs to another configuration"),
-            RunFolder(tmp_path, {"a": 2}, refuse),
+            RunFolder(tmp_path, {"a": 2}, refuse, FORM),
         ):
             pass

@@ -82,12 +82,17 @@ PRODUCT_SEARCH: Final[SearchSpace] = {
 }
 """For HGP, in the paper and in its code."""
 
-# The paper's code draws 10^U(4, 1) and 10^U(6, 2) instead.
 DIAGONAL_SEARCH: Final[SearchSpace] = {
     "alpha": ("penalty_alpha", Power(10, -1, -3)),
     "beta": ("penalty_beta", Power(10, -2, -4)),
 }
 """For Hutchinson, in the paper; taken for the exact variants too."""
+
+RELEASED_SEARCH: Final[SearchSpace] = {
+    "alpha": ("penalty_alpha", Power(10, 4, 1)),
+    "beta": ("penalty_beta", Power(10, 6, 2)),
+}
+"""For Hutchinson, in the code published with the paper."""
 
 GRADIENT_SEARCH: Final[SearchSpace] = {"beta": PRODUCT_SEARCH["beta"]}
 """For the gradient term alone: that of HGP."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from hessalign._names import UnknownNameError
-from hessalign.algorithms.registry import AlgorithmInfo
+from hessalign.algorithms.registry import DOMAINBED, FIDELITY, AlgorithmInfo
 from hessalign.algorithms.search import (
     Hyper,
     Preset,
@@ -55,18 +55,20 @@ class RunHyperParameters:
         return value
 
 
-def search_space(info: AlgorithmInfo, family: Family) -> SearchSpace:
+def search_space(info: AlgorithmInfo, family: Family, preset: Preset) -> SearchSpace:
     """Where the options of an algorithm are drawn from.
 
     Args:
         info: The algorithm.
         family: The kind of data set.
+        preset: Whose ranges; those for frozen features are ours in any case.
 
     Returns:
         DomainBed's name and a distribution by option.
     """
+    released = info.search_released if preset == "hgp-2023" else {}
     special = {"small": info.search_small, "features": info.search_features}
-    return {**info.search, **special.get(family, {})}
+    return {**info.search, **released, **special.get(family, {})}
 
 
 def run_hyper_parameters(
@@ -93,7 +95,7 @@ def run_hyper_parameters(
         preset: Whose ranges.
         steps: Steps of the run.
         overrides: Values that are set instead of drawn, under DomainBed's names, the options' own
-            names, or one of `model_keys`.
+            names, or one of `model_keys`. `fidelity="domainbed"` may be asked of every algorithm.
         model_keys: What the network has to be told.
 
     Returns:
@@ -101,6 +103,7 @@ def run_hyper_parameters(
 
     Raises:
         UnknownNameError: If an override is none of these.
+        ValueError: If drawing by class is asked for.
 
     Example:
         >>> from hessalign.algorithms import ALGORITHMS
@@ -108,7 +111,7 @@ def run_hyper_parameters(
         >>> found.values["lr"], found.values["vrex_lambda"], found.options["penalty_weight"]
         (0.1, 10.0, 10.0)
     """
-    own = search_space(info, family)
+    own = search_space(info, family, preset)
     drawn: dict[str, Value | None] = dict(
         hyper_parameters(
             common_space(family, info.recorded, preset)
@@ -127,6 +130,8 @@ def run_hyper_parameters(
     options: dict[str, Value | None] = {}
     overrides = overrides or {}
     for key, value in overrides.items():
+        if (key, value) == (FIDELITY, DOMAINBED) and not info.deviates:
+            continue  # it is what DomainBed has already
         if key in drawn:
             drawn[key] = value
         elif key in names:
@@ -142,4 +147,6 @@ def run_hyper_parameters(
     values = {
         name: value for name, value in drawn.items() if value is not None or name in overrides
     }
+    if values["class_balanced"]:
+        raise ValueError("Expected class_balanced as false: drawing by class is not offered.")
     return RunHyperParameters(values, options)

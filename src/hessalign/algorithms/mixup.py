@@ -52,8 +52,11 @@ class MixupConfig:
         check_name("fidelity", self.fidelity, get_args(Fidelity))
 
 
-# Until January 2023 DomainBed had Power(10, -1, -1), a constant 0.1; so has the paper's own code.
 SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
+"""As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
+
+RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
+"""In the code published with the paper: a constant."""
 
 
 def cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:

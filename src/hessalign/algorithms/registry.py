@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final, get_args, get_type_hints
 
 from hessalign._names import UnknownNameError
 from hessalign.algorithms import (
@@ -50,6 +50,7 @@ class AlgorithmInfo:
         search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
         search_small: What differs from `search` on small images.
         search_features: What differs from `search` on frozen features.
+        search_released: What the code published with the paper draws instead.
         record_name: What DomainBed's records call it, where that is not the title.
     """
 
@@ -63,6 +64,7 @@ class AlgorithmInfo:
     search: SearchSpace = field(default_factory=dict)
     search_small: SearchSpace = field(default_factory=dict)
     search_features: SearchSpace = field(default_factory=dict)
+    search_released: SearchSpace = field(default_factory=dict)
     record_name: str = ""
 
     @property
@@ -70,6 +72,18 @@ class AlgorithmInfo:
         """The name in records and in the identity of jobs."""
         return self.record_name or self.title
 
+    @property
+    def deviates(self) -> bool:
+        """Whether DomainBed's implementation is another than the default, and can be asked for."""
+        hint = get_type_hints(type(self.config)).get(FIDELITY)
+        return DOMAINBED in get_args(hint) and getattr(self.config, FIDELITY) != DOMAINBED
+
+
+FIDELITY: Final = "fidelity"
+"""The option that says which implementation an algorithm follows."""
+
+DOMAINBED: Final = "domainbed"
+"""Its value for DomainBed's."""
 
 _HEMATI = "Hemati et al., 2023"
 _OURS = "this package"
@@ -143,6 +157,7 @@ _ROWS = (
         released=_RELEASED_PROBES,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["sampled"],
+        search_released=hessian.RELEASED_SEARCH,
     ),
     AlgorithmInfo(
         "expected",
@@ -197,6 +212,7 @@ _ROWS = (
         "nothing; mixtures of two domains",
         "Zhang et al., 2018; Yan et al., 2020",
         search=mixup.SEARCH,
+        search_released=mixup.RELEASED_SEARCH,
     ),
     AlgorithmInfo(
         "mldg",

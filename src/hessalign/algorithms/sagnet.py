@@ -209,7 +209,8 @@ class SagNet(AbstractStepOwner):
                 optimizer.zero_grad()
             loss.backward()
             for name in names:
-                optimizers[name].step()
+                if name in optimizers:  # features that are given have nothing to update
+                    optimizers[name].step()
             return float(loss.detach())
 
         z = step.z

@@ -1,4 +1,4 @@
-"""Search spaces of hyper-parameters, drawn exactly as DomainBed draws them.
+"""Search spaces of hyper-parameters, drawn as DomainBed draws them.
 
 Each hyper-parameter has a source of randomness of its own, seeded with its name, so that adding one
 changes no other. Hyper-parameter seed 0 stands for the defaults.
@@ -20,7 +20,8 @@ Value = bool | int | float | str
 """What a hyper-parameter can be."""
 
 Preset = Literal["domainbed-2022", "hgp-2023"]
-"""DomainBed's ranges at the commit the paper's code started from, or those of the paper's code."""
+"""DomainBed's ranges at the commit the paper's code started from (Mixup's are the corrected ones),
+or those of the paper's code: larger batches, one value for Mixup, large weights for Hutchinson."""
 
 _LOWEST_BATCH_EXPONENT: Final[Mapping[Preset, int]] = {"domainbed-2022": 3, "hgp-2023": 4}
 

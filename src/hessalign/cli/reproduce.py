@@ -11,6 +11,7 @@ from typing import Final
 
 from hessalign._files import write_atomically
 from hessalign.cli import reproduce_sweeps
+from hessalign.cli.train import warn
 from hessalign.report.progress import CountProgress, RunsProgress
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
@@ -97,6 +98,7 @@ def run(options: argparse.Namespace) -> None:
             None
             if options.finished
             else lambda total, steps: RunsProgress(total, steps, sys.stderr),
+            warn,
         )
         pages.append(page)
         sys.stdout.write(page.read_text(encoding="utf-8") + "\n")

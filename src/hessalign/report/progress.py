@@ -77,7 +77,9 @@ class RunsProgress:
             config: The run it belongs to.
             record: Its newest record.
         """
-        title = f"{config.imbalance or ''} {config.algorithm} #{config.seed}".strip()
+        options = (f"{name}={value}" for name, value in config.options.items())
+        words = (config.imbalance or "", config.algorithm, *options, f"#{config.seed}")
+        title = " ".join(words).strip()
         self.begun.setdefault(title, record.step)
         self.newest[title] = record
         finished = record.step + 1 >= self.steps

@@ -92,6 +92,7 @@ def reproduce(
     output: Path,
     command: str,
     progress: Callable[[int, int], RunsProgress] | None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> Path:
     """Train what is missing, then write the report.
 
@@ -103,6 +104,7 @@ def reproduce(
         command: The command that asks for it, for the report.
         progress: Makes the display of so many runs of so many steps; None trains nothing and
             reports on the runs that are there.
+        warn: Called with what the user should know but need not act on.
 
     Returns:
         The Markdown page.
@@ -111,7 +113,7 @@ def reproduce(
         config for method, version in experiment.rows for config in method.configs(options, version)
     ]
     if progress is not None:
-        train_missing(configs, options.jobs, cache, progress)
+        train_missing(configs, options.jobs, cache, progress, warn)
 
     def finished(method: Method, version: str | None) -> Sequence[Run]:
         runs = (finished_run(cache, config) for config in method.configs(options, version))
@@ -130,6 +132,7 @@ def train_missing(
     jobs: int,
     cache: Path,
     progress: Callable[[int, int], RunsProgress],
+    warn: Callable[[str], None] = lambda message: None,
 ) -> None:
     """Train the runs that are not in the cache.
 
@@ -138,6 +141,7 @@ def train_missing(
         jobs: Processes at once.
         cache: The folder of all runs.
         progress: Makes the display.
+        warn: Called with what the user should know but need not act on.
     """
     missing = {
         folder: config
@@ -147,5 +151,5 @@ def train_missing(
     if missing:
         show = progress(len(missing), next(iter(missing.values())).steps)
         train_many(
-            list(missing.values()), jobs, show, folder=lambda config: run_folder(cache, config)
+            list(missing.values()), jobs, show, lambda config: run_folder(cache, config), warn
         )

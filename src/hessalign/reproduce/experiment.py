@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from hessalign._files import write_atomically
 from hessalign.reproduce.feature_sweep import FeatureSweep
@@ -16,6 +16,15 @@ from hessalign.training.configuration import make_configuration
 from hessalign.training.provenance import describe_software
 
 FIGURE_FORMATS = ("png", "svg")
+
+SETTLED: Final[Mapping[str, str]] = {
+    "algorithm": "the rows of an experiment are its methods",
+    "options": "each row has its own; name an option of all methods as KEY=VALUE",
+    "imbalance": "an experiment has its version of the data",
+    "seed": "restarts have seeds of their own, from --seed on",
+    "hessian_distance": "the figures need it, so all runs measure it",
+}
+"""Entries of a configuration that an experiment decides, and why."""
 
 
 @final
@@ -41,6 +50,9 @@ class Options:
         for name in ("restarts", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+        for name, reason in SETTLED.items():
+            if name in self.overrides:
+                raise ValueError(f"Expected no entry {name!r}: {reason}.")
 
 
 @final
@@ -70,7 +82,7 @@ class Method:
         Returns:
             One configuration per restart.
         """
-        entries = {"evaluate_every": 10, "hessian_distance": True} | dict(options.overrides)
+        entries = {"evaluate_every": 10, **options.overrides, "hessian_distance": True}
         first = make_configuration(
             {
                 **entries,

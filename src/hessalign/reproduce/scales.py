@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final, final
 
 from hessalign._names import check_name
+from hessalign.algorithms import ALGORITHMS
+from hessalign.algorithms.registry import DOMAINBED, FIDELITY
 from hessalign.data.arrays import SUFFIXES
 from hessalign.data.catalog import DEFAULT_STEPS
 from hessalign.report.published_domainbed import DATASETS
@@ -23,8 +25,8 @@ from hessalign.sweep.specification import DEFAULT_PRESET
 DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
 
-_OWN: Final = ("backbone", "hidden", "alpha", "beta")
-"""Overrides by which experiments say what they compare; that of the backbone is told apart."""
+_OWN: Final = ("backbone", "hidden", "alpha", "beta", FIDELITY)
+"""Overrides by which experiments say what they compare; two of them are told apart."""
 
 
 @final
@@ -78,7 +80,7 @@ _FULL: Final = Scale(
     trials=3,
     steps=None,
     data_dir="data",
-    heads=(Head("", "fine-tuned network"),),
+    heads=(Head("", "fine-tuned network", {FIDELITY: DOMAINBED}),),
 )
 _SMALL: Final = Scale(
     "small",
@@ -179,6 +181,10 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
         for name in wanted
         if actual[name] != wanted[name]
     ]
+    deviating = [name for name in spec.algorithms if ALGORITHMS[name].deviates]
+    if deviating and spec.overrides.get(FIDELITY) != DOMAINBED:
+        titles = ", ".join(ALGORITHMS[name].title for name in deviating)
+        found.append(f"by their papers where DomainBed's code deviates: {titles}")
     if spec.preset != DEFAULT_PRESET:
         found.append(f"preset {spec.preset}")
     found += [f"{name} = {value}" for name, value in spec.overrides.items() if name not in _OWN]

@@ -234,7 +234,7 @@ def _overrides(key: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise ValueError(f"Expected {key} as a mapping of names to values, got {value!r}.")
     for name, each in value.items():
-        if not isinstance(name, str) or not isinstance(each, bool | int | float | str):
+        if not isinstance(name, str) or not isinstance(each, bool | int | float | str | None):
             raise ValueError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
     if PRESET in value:
         raise ValueError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")

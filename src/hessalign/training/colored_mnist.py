@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Final, final, get_args
+from typing import Any, Final, final, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from hessalign.algorithms import (
     PenaltySchedule,
     Setting,
     find_algorithm,
-    make_algorithm,
+    make_config,
 )
 from hessalign.alignment import distances, inner_products
 from hessalign.curvature import linear_head
@@ -34,7 +34,8 @@ from hessalign.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.models import Network, make_coloured_images, make_coloured_mlp
 from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.memory import keep_freed_memory
-from hessalign.training.records import Record
+from hessalign.training.provenance import describe_software
+from hessalign.training.records import OwnForm, Record
 from hessalign.training.run_folder import RunFolder, RunFolderError
 from hessalign.training.sampling import FullBatch
 
@@ -81,14 +82,14 @@ class ColoredMnistConfig:
     hessian_distance: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "width", "evaluate_every"):
+        for name in ("train_images", "test_images", "steps", "width", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
         for name in ("jump", "penalty_weight", "l2", "seed"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
         check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
-        if not self.learning_rate > 0:
+        if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"Expected a positive learning_rate, got {self.learning_rate}.")
 
 
@@ -142,7 +143,7 @@ def train_colored_mnist(
     if folder is None:
         records = _train(config, algorithm, loop, generator, None, report)
         return Run(config, records, algorithm.network)
-    with RunFolder(folder, dataclasses.asdict(config), warn) as opened:
+    with RunFolder(folder, dataclasses.asdict(config), warn, form=_form(config)) as opened:
         if opened.done:
             algorithm.load_state_dict(opened.model())
             return Run(config, opened.records(), algorithm.network)
@@ -231,8 +232,23 @@ def make_algorithm_for(config: ColoredMnistConfig, generator: torch.Generator) -
 
     shape = (CHANNELS, PIXELS)
     setting = Setting(make_network, 1, 2, LOSS, config.steps, generator, input_shape=shape)
+    return find_algorithm(config.algorithm).make(_algorithm_config(config), setting)
+
+
+def _algorithm_config(config: ColoredMnistConfig) -> Any:  # noqa: ANN401 - each has its own
     options = {**find_algorithm(config.algorithm).released, **config.options}
-    return make_algorithm(config.algorithm, options, setting)
+    return make_config(config.algorithm, options)
+
+
+def _form(config: ColoredMnistConfig) -> OwnForm:
+    """Records that name every option of the algorithm, also those that were not chosen."""
+    return OwnForm(
+        {
+            "config": dataclasses.asdict(config),
+            "algorithm": dataclasses.asdict(_algorithm_config(config)),
+            "software": describe_software(),
+        }
+    )
 
 
 def _train(
@@ -270,8 +286,7 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
             if not bool(logits.sum().isfinite()):
                 return {f"{name}_loss": math.nan}
             head = linear_head(z, logits, batch.y, batch.domain, loss=LOSS)
-            # An error of more than one half is a wrong decision, whichever the label.
-            right = (head.error.abs() <= 0.5).double().squeeze(1).split(head.domains.sizes)
+            right = ((logits.squeeze(1) > 0) == (batch.y == 1)).double().split(batch.sizes)
             metrics[f"{name}_accuracy"] = fmean(float(part.mean()) for part in right)
             metrics[f"{name}_loss"] = float(head.risk.mean())
             if name == "train" and hessian_distance:

@@ -64,7 +64,7 @@ def read_file(path: Path) -> dict[str, object]:
         raise ConfigurationError([f"Expected YAML in {path}: {reason}."]) from error
     if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
         raise ConfigurationError([f"Expected `key: value` lines in {path}, got {entries!r:.60}."])
-    return entries
+    return {key: _plain(value) for key, value in entries.items()}
 
 
 def parse_words(words: Iterable[str]) -> dict[str, object]:
@@ -99,20 +99,24 @@ def parse_words(words: Iterable[str]) -> dict[str, object]:
         except yaml.YAMLError:
             problems.append(f"Expected a value after {key}=, got {text!r}.")
             continue
-        entries[key] = _number(None if value == "none" else value)
+        entries[key] = _plain(value)
     if problems:
         raise ConfigurationError(problems)
     return entries
 
 
-def _number(value: object) -> object:
-    """YAML 1.1 takes 1e-3, which has no point, for text."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+def _plain(value: object) -> object:
+    """A value as people mean it: YAML 1.1 takes 1e-3, which has no point, and none for text."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    if value == "none":
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def make_configuration(entries: Mapping[str, object]) -> ColoredMnistConfig:
@@ -134,9 +138,10 @@ def make_configuration(entries: Mapping[str, object]) -> ColoredMnistConfig:
     hints = get_type_hints(ColoredMnistConfig)
     name = entries.get("algorithm", ColoredMnistConfig.algorithm)
     problems: list[str] = []
-    if name not in ALGORITHMS:
+    known_name = isinstance(name, str) and name in ALGORITHMS
+    if not known_name:
         problems.append(str(UnknownNameError("algorithm", name, ALGORITHMS)))
-    default = ALGORITHMS[str(name)].config if name in ALGORITHMS else None
+    default = ALGORITHMS[str(name)].config if known_name else None
     own = {} if default is None else get_type_hints(type(default))
 
     fields: dict[str, object] = {}

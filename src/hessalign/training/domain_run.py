@@ -257,7 +257,7 @@ def network_spec(
         input_shape,
         classes,
         hidden=int(hyper.number("hidden")),
-        dropout=hyper.number("resnet_dropout"),
+        dropout=0.0 if backbone == "mnist_cnn" else hyper.number("resnet_dropout"),
         backbone=None if backbone is None else str(backbone),
         weights=None if weights is None else str(weights),
         freeze_batch_norm=bool(values.get("freeze_batch_norm", True)),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
 
@@ -97,7 +98,7 @@ def train(
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
     clock = time.perf_counter() - state.seconds
-    with Interruption() as interruption:
+    with Interruption() as interruption, naming_the_checkpoint(folder):
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
@@ -108,7 +109,7 @@ def train(
             if due and config.evaluate_before:
                 metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
-            check_finite(terms, number, folder)
+            check_finite(terms, number)
             state.step = number + 1
 
             if due:
@@ -117,14 +118,39 @@ def train(
                 records.append(Record(number, state.seconds, terms, metrics))
                 report(records[-1])
             if folder is not None:
-                state.seconds = time.perf_counter() - clock
-                folder.keep(state, records if due else [], config.checkpoint_every)
-                if interruption.requested:
+                if due:
+                    folder.append(records)
+                if interruption.requested or folder.is_due(state, config.checkpoint_every):
+                    check_parameters(algorithm, number)
+                    state.seconds = time.perf_counter() - clock
                     folder.save(state)
             interruption.raise_if_requested()
+        check_parameters(algorithm, config.steps - 1)
     if folder is not None:
         folder.finish(state, records)
     return records
+
+
+@contextmanager
+def naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
+    """Let a run that diverges say which checkpoint was made before it did.
+
+    Args:
+        folder: The folder of the run, if it has one.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        DivergedError: The same, with the name of the checkpoint.
+    """
+    try:
+        yield
+    except DivergedError as error:
+        newest = None if folder is None else folder.newest_checkpoint()
+        if newest is None:
+            raise
+        raise DivergedError(f"{error} The checkpoint before it is {newest}.") from error
 
 
 @torch.no_grad()
@@ -298,22 +324,36 @@ def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
     return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
 
 
-def check_finite(terms: Mapping[str, float], step: int, folder: RunFolder | None) -> None:
+def check_finite(terms: Mapping[str, float], step: int) -> None:
     """Stop a run whose loss is no longer a number, and say which term went bad.
 
     Args:
         terms: The terms of the loss.
         step: The current step.
-        folder: Where the checkpoint before it is.
 
     Raises:
         DivergedError: If a term is not finite.
     """
     bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
-    if not bad:
-        return
-    checkpoint = None if folder is None else folder.newest_checkpoint()
-    before = "" if checkpoint is None else f" The checkpoint before it is {checkpoint}."
-    raise DivergedError(
-        f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}{before}"
-    )
+    if bad:
+        raise DivergedError(f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
+
+
+def check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
+    """Stop a run before parameters that are no longer numbers are kept.
+
+    A finite loss may have a gradient that is not.
+
+    Args:
+        algorithm: The algorithm after the update.
+        step: The current step.
+
+    Raises:
+        DivergedError: If a parameter is not finite.
+    """
+    bad = [name for name, each in algorithm.named_parameters() if not bool(each.isfinite().all())]
+    if bad:
+        raise DivergedError(
+            f"The update of step {step} or one shortly before made parameters that are not finite: "
+            f"{', '.join(bad)}. {REMEDY}"
+        )

@@ -21,12 +21,16 @@ from hessalign.training.records import Record
 
 Report = Callable[[ColoredMnistConfig, Record], None]
 
+Messages = Queue[tuple[ColoredMnistConfig, Record] | str]
+"""What workers tell: records with what they belong to, and warnings."""
+
 
 def train_many(
     configs: Sequence[ColoredMnistConfig],
     jobs: int,
     report: Report,
     folder: Callable[[ColoredMnistConfig], Path | None] = lambda config: None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> list[Run]:
     """Train several configurations, `jobs` of them at a time.
 
@@ -35,6 +39,7 @@ def train_many(
         jobs: Processes.
         report: Called in this process with every record as it is made.
         folder: Where a run keeps its records and checkpoints, if anywhere.
+        warn: Called in this process with what the user should know but need not act on.
 
     Returns:
         The runs, in the order of the configurations.
@@ -47,7 +52,7 @@ def train_many(
     if jobs == 1:
         torch.set_num_threads(1)
         return [
-            train_colored_mnist(config, folder(config), partial(report, config))
+            train_colored_mnist(config, folder(config), partial(report, config), warn)
             for config in configs
         ]
     context = multiprocessing.get_context("spawn")
@@ -55,17 +60,17 @@ def train_many(
         context.Manager() as manager,
         ProcessPoolExecutor(jobs, context, _start_worker) as pool,
     ):
-        queue: Queue[tuple[ColoredMnistConfig, Record]] = manager.Queue()
+        queue: Messages = manager.Queue()
         futures = [pool.submit(_train, config, folder(config), queue) for config in configs]
         try:
             while not all(future.done() for future in futures):
-                _forward(queue, report, wait=0.2)
+                _forward(queue, report, warn, wait=0.2)
                 _raise_early(futures)
         except BaseException:
             # Ctrl-C reaches the workers too: they save their runs, and the rest is not begun.
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-        _forward(queue, report, wait=0.0)
+        _forward(queue, report, warn, wait=0.0)
         return [future.result() for future in futures]
 
 
@@ -78,7 +83,7 @@ def _start_worker() -> None:
 def _train(
     config: ColoredMnistConfig,
     folder: Path | None,
-    queue: Queue[tuple[ColoredMnistConfig, Record]],
+    queue: Messages,
 ) -> Run:
     parent = multiprocessing.parent_process()
 
@@ -87,13 +92,17 @@ def _train(
             raise SystemExit  # nobody is left to take the result
         queue.put((config, record))
 
-    return train_colored_mnist(config, folder, report)
+    return train_colored_mnist(config, folder, report, queue.put)
 
 
-def _forward(queue: Queue[tuple[ColoredMnistConfig, Record]], report: Report, wait: float) -> None:
+def _forward(queue: Messages, report: Report, warn: Callable[[str], None], wait: float) -> None:
     try:
         while True:
-            report(*queue.get(timeout=wait) if wait else queue.get_nowait())
+            message = queue.get(timeout=wait) if wait else queue.get_nowait()
+            if isinstance(message, str):
+                warn(message)
+            else:
+                report(*message)
     except Empty:
         return
 

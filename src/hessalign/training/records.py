@@ -188,29 +188,28 @@ class DomainBedForm:
         return Record(entry["step"], entry["seconds"], terms, metrics)
 
 
-def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
-    """The records of a run; a half-written last line, left by a killed process, is passed over.
+def read_lines(path: Path, form: RecordForm) -> list[tuple[str, Record]]:
+    """The lines of a run with their records; see `read_records`.
 
     Args:
         path: A file of JSON lines.
-        form: How they are written; our own form if None.
+        form: How they are written.
 
     Returns:
-        The records in the order of the file; none if there is no file.
+        Lines without their ends, and what they say.
 
     Raises:
         ValueError: If another line than the last is not a record.
     """
     if not path.exists():
         return []
-    parse = OwnForm({}).parse if form is None else form.parse
     lines = path.read_text(encoding="utf-8").split("\n")
-    records = []
+    found = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            records.append(parse(line))
+            found.append((line, form.parse(line)))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break
@@ -218,4 +217,18 @@ def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
                 f"Expected a record on line {number} of {path}, found {line[:60]!r}. Remove the "
                 "line, or the run's folder to start afresh."
             ) from error
-    return records
+    return found
+
+
+def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
+    """The records of a run; a half-written last line, left by a killed process, is passed over.
+
+    Args:
+        path: A file of JSON lines; another line than the last that is not a record raises a
+            ValueError.
+        form: How they are written; our own form if None.
+
+    Returns:
+        The records in the order of the file; none if there is no file.
+    """
+    return [record for _, record in read_lines(path, OwnForm({}) if form is None else form)]

@@ -31,8 +31,7 @@ from typing import Any, Final, TextIO, final
 import torch
 
 from hessalign._files import write_atomically
-from hessalign.training.provenance import describe_software
-from hessalign.training.records import OwnForm, Record, RecordForm, read_records
+from hessalign.training.records import Record, RecordForm, read_lines, read_records
 from hessalign.training.state import TrainingState
 
 KEPT: Final = 2
@@ -45,7 +44,9 @@ _DAMAGE: Final = (
     OSError,
     RuntimeError,
     ValueError,
-    KeyError,
+    LookupError,
+    TypeError,
+    AttributeError,
     EOFError,
     pickle.UnpicklingError,
     zipfile.BadZipFile,
@@ -74,7 +75,7 @@ class RunFolder:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
-        form: How records are written; our own form if None.
+        form: How records are written.
         keep_model: Whether to keep the trained parameters.
 
     Raises:
@@ -87,14 +88,13 @@ class RunFolder:
         path: Path,
         config: Mapping[str, object],
         warn: Callable[[str], None],
-        form: RecordForm | None = None,
+        form: RecordForm,
         keep_model: bool = True,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
         self.warn = warn
-        header = {"config": self.config, "software": describe_software()}
-        self.form: RecordForm = OwnForm(header) if form is None else form
+        self.form = form
         self.keep_model = keep_model
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
@@ -204,38 +204,47 @@ class RunFolder:
                 state.load_state_dict(fresh)
                 continue
             break
-        records = [record for record in self.records() if record.step < state.step]
-        lines = "".join(
-            self.form.line(records[: number + 1]) + "\n" for number in range(len(records))
-        )
-        write_atomically(self.path / self.form.records, lines.encode())
-        return records
+        path = self.path / self.form.records
+        kept = [
+            (line, record)
+            for line, record in read_lines(path, self.form)
+            if record.step < state.step
+        ]
+        write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
+        return [record for _, record in kept]
 
     def _load(self, path: Path) -> dict[str, Any]:
         """The state in a checkpoint, read without running any code it may contain."""
         content = torch.load(path, weights_only=True)
+        if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
+            raise ValueError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):
             raise ValueError("it belongs to another configuration")
         state: dict[str, Any] = content["state"]
         return state
 
-    def keep(self, state: TrainingState, records: list[Record], every: int | None) -> None:
-        """Put down what a step brought: its record, and a checkpoint when one is due.
+    def append(self, records: list[Record]) -> None:
+        """Put down the last record.
 
         Args:
-            state: The state after the step.
-            records: All records up to the step's, if it was evaluated; else none.
-            every: Steps between checkpoints; None: half a minute.
+            records: All records up to it.
         """
-        if records:
-            with (self.path / self.form.records).open("a", encoding="utf-8") as file:
-                file.write(self.form.line(records) + "\n")
+        with (self.path / self.form.records).open("a", encoding="utf-8") as file:
+            file.write(self.form.line(records) + "\n")
+
+    def is_due(self, state: TrainingState, every: int | None) -> bool:
+        """Whether it is time for a checkpoint.
+
+        Args:
+            state: The state after a step.
+            every: Steps between checkpoints; None: half a minute.
+
+        Returns:
+            Whether to save.
+        """
         if every is None:
-            due = time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
-        else:
-            due = state.step % every == 0
-        if due:
-            self.save(state)
+            return time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        return state.step % every == 0
 
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint and remove those that are no longer needed.

@@ -86,17 +86,20 @@ def make_optimizers(
         weight_decay: Likewise.
 
     Returns:
-        Adam optimisers by name; most algorithms have one, for all their parameters.
+        Adam optimisers by name; most algorithms have one, for all their parameters. A part without
+        parameters, such as a featurizer that passes features on, has none.
     """
     specs: Mapping[str, OptimizerSpec] = {MAIN: OptimizerSpec(algorithm.parameters())}
     if isinstance(algorithm, AbstractStepOwner):
         specs = algorithm.optimizers()
+    parameters = {name: list(spec.parameters) for name, spec in specs.items()}
     return {
         name: Adam(
-            list(spec.parameters),
+            parameters[name],
             lr=learning_rate if spec.learning_rate is None else spec.learning_rate,
             weight_decay=weight_decay if spec.weight_decay is None else spec.weight_decay,
             betas=spec.betas,
         )
         for name, spec in specs.items()
+        if parameters[name]
     }
