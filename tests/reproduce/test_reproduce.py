@@ -54,6 +54,7 @@ def test_list_names_every_experiment(capsys):
         (["table9", "imbalance=paper"], "Expected no entry 'imbalance'"),
         (["figure4", "hessian_distance=false"], "Expected no entry 'hessian_distance'"),
         (["table2", "seed=3"], "from --seed on"),
+        (["table5", "--finished"], "Expected table5 without --finished"),
     ],
 )
 def test_mistakes_are_named(words, text, capsys, tmp_path):

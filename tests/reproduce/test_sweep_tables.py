@@ -163,8 +163,9 @@ def test_average_over_data_sets():
         for t in range(3)
     ]  # fmt: skip
     runs += [run((t,), [((0.9, 0.9),) * 3], algorithm="Fishr") for t in range(3)]
-    spec = SweepSpec(("VLCS", "PACS"), ("erm", "hgp", "fishr"))
-    part = Part(find_scale("full").heads[0], "", spec, Path("x"))
+    head = find_scale("full").heads[0]
+    spec = SweepSpec(("VLCS", "PACS"), ("erm", "hgp", "fishr"), overrides=head.overrides)
+    part = Part(head, "", spec, Path("x"))
     sections = dataset_rows(Results(part, [], runs), "training-domain", TABLE_7)
     assert list(sections) == ["VLCS", "PACS", "All data sets"]
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
@@ -195,10 +196,12 @@ def test_the_full_scale_is_the_published_protocol():
     assert departures(part.spec) == []
     jobs = sweep_jobs(part.spec, without_data=True)
     assert len(jobs) == len(TABLE_4) * (3 * 600 + 1260)
-    assert {job.hparams for job in jobs} == {'{"fidelity": "domainbed"}'}
+    assert {job.hparams for job in jobs} == {
+        '{"augment_validation": true, "fidelity": "domainbed"}'
+    }
     (part,) = SWEEP_EXPERIMENTS["table7"].parts(SweepOptions(backbone="resnet18"))
     assert departures(part.spec) == ["resnet18 instead of resnet50"]
-    assert json.loads(part.spec.hparams) == {"backbone": "resnet18", "fidelity": "domainbed"}
+    assert json.loads(part.spec.hparams)["backbone"] == "resnet18"
     assert len(part.spec.algorithms) == 20
 
 
@@ -326,13 +329,17 @@ def test_gains_are_paired():
 
 
 def test_departures_and_banks(tmp_path):
-    spec = SweepSpec(("PACS",), ("erm",), preset="hgp-2023")
+    as_published = {"augment_validation": True}
+    spec = SweepSpec(("PACS",), ("erm",), preset="hgp-2023", overrides=as_published)
     assert departures(spec) == ["preset hgp-2023"]
-    spec = SweepSpec(("PACS",), ("erm",), overrides={"lr": 0.1, "alpha": 1.0})
+    spec = SweepSpec(("PACS",), ("erm",), overrides={"lr": 0.1, "alpha": 1.0, **as_published})
     assert departures(spec) == ["lr = 0.1"]
-    assert departures(SweepSpec(("PACS",), ("erm",), draws=1), draws=1) == []
-    by_papers = "by their papers where DomainBed's code deviates: IRM, CORAL"
-    assert departures(SweepSpec(("PACS",), ("erm", "irm", "coral", "fishr"))) == [by_papers]
+    spec = SweepSpec(("PACS",), ("erm",), draws=1, overrides=as_published)
+    assert departures(spec, draws=1) == []
+    assert departures(SweepSpec(("PACS",), ("erm", "irm", "coral", "fishr"))) == [
+        "by their papers where DomainBed's code deviates: IRM, CORAL",
+        "validated on images as they are, not augmented ones",
+    ]
     for name in ("PACS@a.npz", "VLCS@a.safetensors", "PACS@b.npz", "mine@a.npz", "PACS@c.txt"):
         (tmp_path / name).touch()
     assert find_banks(str(tmp_path), "a") == ("VLCS@a", "PACS@a")

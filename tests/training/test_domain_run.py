@@ -15,7 +15,12 @@ from hessalign.algorithms.hyper_parameters import run_hyper_parameters
 from hessalign.cli import main
 from hessalign.selection import read_runs
 from hessalign.sweep import list_jobs
-from hessalign.training.domain_run import head_samples, load_domain_run, train_job
+from hessalign.training.domain_run import (
+    head_samples,
+    load_domain_run,
+    network_spec,
+    train_job,
+)
 from hessalign.training.job import Job, job_from
 from hessalign.training.job_plan import evaluation_interval, plan_job
 from hessalign.training.run_folder import RunFolderError
@@ -289,3 +294,17 @@ def test_a_folder_of_another_job_is_refused(data_dir, tmp_path):
     train_job(job_of(data_dir), tmp_path)
     with pytest.raises(RunFolderError, match="steps is 21 there and 31 here"):
         train_job(job_of(data_dir, steps=31), tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_every_algorithm_trains_a_linear_head_on_features(data_dir, tmp_path, algorithm):
+    name = ALGORITHMS[algorithm].recorded
+    run = train_job(job_of(data_dir, name, steps=3, batch_size=4), tmp_path)
+    assert [record.step for record in run.records] == [0, 1, 2]
+
+
+def test_the_network_of_small_images_has_no_dropout():
+    drawn = run_hyper_parameters(ALGORITHMS["erm"], "small", 1, 0, model_keys=("backbone",))
+    assert drawn.values["resnet_dropout"] > 0
+    assert network_spec(drawn, (2, 28, 28), 2).dropout == 0
+    assert network_spec(drawn, (512,), 2).dropout == drawn.values["resnet_dropout"]

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from hessalign.cli import main
-from hessalign.training.domain_run import default_backbone, open_inputs, train_job
+from hessalign.training.domain_run import default_backbone, make_evaluation, open_inputs, train_job
 from hessalign.training.job import Job
 from hessalign.training.job_plan import plan_job
 
@@ -75,16 +75,34 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(data_dir, tmp_path):
     assert accuracies(tmp_path / "parts") == accuracies(tmp_path / "whole")
 
 
-def test_validation_is_augmented_only_if_asked_for(data_dir):
+def test_chunks_are_augmented_if_asked_for(data_dir):
     rows = np.arange(6)
-    for strict in (False, True):
-        plan = plan_job(job_of(data_dir, 2, augment_validation=strict))
-        inputs = open_inputs(plan)
-        plain = torch.cat(list(inputs.chunks(0, rows)))
-        changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
-        assert not torch.equal(plain, changed)
-        assert torch.equal(plain, torch.cat(list(inputs.chunks(0, rows))))
-        inputs.close()
+    inputs = open_inputs(plan_job(job_of(data_dir, 2)))
+    plain = torch.cat(list(inputs.chunks(0, rows)))
+    changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
+    assert not torch.equal(plain, changed)
+    assert torch.equal(plain, torch.cat(list(inputs.chunks(0, rows))))
+    inputs.close()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_validation_is_augmented_only_by_domainbeds_protocol(data_dir, strict):
+    class Seen:
+        def __init__(self):
+            self.augmented = {}
+
+        def chunks(self, domain, rows, *, augmented=False):
+            self.augmented.setdefault(domain, set()).add(augmented)
+            return []
+
+    plan = plan_job(job_of(data_dir, 2, augment_validation=strict))
+    seen = Seen()
+    make_evaluation(seen, plan, "all")
+    assert seen.augmented == {
+        domain: {strict and domain in plan.sources} for domain in range(len(plan.inner))
+    }
+    assert plan.sources
+    assert len(plan.sources) < len(plan.inner)
 
 
 def test_reading_without_a_cache_says_how_to_make_one(data_dir, tmp_path):

@@ -145,7 +145,9 @@ class Mtl(AbstractObjective):
         average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
         self.average = average.detach().to(self.average.dtype)
         self.seen = self.seen + 1
-        return average.repeat_interleave(torch.tensor(sizes, device=z.device), dim=0)
+        return average.repeat_interleave(
+            torch.tensor(sizes, device=z.device), dim=0, output_size=len(z)
+        )
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk.

@@ -65,6 +65,19 @@ class Batch:
         """
         return self if isinstance(self.x, Tensor) else Batch(self.inputs, self.y, self.domain)
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch elsewhere.
+
+        Args:
+            device: Where the network is.
+
+        Returns:
+            A batch there; this one if it is there already.
+        """
+        if self.y.device == device:
+            return self
+        return Batch(self.inputs.to(device), self.y.to(device), self.domain.to(device))
+
     def split(self) -> list[Batch]:
         """The domains one by one.
 

@@ -65,6 +65,9 @@ def run(options: argparse.Namespace) -> None:
 
     Args:
         options: The parsed command line.
+
+    Raises:
+        ValueError: If finished runs are asked for where there are none to report on.
     """
     if options.name == LIST:
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
@@ -77,6 +80,12 @@ def run(options: argparse.Namespace) -> None:
         reproduce_sweeps.run(options)
         return
     refuse_flags(options)
+    if options.finished:
+        names = [name for name in names if EXPERIMENTS[name].rows]
+        if not names:
+            raise ValueError(
+                f"Expected {options.name} without --finished: it measures times, no run keeps them."
+            )
     options.restarts = DEFAULT_RESTARTS if options.restarts is None else options.restarts
     options.jobs = (os.cpu_count() or 1) if options.jobs is None else options.jobs
     options.cache = options.cache or DEFAULT_CACHE

@@ -12,7 +12,6 @@ from hessalign.data.archives import extract_archive as extract_archive
 from hessalign.data.arrays import read_arrays as read_arrays
 from hessalign.data.augmentation import Augmentation as Augmentation
 from hessalign.data.augmentation import augment as augment
-from hessalign.data.augmentation import is_augmented as is_augmented
 from hessalign.data.augmentation import normalise as normalise
 from hessalign.data.catalog import DATASETS as DATASETS
 from hessalign.data.catalog import PRESETS as PRESETS

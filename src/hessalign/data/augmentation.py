@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -38,8 +38,6 @@ from hessalign.data.colour import (
 
 ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
-
-Part = Literal["inner", "outer"]
 
 
 @final
@@ -88,27 +86,6 @@ class Augmentation:
             value = getattr(self, name)
             if not 0 <= value <= most:
                 raise ValueError(f"Expected {name} from 0 to {most:g}, got {value}.")
-
-
-def is_augmented(part: Part, *, test_domain: bool, strict: bool) -> bool:
-    """Whether a part of a domain is seen with random changes.
-
-    Args:
-        part: "inner" for what is trained on, "outer" for what is held out.
-        test_domain: Whether the domain is a test domain.
-        strict: Follow DomainBed, which also changes what is held out of training domains, and so
-            validates on other images each time.
-
-    Returns:
-        Whether to call `augment` rather than `normalise`.
-
-    Example:
-        >>> is_augmented("outer", test_domain=False, strict=False)
-        False
-        >>> is_augmented("outer", test_domain=False, strict=True)
-        True
-    """
-    return not test_domain and (part == "inner" or strict)
 
 
 def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:

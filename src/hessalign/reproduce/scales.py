@@ -21,12 +21,16 @@ from hessalign.data.catalog import DEFAULT_STEPS
 from hessalign.report.published_domainbed import DATASETS
 from hessalign.sweep import SweepSpec
 from hessalign.sweep.specification import DEFAULT_PRESET
+from hessalign.training.job_plan import AUGMENTED
 
 DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
 
-_OWN: Final = ("backbone", "hidden", "alpha", "beta", FIDELITY)
-"""Overrides by which experiments say what they compare; two of them are told apart."""
+_PUBLISHED: Final[Mapping[str, object]] = {FIDELITY: DOMAINBED, AUGMENTED: True}
+"""Overrides by which a run follows DomainBed's code where the default is another."""
+
+_OWN: Final = ("backbone", "hidden", "alpha", "beta", *_PUBLISHED)
+"""Overrides by which experiments say what they compare; some are told apart."""
 
 
 @final
@@ -80,7 +84,7 @@ _FULL: Final = Scale(
     trials=3,
     steps=None,
     data_dir="data",
-    heads=(Head("", "fine-tuned network", {FIDELITY: DOMAINBED}),),
+    heads=(Head("", "fine-tuned network", _PUBLISHED),),
 )
 _SMALL: Final = Scale(
     "small",
@@ -185,6 +189,8 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
     if deviating and spec.overrides.get(FIDELITY) != DOMAINBED:
         titles = ", ".join(ALGORITHMS[name].title for name in deviating)
         found.append(f"by their papers where DomainBed's code deviates: {titles}")
+    if not backbones and not spec.overrides.get(AUGMENTED):
+        found.append("validated on images as they are, not augmented ones")
     if spec.preset != DEFAULT_PRESET:
         found.append(f"preset {spec.preset}")
     found += [f"{name} = {value}" for name, value in spec.overrides.items() if name not in _OWN]

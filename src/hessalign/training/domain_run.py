@@ -27,10 +27,12 @@ from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
 from hessalign.data.image_cache import SIZE
 from hessalign.models import Network, NetworkSpec, make_network
+from hessalign.training.device import find_device
 from hessalign.training.image_inputs import ImageInputs
 from hessalign.training.inputs import Inputs, TensorInputs, accuracy
 from hessalign.training.job import Job, job_from
 from hessalign.training.job_plan import (
+    AUGMENTED,
     Evaluated,
     JobPlan,
     evaluated_parts,
@@ -97,6 +99,7 @@ def train_job(
             return DomainRun(plan, opened.records(), _trained(plan, opened))
         with closing(open_inputs(plan, warn)) as inputs:
             algorithm, generator = start_algorithm(plan, inputs.shape)
+            algorithm.to(find_device())
             records = train(
                 algorithm,
                 inputs.sampler(
@@ -110,7 +113,7 @@ def train_job(
                 opened,
                 report,
             )
-    return DomainRun(plan, records, algorithm)
+    return DomainRun(plan, records, algorithm.cpu())
 
 
 def load_domain_run(folder: Path) -> DomainRun:
@@ -320,7 +323,8 @@ def make_evaluation(inputs: Inputs, plan: JobPlan, evaluated: Evaluated) -> Eval
     Returns:
         The evaluation.
     """
-    strict = bool(plan.hyper.values.get("augment_validation", False))
+    # DomainBed changes all images of training domains at random, also those it validates on.
+    strict = bool(plan.hyper.values.get(AUGMENTED, False))
     measured = {}
     for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
         if len(rows):

@@ -24,6 +24,7 @@ from hessalign.data import DomainDataset, ImageReader, normalise, open_images
 from hessalign.data.parallel import completed
 from hessalign.models import make_backbone, state_digest
 from hessalign.models.backbones import feature_width
+from hessalign.training.device import device_of, find_device
 from hessalign.training.feature_bank import SUFFIXES, FeatureBankError, check_bank, write_bank
 from hessalign.training.image_sampling import image_chunks
 from hessalign.training.provenance import describe_software
@@ -76,7 +77,9 @@ class _Extraction:
     def __call__(self, part: _Part) -> int:
         """Make a part; the number of its samples."""
         with torch.inference_mode():
-            pieces = [self.backbone(_laid_out(x)).numpy() for x in self._inputs(part)]
+            device = device_of(self.backbone)
+            made = (self.backbone(_laid_out(x.to(device))) for x in self._inputs(part))
+            pieces = [features.cpu().numpy() for features in made]
         features = np.concatenate(pieces).astype(np.float32)
         if not np.isfinite(features).all():
             name = _data(self.source).domains[part.domain].name
@@ -116,7 +119,7 @@ def extract_features(
         spec: What to make it with.
         output: The bank: a `.safetensors` or `.npz` file.
         cache: Where the images' cache may be (see `open_images`); None reads the files.
-        jobs: How many processes work at it.
+        jobs: How many processes work at it; one, if there is a graphics processor.
         report: Called with the number of images done so far and in all.
         warn: Called with what the user should know but need not act on.
 
@@ -142,7 +145,9 @@ def extract_features(
     total = len(data)
     done = total - sum(part.count for part in missing)
     report(done, total)
-    for count in completed(_Extraction(source, backbone), missing, jobs):
+    device = find_device()
+    workers = jobs if device.type == "cpu" else 1  # a graphics processor is not shared
+    for count in completed(_Extraction(source, backbone.to(device)), missing, workers):
         done += count
         report(done, total)
     write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)

@@ -157,7 +157,7 @@ def image_chunks(
         domain: The number of the domain.
         rows: Which of its samples, in this order.
         size: How many at a time; the last chunk may have fewer.
-        augmentation: Random changes, where `is_augmented` says so; None for none.
+        augmentation: Random changes; None for none.
         seed: Determines them, together with the domain and the place of the chunk.
 
     Yields:

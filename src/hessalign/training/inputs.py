@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hessalign.data import DomainDataset
 from hessalign.models import Network
+from hessalign.training.device import device_of
 from hessalign.training.sampling import Minibatches, Sampler
 
 EVALUATION_BATCH: Final = 64
@@ -116,7 +117,8 @@ def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> floa
     Returns:
         A share; NaN if there are no samples.
     """
-    predicted = [network(x).argmax(1) for x in chunks]
+    device = device_of(network)
+    predicted = [network(x.to(device)).argmax(1).cpu() for x in chunks]
     if not predicted:
         return float("nan")
     return float((torch.cat(predicted) == labels).double().mean())

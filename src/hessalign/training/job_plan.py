@@ -19,13 +19,16 @@ from hessalign.training.job import Job
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
 
+AUGMENTED: Final = "augment_validation"
+"""The hyper-parameter by which held-out images of training domains are changed at random too."""
+
 MODEL_KEYS: Final = (
     "backbone",
     "weights",
     "hidden",
     "freeze_batch_norm",
     "image_size",
-    "augment_validation",
+    AUGMENTED,
 )
 """Hyper-parameters that describe the network and its images, beside DomainBed's."""
 

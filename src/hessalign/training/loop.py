@@ -29,6 +29,7 @@ from hessalign.algorithms import (
 )
 from hessalign.algorithms.step import REMEDY
 from hessalign.models import Network
+from hessalign.training.device import device_of
 from hessalign.training.interruption import Interruption
 from hessalign.training.records import Record
 from hessalign.training.run_folder import RunFolder
@@ -84,7 +85,7 @@ def train(
     A loss that is not finite raises `DivergedError`; Ctrl-C saves the state before it stops.
 
     Args:
-        algorithm: What to train; a module, changed in place.
+        algorithm: What to train; a module, changed in place. Batches go where its parameters are.
         sampler: The source of batches.
         evaluate: Measures the network.
         config: How to train.
@@ -95,6 +96,7 @@ def train(
     Returns:
         One record per evaluation.
     """
+    device = device_of(algorithm)
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
     clock = time.perf_counter() - state.seconds
@@ -102,7 +104,7 @@ def train(
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
-            step = Step(algorithm.network, sampler.draw(), number, config.loss)
+            step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
             metrics = None

@@ -179,7 +179,7 @@ class RunFolder:
         """
         path = self.path / "model.pt"
         try:
-            state: dict[str, Any] = torch.load(path, weights_only=True)
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except _DAMAGE as error:
             raise RunFolderError(
                 f"Expected the trained model in {path}: {error}. Remove {self.path} to train again."
@@ -215,7 +215,7 @@ class RunFolder:
 
     def _load(self, path: Path) -> dict[str, Any]:
         """The state in a checkpoint, read without running any code it may contain."""
-        content = torch.load(path, weights_only=True)
+        content = torch.load(path, weights_only=True, map_location="cpu")
         if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
             raise ValueError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):

@@ -52,6 +52,7 @@ class TrainingState:
             "sampler": self.sampler.state_dict(),
             "generator": self.generator.get_state(),
             "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
             "numpy": [numpy_state[0], torch.from_numpy(numpy_state[1].copy()), *numpy_state[2:]],
             "python": [version, list(words), gauss],
         }
@@ -68,6 +69,8 @@ class TrainingState:
         self.sampler.load_state_dict(state["sampler"])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
+        if state.get("cuda") is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
         name, keys, *rest = state["numpy"]
         np.random.set_state((name, keys.numpy(), *rest))
         version, words, gauss = state["python"]
