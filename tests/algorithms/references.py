@@ -352,7 +352,8 @@ class Alignment(Objective):
     """α times the dispersion of something of the Hessian plus β times that of the gradients.
 
     The paper takes means over domains and the mean as target; the released scripts take sums, and
-    as target the quantity of the mean loss.
+    as target the quantity of the mean loss; the released DomainBed code means, and that target as
+    a constant.
     """
 
     def compared(self, risks):
@@ -360,8 +361,11 @@ class Alignment(Objective):
         raise NotImplementedError
 
     @property
-    def released(self):
-        return self.config.fidelity == "released"
+    def pooled(self):
+        return self.config.fidelity != "paper"
+
+    def as_target(self, vector):
+        return vector.detach() if self.config.fidelity == "domainbed" else vector
 
     def hessian_term(self, risks):
         vectors, target = self.compared(risks)
@@ -370,7 +374,7 @@ class Alignment(Objective):
 
     def terms(self, domains):
         risks, config = self.risks(domains), self.config
-        scale = len(domains) if self.released else 1
+        scale = len(domains) if config.fidelity == "released" else 1
         parts = {"gradient": scale * mean_squared_deviation([self.in_head(r) for r in risks])}
         penalty = config.beta * parts["gradient"]
         if config.hessian is not None:
@@ -408,9 +412,8 @@ class Hgp(Alignment):
         return self.hessian_in_head(risk) @ self.in_head(risk)
 
     def compared(self, risks):
-        return [self.product(r) for r in risks], self.product(
-            mean(risks)
-        ) if self.released else None
+        vectors = [self.product(risk) for risk in risks]
+        return vectors, self.as_target(self.product(mean(risks))) if self.pooled else None
 
 
 @reference_of("hutchinson")
@@ -427,9 +430,10 @@ class Hutchinson(Alignment):
         shared = self.config.shared_probes
         assert signs.shape[:2] == (self.config.probes, 1 if shared else len(risks))
         vectors = [self.estimate(h, signs[:, 0 if shared else e]) for e, h in enumerate(hessians)]
-        if shared or not self.released:
+        if shared or not self.pooled:
             return vectors, None
-        return vectors, self.estimate(mean(hessians), self.draws.take("signs")[:, 0])
+        signs = self.draws.take("signs")[:, 0]
+        return vectors, self.as_target(self.estimate(mean(hessians), signs))
 
 
 @reference_of("expected")
@@ -448,8 +452,9 @@ class Expected(Alignment):
         exact = mean_squared_deviation([h.diagonal() for h in hessians])
         if self.config.shared_probes:  # the same r everywhere: only differences of Hessians err
             return exact + mean(self.noise(h - centre) for h in hessians)
-        if self.released:  # the target errs on its own
-            return exact + mean(self.noise(h) for h in hessians) + self.noise(centre)
+        if self.pooled:  # the target errs on its own
+            noise = self.as_target(self.noise(centre))
+            return exact + mean(self.noise(h) for h in hessians) + noise
         # A domain's own error is 1/E of the mean's: (1 − 1/E)² of it, and 1/E² of each other one's.
         return exact + mean(
             (1 - 1 / count) ** 2 * self.noise(own)

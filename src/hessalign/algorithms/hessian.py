@@ -22,9 +22,21 @@ from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
-from hessalign.alignment.penalties import HESSIAN_KINDS, MEAN, POOLED, HessianKind, Target
+from hessalign.alignment.penalties import (
+    HESSIAN_KINDS,
+    MEAN,
+    POOLED,
+    POOLED_DETACHED,
+    HessianKind,
+    Target,
+)
 
-Fidelity = Literal["paper", "released"]
+Fidelity = Literal["paper", "released", "domainbed"]
+TARGETS: Final[Mapping[Fidelity, Target]] = {
+    "paper": MEAN,
+    "released": POOLED,
+    "domainbed": POOLED_DETACHED,
+}
 
 
 @final
@@ -40,6 +52,8 @@ class AlignmentConfig:
         shared_probes: The same probes for all domains.
         fidelity: "paper" for eq. 17 and 20 as printed. "released" for the authors' Colored MNIST
             scripts: sums over domains instead of means, and targets taken from the mean loss.
+            "domainbed" for the authors' code on DomainBed: means, and targets from the mean loss
+            that are constants in backpropagation.
     """
 
     alpha: float = 1.0
@@ -134,7 +148,7 @@ class Alignment(AbstractObjective):
         self.config = config
         self.network = setting.make_network()
         self.generator = setting.generator
-        self.target: Target = MEAN if config.fidelity == "paper" else POOLED
+        self.target = TARGETS[config.fidelity]
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.

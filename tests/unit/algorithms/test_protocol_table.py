@@ -112,6 +112,7 @@ def test_domainbeds_implementation_may_be_asked_of_all():
         assert drawn.options.get("fidelity") == ("domainbed" if info.deviates else None)
     assert {name for name, info in ALGORITHMS.items() if info.deviates} == {
         "irm", "mixup", "mldg", "coral", "mtl", "sagnet", "andmask", "fish", "iga",
+        "gradient", "hgp", "hutchinson", "expected", "diagonal", "full",
     }  # fmt: skip
 
 
