@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import torch
-from torch import Tensor
 
 from hessalign.diagnosis.comparison import AttributeReport, DistanceReport
 from hessalign.diagnosis.crossing import CrossingReport
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import HeadReport
 from hessalign.diagnosis.holdout import HoldoutReport
+from hessalign.diagnosis.resampling import DistanceMatrix
 from hessalign.diagnosis.shift import ShiftReport
 
 STANDS_OUT: Final = 1.5
@@ -82,16 +82,16 @@ def read(
     Returns:
         The reading.
     """
-    odd, ratio = odd_one_out(distances.hessian.beyond)
+    odd, ratio = odd_one_out(distances.hessian)
     summary = [_pairs_beyond_noise(distances)]
     if odd is not None:
         summary.append(
-            f"“{draw.domain_names[odd]}” is the odd one out: its Hessian is on average "
-            f"{_times(ratio)} as far from the others as they are from one another."
+            f"“{draw.domain_names[odd]}” is the odd one out: its Hessian differs from every "
+            f"other domain's, {_how_far(ratio)}."
         )
     elif len(draw.domain_names) > 2:
-        summary.append("No domain stands out: none is much further from the others than they are.")
-    summary += [_attributes(attributes), _labels(shift)]
+        summary.append("No domain stands out from all others.")
+    summary += [_attributes(attributes), _labels(distances, shift)]
     if not head.at_optimum:
         summary.append(_not_optimal(head))
     if holdout is not None:
@@ -102,33 +102,40 @@ def read(
     return Reading(odd, tuple(text for text in summary if text), can, cannot)
 
 
-def odd_one_out(distance: Tensor) -> tuple[int | None, float]:
+def odd_one_out(distances: DistanceMatrix) -> tuple[int | None, float]:
     """The domain that is much further from the others than they are from one another.
 
+    Noise makes one of several domains the farthest, whatever they are. The odd one out therefore
+    has to differ from each of the others by more than sampling explains.
+
     Args:
-        distance: Distances between domains beyond noise.
+        distances: Distances between domains.
 
     Returns:
-        Its position, or None, and the ratio of the two mean distances.
-
-    Example:
-        >>> apart = torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 5.0], [5.0, 5.0, 0.0]])
-        >>> odd_one_out(apart)
-        (2, 5.0)
+        Its position, or None, and the ratio of the two mean distances beyond noise.
     """
-    count = len(distance)
+    beyond = distances.beyond
+    count = len(beyond)
     if count < 3:
         return None, 0.0
-    farthest = int(distance.sum(1).argmax())
+    farthest = int(beyond.sum(1).argmax())
     others = torch.arange(count) != farthest
-    own = float(distance[farthest, others].mean())
-    rest = float(distance[others][:, others].sum()) / ((count - 1) * (count - 2))
+    own = float(beyond[farthest, others].mean())
+    rest = float(beyond[others][:, others].sum()) / ((count - 1) * (count - 2))
     ratio = own / rest if rest > 0 else float("inf") if own > 0 else 0.0
-    return (farthest if ratio >= STANDS_OUT else None), ratio
+    differs = bool((distances.low[farthest, others] > 0).all())
+    return (farthest if differs and ratio >= STANDS_OUT else None), ratio
 
 
-def _times(ratio: float) -> str:
-    return "incomparably" if ratio == float("inf") else f"{ratio:.1f} times"
+def _how_far(ratio: float) -> str:
+    if ratio == float("inf"):
+        return "while theirs are as alike as sampling can tell"
+    return f"and is on average {ratio:.1f} times as far from them as they are from one another"
+
+
+def _differ(distances: DistanceMatrix) -> bool:
+    """Whether some pair differs by more than sampling explains."""
+    return bool((distances.low > 0).any())
 
 
 def _pairs_beyond_noise(distances: DistanceReport) -> str:
@@ -149,10 +156,11 @@ def _pairs_beyond_noise(distances: DistanceReport) -> str:
 
 
 def _attributes(attributes: AttributeReport) -> str:
-    relative = {name: value for name, value in attributes.relative.items() if name != "loss"}
-    largest = max(relative, key=lambda name: relative[name])
-    if relative[largest] == 0:
+    names = [name for name, found in attributes.distances.items() if _differ(found)]
+    relative = {name: attributes.relative[name] for name in names if name != "loss"}
+    if not relative:
         return ""
+    largest = max(relative, key=lambda name: relative[name])
     about = (
         "the inputs themselves differ"
         if largest in {"feature", "covariance"}
@@ -166,13 +174,15 @@ def _attributes(attributes: AttributeReport) -> str:
     )
 
 
-def _labels(shift: ShiftReport) -> str:
-    if not shift.pairs:
+def _labels(distances: DistanceReport, shift: ShiftReport) -> str:
+    if not (_differ(distances.hessian) or _differ(distances.gradient)):
         return ""
     widest = max(pair.label_distance for pair in shift.pairs)
-    label = _mean_share(shift)
     if widest <= CLOSE_IN_LABELS:
         return "Class shares are alike everywhere: this is feature shift, not label shift."
+    label = _label_share(distances, shift)
+    if label is None:
+        return ""
     if label >= MOSTLY:
         return (
             f"Class shares differ by up to {100 * widest:.0f} %, and that explains "
@@ -184,8 +194,11 @@ def _labels(shift: ShiftReport) -> str:
     )
 
 
-def _mean_share(shift: ShiftReport) -> float:
-    return sum(pair.gradient.label for pair in shift.pairs) / len(shift.pairs)
+def _label_share(distances: DistanceReport, shift: ShiftReport) -> float | None:
+    """Mean share of label shift over the pairs whose gradients differ; None if none do."""
+    low = distances.gradient.low
+    shares = [entry.gradient.label for entry in shift.pairs if float(low[entry.pair]) > 0]
+    return sum(shares) / len(shares) if shares else None
 
 
 def _not_optimal(head: HeadReport) -> str:
@@ -256,7 +269,7 @@ def _remedies(
             "An aligned head on these features does no better than a plain one, within the "
             "accuracy of this test. If features can be trained, aligning them may still do more."
         )
-    if bool((distances.hessian.low > 0).any()) or bool((distances.gradient.low > 0).any()):
+    if _differ(distances.hessian) or _differ(distances.gradient):
         can.append(
             "There are differences beyond noise in what the penalty acts on: curvature and errors "
             "of the head."
@@ -266,7 +279,7 @@ def _remedies(
             "There is nothing beyond noise to align. More samples of each domain would show "
             "smaller differences."
         )
-    if shift.pairs and _mean_share(shift) >= MOSTLY:
+    if (_label_share(distances, shift) or 0.0) >= MOSTLY:
         cannot.append(
             "Label shift: aligning does not change how frequent classes are. Weight or resample "
             "classes, or correct the bias for the class shares of the new domain."
