@@ -11,6 +11,7 @@ import torch
 
 from hessalign.alignment.penalties import HessianKind
 from hessalign.transfer.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
+from hessalign.transfer.standardising import feature_scales
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -209,10 +210,8 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
 
 
 def _standard(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of each feature; a constant feature keeps its scale."""
-    mean, scale = z.mean(0), z.std(0)
-    rounding = 10 * np.finfo(np.float64).eps * np.abs(mean)
-    return mean, np.where(scale <= rounding, 1.0, scale)
+    mean, scale, _ = feature_scales(torch.from_numpy(z))
+    return mean.numpy(), scale.numpy()
 
 
 def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401

@@ -115,6 +115,19 @@ def test_units_of_the_features_do_not_matter_when_standardised(classes):
     np.testing.assert_allclose(model.coef_[:, -1], 0, atol=1e-9)
 
 
+def test_a_constant_column_has_no_weight_and_a_time_stamp_has():
+    """0.1 is not a binary fraction: the mean of a thousand of them is off by rounding."""
+    rng = np.random.default_rng(0)
+    day = rng.normal(size=1000)
+    y = (day + rng.logistic(size=1000) > 0).astype(int)
+    X = np.c_[np.full(1000, 0.1), 1.7e9 + 1000 * day]
+    model = ha.AlignedClassifier().fit(X, y)
+    plain = ha.AlignedClassifier().fit(day[:, None], y)
+    assert model.coef_[0, 0] == 0
+    np.testing.assert_allclose(model.coef_[0, 1], plain.coef_[0, 0] / 1000, rtol=1e-3)
+    np.testing.assert_allclose(model.predict_proba(X), plain.predict_proba(day[:, None]), atol=1e-4)
+
+
 def test_probabilities_and_logits_agree():
     for classes in (2, 3):
         X, y, domain = samples(classes=classes)

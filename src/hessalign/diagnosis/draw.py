@@ -16,6 +16,7 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features
 from hessalign.transfer.inputs import check_several
+from hessalign.transfer.standardising import feature_scales
 
 TOTAL: Final = 6000
 """Samples of all domains together, unless the caller says how many of each."""
@@ -25,9 +26,6 @@ GROUPS: Final = 32
 
 LEAST: Final = 4
 """Samples a domain must have: two halves of two."""
-
-CONSTANT: Final = 1e-6
-"""A feature whose spread is below this share of its size is constant."""
 
 
 @final
@@ -170,11 +168,8 @@ def draw_samples(
 
 def _standardised(z: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
     """Features of mean 0 and variance 1, constant ones 0; and which are constant."""
-    mean, spread = z.mean(0), z.std(0, correction=0)
-    still = spread <= CONSTANT * z.abs().amax(0)
-    if scale:
-        z = torch.where(still, 0, (z - mean) / torch.where(still, 1, spread))
-    return z, still
+    mean, spread, still = feature_scales(z)
+    return (torch.where(still, 0, (z - mean) / spread) if scale else z), still
 
 
 def _copies(z: Tensor) -> int:

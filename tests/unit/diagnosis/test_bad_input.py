@@ -111,6 +111,19 @@ def test_constant_and_copied_features_are_counted_and_do_no_harm():
     assert copied.distances.hessian.measured.isfinite().all()
 
 
+def test_a_time_stamp_is_not_constant():
+    z, y, domain = alike(2, 80, 4)
+    plain = diagnose(z, y, domain)
+    stamped = diagnose(z * 1000 + 1.7e9, y, domain)
+    assert not any("constant" in note for note in stamped.notes)
+    torch.testing.assert_close(
+        stamped.distances.hessian.measured,
+        plain.distances.hessian.measured,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
 def test_two_domains_say_what_a_third_would_add():
     found = diagnose(*alike(2, 40, 3))
     assert found.crossing is None
