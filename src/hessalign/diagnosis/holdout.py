@@ -40,7 +40,7 @@ INNER_FOLDS: Final = 3
 """Training domains held out in turn to choose the strength, at most."""
 
 VALIDATION: Final = 5
-"""With two training domains every fifth sample of each chooses the strength."""
+"""With two training domains every fifth sample of each, class by class, chooses the strength."""
 
 NORMAL: Final = 1.96
 
@@ -209,7 +209,7 @@ class _Bench:
     def _folds(self, sources: list[int]) -> list[tuple[Tensor, Tensor]]:
         if len(sources) == 2:
             rows = self._rows(sources, INNER_TRAINING)
-            kept = torch.arange(len(rows)) % VALIDATION == 0
+            kept = torch.arange(len(rows)) % VALIDATION == 0  # of rows sorted by domain and class
             return [(rows[~kept], rows[kept])]
         order = torch.randperm(len(sources), generator=self.generator).tolist()
         chosen = (
@@ -221,10 +221,11 @@ class _Bench:
         ]
 
     def _rows(self, domains: list[int], limit: int = TRAINING) -> Tensor:
-        """Samples of some domains, as many of each."""
+        """Samples of some domains, as many of each, every class with the share it has there."""
         rows = []
         for e in domains:
             own = (self.draw.domain == e).nonzero().squeeze(1)
+            own = own[self.draw.y[own].argsort(stable=True)]
             size = min(len(own), max(2, limit // len(domains)))
             rows.append(own[torch.arange(size) * len(own) // size])
         return torch.cat(rows)

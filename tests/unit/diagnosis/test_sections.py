@@ -156,6 +156,32 @@ def test_two_training_domains_choose_by_samples_kept_aside(monkeypatch):
     assert "every 5th sample of the training domains" in report.how
 
 
+def test_samples_to_train_on_and_to_choose_by_keep_the_class_shares(monkeypatch):
+    """A draw lists each group's samples by class, so every fifth of them would be of one class."""
+    domain = torch.arange(3).repeat_interleave(160)
+    y = torch.arange(480) % 160 // 120  # a quarter of each domain has label 1
+    z = torch.randn(480, 2) + y.unsqueeze(1)
+    seen = []
+    fit, test = holdout.penalised_fit, holdout._Bench._test
+    monkeypatch.setattr(
+        holdout,
+        "penalised_fit",
+        lambda data, *rest, **options: seen.append(data.y) or fit(data, *rest, **options),
+    )
+    monkeypatch.setattr(
+        holdout._Bench,
+        "_test",
+        lambda self, head, rows: seen.append(self.draw.y[rows]) or test(self, head, rows),
+    )
+    monkeypatch.setattr(holdout, "INNER_TRAINING", 200)
+    for seed in range(3):
+        draw = draw_samples(z, y, domain, seed=seed)
+        holdout_report(draw, make_loss("cross_entropy"), 0.01, [2], 0)
+    assert {len(labels) for labels in seen} == {320, 160, 40}
+    for labels in seen:
+        assert float(labels.double().mean()) == pytest.approx(0.25, abs=0.03)
+
+
 def test_the_gain_has_the_spread_of_paired_differences(found):
     for entry in found[0].holdout.domains:
         middle = (entry.low + entry.high) / 2
