@@ -30,7 +30,9 @@ Fidelity = Literal["paper", "released"]
 @final
 @dataclass(frozen=True)
 class AlignmentTerms:
-    """The terms of the penalty, each a differentiable scalar.
+    """The terms of the penalty, each a differentiable scalar of the logits' precision.
+
+    Half-precision logits have terms in float32: a half would overflow.
 
     Attributes:
         penalty: α · hessian + β · gradient, to be added to the loss.
@@ -146,11 +148,12 @@ class HessianAlignment:
         return autograd_head(head, z, y, domain, loss=self.loss, activation=self.activation)
 
     def _terms(self, statistics: HeadStatistics, logits: Tensor) -> AlignmentTerms:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
         if len(statistics.domains) == 1:
             self._warn_single_domain()
-            zero = (0 * logits).sum()
+            zero = (0 * logits.to(dtype)).sum()
             return AlignmentTerms(zero, zero, zero)
-        hessian = torch.zeros((), dtype=logits.dtype, device=logits.device)
+        hessian = torch.zeros((), dtype=dtype, device=logits.device)
         if self.hessian is not None:
             hessian = hessian_dispersion(
                 statistics,
@@ -160,9 +163,9 @@ class HessianAlignment:
                 generator=self.generator,
                 target=MEAN if self.fidelity == "paper" else POOLED_DETACHED,
                 evaluation=self.evaluation,
-            ).to(logits.dtype)
+            ).to(dtype)
         # After the Hessian, because the two share the Gram matrix of the features.
-        gradient = gradient_dispersion(statistics, self.evaluation).to(logits.dtype)
+        gradient = gradient_dispersion(statistics, self.evaluation).to(dtype)
         return AlignmentTerms(self.alpha * hessian + self.beta * gradient, hessian, gradient)
 
     def _warn_single_domain(self) -> None:

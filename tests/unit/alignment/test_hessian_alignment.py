@@ -361,18 +361,25 @@ def test_features_and_logits_of_different_precision():
 
 @pytest.mark.parametrize("kind", [*HESSIAN_KINDS, None])
 def test_mixed_precision_does_not_reach_the_penalty(kind):
-    batch = CASES[1].build(dtype=torch.float32)
+    """Features so large that the penalty is above 65,504, the largest half."""
+    z, _, y, domain = CASES[1].build(dtype=torch.float32, requires_grad=False)
+    z = (100 * z).requires_grad_()
+    head = nn.Linear(z.shape[1], 3)
+    with torch.no_grad():
+        head.weight *= 1e-2
 
-    def penalty():
+    def penalty(logits):
         generator = torch.Generator().manual_seed(1)
-        return ha.HessianAlignment(ALPHA, BETA, kind, generator=generator)(*batch).penalty
+        align = ha.HessianAlignment(ALPHA, 1e2, kind, generator=generator)
+        return align(z, logits, y, domain).penalty
 
-    expected = penalty()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual = penalty()
+    with torch.autocast("cpu", dtype=torch.float16):
+        logits = head(z).detach()  # whose slopes would overflow as halves
+        actual = penalty(logits)
+    assert logits.dtype == torch.float16
     assert actual.dtype == torch.float32
+    assert 65_504 < actual.item() < float("inf")
+    expected = penalty(logits.float())
     assert torch.equal(actual, expected)
-    for ours, theirs in zip(
-        slopes(actual, batch.inputs), slopes(expected, batch.inputs), strict=True
-    ):
+    for ours, theirs in zip(slopes(actual, [z]), slopes(expected, [z]), strict=True):
         assert torch.equal(ours, theirs)
