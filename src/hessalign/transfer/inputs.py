@@ -169,7 +169,8 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
         features: Features d that enter it.
 
     Returns:
-        The matrix in float64, and whether its last column is a bias.
+        The matrix in float64, and whether its last column is a bias. A layer says so itself; a
+        matrix has one if it is wider than the features by one.
 
     Raises:
         TypeError: If the head is neither.
@@ -180,6 +181,11 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
         (False, True)
     """
     if isinstance(head, nn.Linear):
+        if head.in_features != features:
+            raise ValueError(
+                f"Expected a head for the {features} features of z, got one for "
+                f"{head.in_features}. Use the layer that follows z."
+            )
         parts = [head.weight] if head.bias is None else [head.weight, head.bias.unsqueeze(1)]
         head = torch.cat(parts, dim=1)
     if not isinstance(head, Tensor) or not head.is_floating_point():

@@ -124,6 +124,14 @@ def test_head_of_the_wrong_shape(shape):
         worst_case_gap(Z, Y, DOMAIN, torch.zeros(shape), 1.0)
 
 
+@pytest.mark.parametrize(("inputs", "bias"), [(2, True), (4, False)])
+def test_a_layer_for_one_feature_more_or_less(inputs, bias):
+    """Its parameters are as many as those of a head with, or without, a bias."""
+    layer = torch.nn.Linear(inputs, 3, bias=bias)
+    with pytest.raises(ValueError, match=f"head for the 3 features of z, got one for {inputs}"):
+        worst_case_gap(Z, Y, DOMAIN, layer, 1.0)
+
+
 def test_head_with_too_few_outputs():
     with pytest.raises(ValueError, match="Expected labels from 0 to 1"):
         worst_case_gap(Z, Y, DOMAIN, torch.zeros(2, 4), 1.0)
