@@ -247,6 +247,9 @@ def worst_domain(results: Mapping[str, Any]) -> int:
     With domains left out in turn, every split is the score of a domain that was not seen. Their
     mean hardly falls while a model relies on what holds in most of them; their minimum does.
 
+    A candidate without a score in some domain, NaN, is not chosen; a domain in which none has one
+    does not count, with a warning.
+
     Args:
         results: `cv_results_` of a search with a single score.
 
@@ -254,7 +257,8 @@ def worst_domain(results: Mapping[str, Any]) -> int:
         The index of the candidate, the first of equals.
 
     Raises:
-        ValueError: If there are no scores of splits, as after a search with several scores.
+        ValueError: If there are no scores of splits, as after a search with several scores, or no
+            candidate has one in every domain.
 
     Example:
         >>> worst_domain({"split0_test_score": [0.9, 0.8], "split1_test_score": [0.5, 0.7]})
@@ -266,4 +270,19 @@ def worst_domain(results: Mapping[str, Any]) -> int:
             "Expected the scores of each split, split0_test_score and so on, found none: use "
             "worst_domain with a single scoring."
         )
-    return int(np.stack([results[key] for key in splits]).min(0).argmax())
+    scores = np.stack([np.asarray(results[key], dtype=float) for key in splits])
+    scored = ~np.isnan(scores).all(1)
+    worst = (scores[scored] if scored.any() else scores).min(0)
+    if np.isnan(worst).all():
+        raise ValueError(
+            f"Expected a candidate with a score in every one of {len(splits)} splits, got none: "
+            "all have NaN in some. Search with error_score='raise' to see why."
+        )
+    if not scored.all():
+        missing = ", ".join(key.removesuffix("_test_score") for key in np.array(splits)[~scored])
+        warnings.warn(
+            f"No candidate has a score in {missing}, only NaN: the worst domain is that of the "
+            "other splits.",
+            stacklevel=2,
+        )
+    return int(np.nanargmax(worst))

@@ -246,6 +246,17 @@ def test_the_worst_domain_is_not_the_worst_mean():
         worst_domain({"split0_test_accuracy": [1.0]})
 
 
+def test_candidates_and_domains_without_a_score():
+    nan = float("nan")
+    results = {"split0_test_score": [nan, 0.7, 0.8], "split1_test_score": [0.9, 0.6, 0.7]}
+    assert worst_domain(results) == 2
+    with pytest.warns(UserWarning, match="No candidate has a score in split2, only NaN"):
+        assert worst_domain({**results, "split2_test_score": [nan] * 3}) == 2
+    for first, second in (([nan, 0.7], [0.9, nan]), ([nan, nan], [nan, nan])):
+        with pytest.raises(ValueError, match="a score in every one of 2 splits, got none"):
+            worst_domain({"split0_test_score": first, "split1_test_score": second})
+
+
 @pytest.mark.parametrize("routing", [False, True])
 def test_domains_pass_through_a_pipeline_and_cross_validation(routing):
     X, y, domain = samples()
