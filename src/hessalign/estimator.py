@@ -223,7 +223,7 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
         raise ValueError(
             f"Expected one domain per row of X, shape ({samples},), got {values.shape}."
         )
-    missing = [row for row, value in enumerate(values) if value is None or value != value]
+    missing = [row for row, value in enumerate(values) if _is_missing(value)]
     if missing:
         raise ValueError(
             f"Expected a domain for every sample, but {len(missing)} have none, the first in row "
@@ -239,6 +239,14 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
             stacklevel=3,
         )
     return ids, numbers
+
+
+def _is_missing(value: object) -> bool:
+    """None, what is not equal to itself such as NaN, and what cannot tell such as pandas.NA."""
+    try:
+        return value is None or not bool(value == value)
+    except TypeError:
+        return True
 
 
 def worst_domain(results: Mapping[str, Any]) -> int:

@@ -151,6 +151,18 @@ def test_domains_may_be_numbers_names_or_a_mixture():
         np.testing.assert_allclose(model.coef_, models[0].coef_, atol=1e-5)
 
 
+class Unknown:
+    """Behaves as pandas.NA: comparisons give itself, and it is neither true nor false."""
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __hash__ = None
+
+
 @pytest.mark.parametrize(
     ("domain", "message"),
     [
@@ -158,6 +170,7 @@ def test_domains_may_be_numbers_names_or_a_mixture():
         (np.zeros((120, 1)), r"shape \(120,\), got \(120, 1\)"),
         (np.r_[np.zeros(119), np.nan], "but 1 have none, the first in row 119"),
         (np.array([None, *["a"] * 119], dtype=object), "but 1 have none, the first in row 0"),
+        (np.array(["a", Unknown(), *["b"] * 118], dtype=object), "but 1 have none, .* row 1"),
     ],
 )
 def test_bad_domains_are_named(domain, message):
