@@ -148,7 +148,7 @@ def draw_samples(
         start, dealt = start + size, dealt + parts
     positions = torch.cat(rows)
     where = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(r) for r in rows]))
-    features = z[order[positions]]
+    features = z.detach()[order[positions]]
     features = features if z.dtype == torch.float64 else features.float()
     features, still = _standardised(features, scale)
     return Draw(

@@ -124,6 +124,14 @@ def test_a_time_stamp_is_not_constant():
     )
 
 
+def test_features_and_head_that_require_gradients():
+    z, y, domain = alike(2, 20, 3)
+    layer = torch.nn.Linear(3, 3).double()
+    plain = diagnose(z, y, domain, head=layer)
+    found = diagnose(z.requires_grad_(), y, domain, head=layer)
+    assert torch.equal(found.distances.hessian.measured, plain.distances.hessian.measured)
+
+
 def test_two_domains_say_what_a_third_would_add():
     found = diagnose(*alike(2, 40, 3))
     assert found.crossing is None
