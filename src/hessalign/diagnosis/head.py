@@ -90,18 +90,23 @@ def make_head(
     Raises:
         ValueError: If the head does not suit the samples, or there is no best head to be fitted.
     """
-    chosen = range(len(draw.domain_names)) if trained_on is None else trained_on
-    rows = torch.isin(draw.domain, torch.tensor(list(chosen)))
-    if not bool(rows.any()):
+    everyone = range(len(draw.domain_names))
+    chosen = list(everyone if trained_on is None else trained_on)
+    if not chosen or any(e not in everyone for e in chosen):
         raise ValueError(
-            f"Expected trained_on to hold positions of domains, 0 to {len(draw.domain_names) - 1}, "
-            f"got {list(chosen)}."
+            f"Expected trained_on to hold positions of domains, 0 to {everyone[-1]}, got {chosen}."
         )
+    rows = torch.isin(draw.domain, torch.tensor(chosen))
     outputs = num_outputs(draw, loss)
     if head is None:
         parameters, bias = _fitted(draw, rows, loss, outputs, l2), True
     else:
         parameters, bias = head_matrix(head, draw.z.shape[1])
+        if outputs == 1 and len(parameters) > 1:
+            raise ValueError(
+                f'Expected a head with 1 output for loss="binary", got {len(parameters)}. Use '
+                'loss="cross_entropy".'
+            )
         if len(parameters) < outputs:
             raise ValueError(
                 f"Expected a head with {outputs} outputs for {len(draw.class_names)} classes, got "

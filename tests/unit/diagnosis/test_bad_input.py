@@ -38,10 +38,17 @@ def test_too_few_samples():
             {"trained_on": [7]},
             r"Expected trained_on to hold positions of domains, 0 to 1, got \[7\]",
         ),
+        ({"trained_on": [0, 2]}, r"positions of domains, 0 to 1, got \[0, 2\]"),
+        ({"trained_on": [-1]}, r"positions of domains, 0 to 1, got \[-1\]"),
+        ({"trained_on": []}, r"positions of domains, 0 to 1, got \[\]"),
         ({"domain_names": ["a"]}, "Expected a name for each domain, 2, got 1 names"),
         ({"class_names": ["a"]}, "Expected a name for each class, 3, got 1 names"),
         ({"head": torch.zeros(2, 4)}, "Expected a head with 3 outputs for 3 classes, got 2"),
         ({"head": torch.zeros(3, 9)}, r"Expected a head of shape \[outputs, 3\]"),
+        (
+            {"head": torch.zeros(2, 4), "loss": "binary"},
+            r'with 1 output for loss="binary", got 2. Use loss="cross_entropy"',
+        ),
     ],
 )
 def test_options_out_of_range(options, text):
