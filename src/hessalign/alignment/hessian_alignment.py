@@ -127,7 +127,7 @@ class HessianAlignment:
             y: Targets.
             domain: The domain of each sample, any integers in any order.
             head: The head itself, if it is not linear: its derivatives then come from automatic
-                differentiation.
+                differentiation. It must be deterministic, as `autograd_head` says.
 
         Returns:
             The terms. One domain alone has nothing to align: they are 0, with a warning.

@@ -1,7 +1,9 @@
 r"""The same statistics for any head module, by automatic differentiation (`torch.func`).
 
 Slower than the closed form by orders of magnitude and limited to heads whose dense Hessian fits in
-memory, but it knows nothing of the head's structure: use it for heads with hidden layers.
+memory, but it knows nothing of the head's structure: use it for heads with hidden layers. All it
+asks of a head is that parameters and sample determine the output: no active dropout, no batch
+normalisation in training mode, nothing else that draws random numbers or changes buffers.
 
 Indices: e domain, n sample, p parameter of the head, m probe.
 """
@@ -60,8 +62,8 @@ class AutogradHead:
     def _parameters(self, theta: Tensor) -> dict[str, Tensor]:
         """The inverse of `_flat_parameters`, by name."""
         named = dict(self.head.named_parameters())
-        if isinstance(self.head, nn.Linear) and len(named) == 2:
-            rows = theta.unflatten(0, (self.head.out_features, -1))
+        if _is_plain_linear(self.head):
+            rows = theta.unflatten(0, (len(named["bias"]), -1))
             return {"weight": rows[:, :-1], "bias": rows[:, -1]}
         parts = theta.split([parameter.numel() for parameter in named.values()])
         return {
@@ -173,12 +175,39 @@ class AutogradHead:
         return self.hvp(self.gradient)
 
 
+def _is_plain_linear(head: nn.Module) -> bool:
+    """A linear layer with a bias whose parameters are its own, not those of a parametrisation."""
+    names = [name for name, _ in head.named_parameters()]
+    return isinstance(head, nn.Linear) and names == ["weight", "bias"]
+
+
 def _flat_parameters(head: nn.Module) -> Float[Tensor, " p"]:
     parameters = list(head.parameters())
-    if isinstance(head, nn.Linear) and len(parameters) == 2:
+    if _is_plain_linear(head):
         weight, bias = parameters
         return torch.cat([weight, bias.unsqueeze(1)], dim=1).flatten()
     return torch.cat([parameter.flatten() for parameter in parameters])
+
+
+def _traceless_logits(head: nn.Module, z: Float[Tensor, "n d"]) -> Tensor:
+    """What a head makes of some features, refusing one that random numbers or buffers change."""
+    buffers = {name: buffer.clone() for name, buffer in head.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng([z.device] if z.is_cuda else []):
+        before = _random_state(z.device)
+        logits: Tensor = functional_call(head, buffers, (z,))
+        random = not torch.equal(before, _random_state(z.device))
+    changed = [name for name, old in head.named_buffers() if not torch.equal(old, buffers[name])]
+    if random or changed:
+        does = "draws random numbers" if random else f"changes its buffer {changed[0]!r}"
+        raise ValueError(
+            f"Expected a deterministic head, got {type(head).__name__}, whose forward pass {does}. "
+            "Use head.eval(), or leave dropout and batch normalisation out of the head."
+        )
+    return logits
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def autograd_head(
@@ -193,7 +222,8 @@ def autograd_head(
     """Statistics of any head module.
 
     Args:
-        head: Maps features `[n, d]` to logits, each sample on its own.
+        head: Maps features `[n, d]` to logits, each sample on its own and always in the same way:
+            with dropout, batch normalisation or a spectral norm in it, call `head.eval()` first.
         z: Features that enter the head.
         y: Targets.
         domain: The domain of each sample, any integers.
@@ -204,7 +234,8 @@ def autograd_head(
         The statistics, lazily computed.
 
     Raises:
-        ValueError: If the head has no parameters.
+        ValueError: If the head has no parameters, or its forward pass draws random numbers or
+            changes its buffers.
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -218,8 +249,7 @@ def autograd_head(
     check_domain(domain, len(z))
     if next(head.parameters(), None) is None:
         raise ValueError(f"Expected a head with parameters, got {type(head).__name__} with none.")
-    with torch.no_grad():
-        logits = check_logits(head(z), len(z))
+    logits = check_logits(_traceless_logits(head, z), len(z))
     check_targets(y, logits, head_loss)
     domains = make_domains(domain)
     theta = _flat_parameters(head)

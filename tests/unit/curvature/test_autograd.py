@@ -142,6 +142,35 @@ def test_a_head_without_parameters_is_refused():
         autograd_head(nn.Identity(), z, torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
 
 
+@pytest.mark.parametrize(
+    ("layer", "does"),
+    [
+        (nn.Dropout(0.1), "draws random numbers"),
+        (nn.BatchNorm1d(3), "changes its buffer '0.running_mean'"),
+    ],
+    ids=["dropout", "batch normalisation"],
+)
+def test_a_head_that_is_not_deterministic_is_refused_without_a_trace(layer, does):
+    _, (z, y, domain), _ = make_mlp("cross_entropy")
+    head = nn.Sequential(layer, nn.Linear(3, 3)).double()
+    before = [buffer.clone() for buffer in head.buffers()], torch.get_rng_state()
+    with pytest.raises(ValueError, match=f"Expected a deterministic head, .* {does}. .* head.eval"):
+        autograd_head(head, z, y, domain)
+    assert all(map(torch.equal, head.buffers(), before[0]))
+    assert torch.equal(torch.get_rng_state(), before[1])
+    expected = oracles.module_hessian(head.eval(), z, y, domain, loss="cross_entropy")
+    assert_agrees(autograd_head(head, z, y, domain).hessian, expected)
+
+
+def test_a_parametrised_linear_head():
+    _, (z, y, domain), _ = make_mlp("cross_entropy")
+    head = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)).double()
+    with pytest.raises(ValueError, match=r"changes its buffer 'parametrizations.weight.0._u'"):
+        autograd_head(head, z, y, domain)
+    expected = oracles.module_hessian(head.eval(), z, y, domain, loss="cross_entropy")
+    assert_agrees(autograd_head(head, z, y, domain).hessian, expected)
+
+
 def test_inputs_are_checked():
     head, (z, y, domain), _ = make_mlp("cross_entropy")
     with pytest.raises(ValueError, match="Expected labels from 0 to 2"):
