@@ -1,5 +1,6 @@
 """The documentation: its code runs, its links lead somewhere, its reference is complete."""
 
+import ast
 import contextlib
 import io
 import re
@@ -170,6 +171,47 @@ def broken_links(page, text):
     return problems
 
 
+def package_classes():
+    """Methods and fields of every class of the package, by its name."""
+    found = {}
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                members = found.setdefault(node.name, set())
+                for part in ast.walk(node):
+                    if isinstance(part, ast.FunctionDef):
+                        members.add(part.name)
+                    elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                        members.add(part.id)
+                    elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                        members.add(part.attr)
+    return found
+
+
+def exists(name):
+    """Whether a full name leads to a module of the package, or something in one."""
+    path, _, last = name.rpartition(".")
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        return bool(path) and exists(path) and hasattr(import_module(path), last)
+    return True
+
+
+def wrong_names(page, text):
+    """Names of the package in backticks that are not there: `hessalign.a.b`, `ha.a`, `Class.a`."""
+    problems, classes = [], package_classes()
+    for name in re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)[`(]", text):
+        first, _, rest = name.partition(".")
+        if first in {"ha", "hessalign"}:
+            known = exists(f"hessalign.{rest}")
+        else:
+            known = first not in classes or rest.partition(".")[0] in classes[first]
+        if not known:
+            problems.append(f"{page.name} speaks of {name}, which does not exist.")
+    return problems
+
+
 def name_of(page):
     return str(page.relative_to(ROOT))
 
@@ -192,6 +234,11 @@ def test_links_resolve(page):
 @pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_commands_are_understood(page):
     assert bad_commands(page, page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
+def test_names_in_backticks_exist(page):
+    assert wrong_names(page, page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
@@ -280,6 +327,19 @@ def test_wrong_commands_are_found():
     good = page_of("```bash", "$ hessalign train --algorithm erm steps=3  # short", "ls", "```")
     assert commands(good) == [(2, ["train", "--algorithm", "erm", "steps=3"])]
     assert bad_commands(ROOT / "page.md", good) == []
+
+
+def test_wrong_names_are_found():
+    text = page_of(
+        "`hessalign.training.Nothing`, `ha.nothing()`, `Outer.blocks`, `hessalign.no_such.thing`;",
+        "`hessalign.curvature.gram`, `ha.diagnose(z)`, `Outer.inner`, `Features.z`, `torch.func`",
+    )
+    assert [problem.split()[3] for problem in wrong_names(ROOT / "page.md", text)] == [
+        "hessalign.training.Nothing,",
+        "ha.nothing,",
+        "Outer.blocks,",
+        "hessalign.no_such.thing,",
+    ]
 
 
 def test_a_block_that_is_never_closed():

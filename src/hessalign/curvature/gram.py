@@ -1,4 +1,4 @@
-r"""Gram matrices: inner products of all pairs of samples, in float64.
+r"""Gram matrices: inner products of all pairs of samples, as float64.
 
 Indices: n and m sample, d feature.
 """

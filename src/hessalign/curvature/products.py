@@ -1,11 +1,10 @@
 r"""Means over domains: of outer products of rows, and of second moments of features.
 
 Domains are compared by subtracting such products, and near alignment the difference is far
-smaller than the terms. Gram matrices and means are therefore float64 throughout, with one
-exception: second moments over many samples, the one product whose cost matters next to a network's
-own, are multiplied chunk by chunk in the features' precision, where the rounding errors of single
-samples average out, and accumulated in float64. With float32 features a dispersion of 1e-8 of the
-squared norm is then still right to 1e-3.
+smaller than the terms. Means are therefore float64 throughout, with one exception: second moments
+over many samples, whose cost matters next to a network's own, are multiplied chunk by chunk in the
+features' precision, where the rounding errors of single samples average out, and accumulated in
+float64. With float32 features a dispersion of 1e-8 of the squared norm is then still right to 1e-3.
 
 Indices: e domain, n and m sample, l left component, d right component (feature).
 """
