@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from hessalign.alignment.penalties import HessianKind
+from hessalign._names import check_name
+from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
 from hessalign.transfer.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
+from hessalign.transfer.inputs import check_positive
 from hessalign.transfer.standardising import feature_scales
 
 try:
@@ -122,6 +124,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         Raises:
             ValueError: If there is only one class.
         """
+        self._check_options()
         z, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
@@ -146,6 +149,13 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         self.gradient_dispersion_ = fitted.gradient
         self.n_iter_ = fitted.steps
         return self
+
+    def _check_options(self) -> None:
+        """Those that have another name in `fit_aligned_head`; it checks the others."""
+        check_name("alignment", self.alignment, (*HESSIAN_KINDS, None))
+        if self.max_iter < 1:
+            raise ValueError(f"Expected max_iter of 1 or more, got {self.max_iter}.")
+        check_positive(self.tol, "tol")
 
     def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> AlignedHead:
         binary = len(self.classes_) == 2

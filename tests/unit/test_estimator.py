@@ -182,10 +182,11 @@ def test_bad_domains_are_named(domain, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alignment": "ful"}, "Did you mean 'full'"),
+        ({"alignment": "ful"}, "Unknown alignment 'ful'. .* Did you mean 'full'"),
         ({"alpha": -1}, "finite alpha of 0 or more"),
         ({"l2": -1}, "L2 weight of 0 or more"),
-        ({"max_iter": 0}, "max_steps of 1 or more"),
+        ({"max_iter": 0}, "Expected max_iter of 1 or more, got 0"),
+        ({"tol": 0}, "Expected a positive, finite tol, got 0"),
     ],
 )
 def test_bad_options_are_named(options, message):

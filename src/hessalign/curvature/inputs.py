@@ -22,8 +22,9 @@ def check_features(z: Tensor) -> None:
         ValueError: If it has another shape than [n, d], no rows, or a value that is not finite.
     """
     if not isinstance(z, Tensor) or not z.is_floating_point():
-        found = z.dtype if isinstance(z, Tensor) else type(z).__name__
-        raise TypeError(f"Expected floating-point features z, got {found}. Use z.float().")
+        raise TypeError(
+            f"Expected floating-point features z, got {found_and_remedy(z, 'z', 'float')}"
+        )
     if z.ndim != 2:
         raise ValueError(
             f"Expected features z of shape [n, d], got {list(z.shape)}. Flatten what comes after "
@@ -49,8 +50,8 @@ def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
         ValueError: If their shape is wrong or a value is not finite.
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        found = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"Expected floating-point logits, got {found}.")
+        found = found_and_remedy(logits, "logits", "float")
+        raise TypeError(f"Expected floating-point logits, got {found}")
     if logits.ndim not in {1, 2} or len(logits) != samples:
         raise ValueError(
             f"Expected logits of shape [{samples}, classes], one row per row of z, "
@@ -74,11 +75,8 @@ def check_domain(domain: Tensor, samples: int) -> None:
     if not isinstance(domain, Tensor) or (
         domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
     ):
-        found = domain.dtype if isinstance(domain, Tensor) else type(domain).__name__
-        raise TypeError(
-            f"Expected domain as an integer tensor, one id per sample, got {found}. "
-            "Use torch.as_tensor(domain).long()."
-        )
+        found = found_and_remedy(domain, "domain", "long")
+        raise TypeError(f"Expected domain as an integer tensor, one id per sample, got {found}")
     if domain.shape != (samples,):
         raise ValueError(
             f"Expected one domain id per row of z, shape [{samples}], got {list(domain.shape)}."
@@ -94,19 +92,50 @@ def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss
         loss: The loss that will be applied.
 
     Raises:
-        TypeError: If y is not a tensor.
         ValueError: If its length is not that of the logits.
     """
     loss.check_logits(logits)
     if y is None:
         return
-    if not isinstance(y, Tensor):
-        raise TypeError(f"Expected y as a tensor, got {type(y).__name__}.")
+    check_is_tensor(y)
     if y.ndim == 0 or len(y) != len(logits):
         raise ValueError(
             f"Expected one target y per row of z, {len(logits)} in all, got shape {list(y.shape)}."
         )
     loss.check_targets(y, logits)
+
+
+def check_is_tensor(y: Tensor) -> None:
+    """Targets: a tensor.
+
+    Args:
+        y: What should be the targets.
+
+    Raises:
+        TypeError: If they are not.
+    """
+    if not isinstance(y, Tensor):
+        raise TypeError(f"Expected y as a tensor, got {found_and_remedy(y, 'y', 'long')}")
+
+
+def found_and_remedy(value: object, name: str, method: str) -> str:
+    """What an argument of the wrong type is, and how to convert it, to end a message with.
+
+    Args:
+        value: The argument.
+        name: Its name.
+        method: The method that gives a tensor the right type.
+
+    Returns:
+        Both, with full stops.
+
+    Example:
+        >>> found_and_remedy(torch.tensor(1), "z", "float"), found_and_remedy([1.0], "z", "float")
+        ('torch.int64. Use z.float().', 'list. Use torch.as_tensor(z).')
+    """
+    if isinstance(value, Tensor):
+        return f"{value.dtype}. Use {name}.{method}()."
+    return f"{type(value).__name__}. Use torch.as_tensor({name})."
 
 
 def check_finite(values: Tensor, what: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
-from hessalign.curvature.inputs import check_domain, check_features
+from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
 from hessalign.transfer.inputs import check_several
 from hessalign.transfer.standardising import feature_scales
 
@@ -187,8 +187,7 @@ def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[
 
 def _check_labels(y: Tensor, samples: int) -> None:
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
-        found = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise TypeError(f"Expected integer class labels y, got {found}. Use y.long().")
+        raise TypeError(f"Expected integer class labels y, got {found_and_remedy(y, 'y', 'long')}")
     if y.shape != (samples,):
         raise ValueError(f"Expected one label y per row of z, {samples}, got {list(y.shape)}.")
     if int(y.min()) < 0:

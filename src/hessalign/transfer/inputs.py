@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
-from hessalign.curvature.inputs import check_domain, check_features, check_targets
+from hessalign.curvature.inputs import (
+    check_domain,
+    check_features,
+    check_is_tensor,
+    check_targets,
+)
 from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss
 from hessalign.transfer.head_data import HeadData
 
@@ -39,7 +45,6 @@ def make_head_data(
         The data, domains ordered by id.
 
     Raises:
-        TypeError: If y is not a tensor.
         ValueError: If the L2 weight is negative or not finite.
 
     Example:
@@ -50,8 +55,7 @@ def make_head_data(
     """
     check_features(z)
     check_domain(domain, len(z))
-    if not isinstance(y, Tensor):
-        raise TypeError(f"Expected y as a tensor, got {type(y).__name__}.")
+    check_is_tensor(y)
     if not 0 <= l2 < float("inf"):
         raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
     count = needed_outputs(y, loss) if outputs is None else outputs
@@ -151,9 +155,8 @@ def check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
     Raises:
         ValueError: If there is none, or one is not positive and finite.
     """
-    if isinstance(delta, Tensor):
-        delta = delta.flatten().tolist()
-    radii = [float(delta)] if isinstance(delta, int | float) else [float(value) for value in delta]
+    values = delta.tolist() if isinstance(delta, Tensor) else delta
+    radii: list[float] = np.asarray(values, dtype=float).ravel().tolist()
     if not radii:
         raise ValueError("Expected at least one delta, got none.")
     for radius in radii:

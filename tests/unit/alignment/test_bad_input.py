@@ -59,16 +59,18 @@ ERRORS = {
     "align(z.long(), logits, y, domain)": "TypeError: Expected floating-point features z, got "
     "torch.int64. Use z.float().",
     "align(z, logits.long(), y, domain)": "TypeError: Expected floating-point logits, got "
-    "torch.int64.",
+    "torch.int64. Use logits.float().",
     "align(z, logits, y.float(), domain)": "TypeError: Expected integer class labels y, got dtype "
     'torch.float32. Use y.long() if the values are class indices, or loss="squared" for '
     "regression.",
     "align(z, logits, y, domain.float())": "TypeError: Expected domain as an integer tensor, one "
-    "id per sample, got torch.float32. Use torch.as_tensor(domain).long().",
+    "id per sample, got torch.float32. Use domain.long().",
     "align(z.numpy(), logits, y, domain)": "TypeError: Expected floating-point features z, got "
-    "ndarray.",
-    "align(z, logits.tolist(), y, domain)": "TypeError: Expected floating-point logits, got list.",
-    "align(z, logits, y.numpy(), domain)": "TypeError: Expected y as a tensor, got ndarray.",
+    "ndarray. Use torch.as_tensor(z).",
+    "align(z, logits.tolist(), y, domain)": "TypeError: Expected floating-point logits, got list. "
+    "Use torch.as_tensor(logits).",
+    "align(z, logits, y.numpy(), domain)": "TypeError: Expected y as a tensor, got ndarray. Use "
+    "torch.as_tensor(y).",
     "align(z, logits, y, domain.tolist())": "TypeError: Expected domain as an integer tensor, one "
     "id per sample, got list.",
     "align(z, logits, None, domain)": "ValueError: Expected targets y: risk and gradient depend on "

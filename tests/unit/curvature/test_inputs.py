@@ -88,7 +88,7 @@ def test_good_domain(dtype):
         (
             torch.zeros(3, dtype=torch.bool),
             TypeError,
-            r"got torch.bool. Use torch.as_tensor\(domain\)",
+            r"got torch.bool. Use domain.long\(\)",
         ),
         (torch.zeros(2).long(), ValueError, r"one domain id per row of z, shape \[3\], got \[2\]"),
         (torch.zeros(3, 1).long(), ValueError, r"got \[3, 1\]"),
@@ -159,7 +159,7 @@ UNTYPED = {
     "list of ids": (
         "check_domain([0, 1], 2)",
         "TypeError: Expected domain as an integer tensor, one id per sample, got list. "
-        r"Use torch.as_tensor\(domain\).long\(\)",
+        r"Use torch.as_tensor\(domain\)\.",
     ),
     "array of ids": (
         "check_domain(np.array([0, 1]), 2)",

@@ -89,17 +89,20 @@ def test_unknown_names(outcomes_without_type_checks):
             "z": "ha.worst_case_gap(z.tolist(), y, domain, torch.zeros(2, 3), 1.0)",
             "head": "ha.worst_case_gap(z, y, domain, torch.nn.ReLU(), 1.0)",
             "integer": "ha.worst_case_gap(z, y, domain, torch.zeros(2, 3).long(), 1.0)",
+            "delta": "ha.worst_case_gap(z, y, domain, torch.zeros(2, 3), np.float32(1)).attacks",
+            "deltas": "len(ha.worst_case_gap(z, y, domain, torch.zeros(2, 3), np.ones(2)).attacks)",
             "int": "len(ha.worst_case_gap(z, y, domain, torch.zeros(2, 3), 1).attacks)",
         },
     )
     assert found["mode"].endswith("Did you mean 'published'?")
     assert "Unknown strong_convexity 'hess'" in found["convexity"]
-    assert found["y"] == "TypeError: Expected y as a tensor, got list."
+    assert found["y"] == "TypeError: Expected y as a tensor, got list. Use torch.as_tensor(y)."
     assert found["z"].startswith("TypeError: Expected floating-point features z, got list")
     linear = "Expected the head as a torch.nn.Linear or its matrix, got "
     assert found["head"] == f"TypeError: {linear}ReLU."
     assert found["integer"] == f"TypeError: {linear}torch.int64."
-    assert found["int"] == "1"
+    assert found["int"] == found["deltas"] == "1"
+    assert "delta=1.0" in found["delta"]
 
 
 @pytest.mark.parametrize("delta", [0.0, -1.0, NAN, INFINITY, [1.0, 0.0]])
