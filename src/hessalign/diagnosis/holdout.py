@@ -150,8 +150,8 @@ def holdout_report(
         else "With two domains a single one is left to train on, and nothing to align it with."
     )
     how = (
-        f"Heads are fitted to up to {TRAINING:,} samples of the other domains (L2 weight {l2:g}) "
-        f"and tested on the samples drawn of the one held out. {aligned}"
+        f"Heads are fitted to up to {TRAINING:,} samples of the other domains (L2 weight {l2:g}, "
+        f"biases free) and tested on the samples drawn of the one held out. {aligned}"
     )
     return HoldoutReport(found, STRENGTHS if count > 2 else (), how)
 
@@ -231,8 +231,8 @@ class _Bench:
         return torch.cat(rows)
 
     def _data(self, rows: Tensor) -> FixedFeatures:
-        draw = self.draw
-        return fix_features(draw.z[rows], draw.y[rows], draw.domain[rows], self.loss, self.outputs)
+        z, y, domain = self.draw.z[rows], self.draw.y[rows], self.draw.domain[rows]
+        return fix_features(z, y, domain, self.loss, self.outputs, free_bias=True)
 
     def _heads(self, rows: Tensor) -> tuple[HeadFit, list[HeadFit]]:
         """A plain head, and aligned ones of all strengths if there is something to align."""

@@ -3,6 +3,9 @@ r"""Fit a head to fixed features, plainly or with aligned Hessians and gradients
 $$\frac1E \sum_e L_e(\Theta) + \frac\lambda2 \|\Theta\|^2 + \alpha\, \frac1E \sum_e \|H_e - \bar
 H\|^2 + \beta\, \frac1E \sum_e \|g_e - \bar g\|^2$$
 
+The L2 term is over all parameters, which Theorem 1 needs, or spares the biases, as those of
+`AlignedClassifier` and `fit_aligned_head` do.
+
 With features fixed, a dispersion is a quadratic form in what depends on the head: with s the rows
 of left factors (curvature S, or error r) it is ⟨s, M s⟩, where M = w ∘ ⟨right, right'⟩ is known
 before the fit starts. Value and slope 2 M s cost one matrix product. That is what the many fits of
@@ -102,6 +105,7 @@ class FixedFeatures:
         domains: The grouping, contiguous.
         loss: The loss of the head.
         outputs: Outputs of the head.
+        free_bias: Whether the L2 term spares the last column of the head.
     """
 
     z: Float[Tensor, "n d"]
@@ -109,6 +113,7 @@ class FixedFeatures:
     domains: Domains
     loss: HeadLoss
     outputs: int
+    free_bias: bool
 
     @cached_property
     def kind(self) -> Kind:
@@ -171,9 +176,12 @@ class FixedFeatures:
             straight = self._add(error, self._gradient_form, weights.beta, slopes)
         outputs, directions = zip(*slopes, strict=True)
         (slope,) = torch.autograd.grad(outputs, logits, directions)
-        gradient = (slope.T.to(self.z.dtype) @ self.z).double() + l2 * theta
+        held = theta.clone()
+        if self.free_bias:
+            held[:, -1] = 0
+        gradient = (slope.T.to(self.z.dtype) @ self.z).double() + l2 * held
         parts = float(risk.detach()), bent, straight
-        ridge = l2 / 2 * float(theta.square().sum())
+        ridge = l2 / 2 * float(held.square().sum())
         value = parts[0] + ridge + weights.alpha * bent + weights.beta * straight
         return value, gradient, parts
 
@@ -194,6 +202,7 @@ def fix_features(
     outputs: int,
     *,
     bias: bool = True,
+    free_bias: bool = False,
 ) -> FixedFeatures:
     """Arrange samples for fits.
 
@@ -204,6 +213,7 @@ def fix_features(
         loss: The loss of the head.
         outputs: Outputs of the head.
         bias: Whether the head has a bias.
+        free_bias: Whether the L2 term of a fit spares the bias.
 
     Returns:
         The samples, ready to be fitted.
@@ -213,7 +223,8 @@ def fix_features(
     wide = wide.double() if z.numel() <= PRECISE else wide.float()
     if bias:
         wide = torch.cat([wide, torch.ones_like(wide[:, :1])], dim=1)
-    return FixedFeatures(wide, domains.arrange(y), domains, loss, outputs)
+    free = bias and free_bias
+    return FixedFeatures(wide, domains.arrange(y), domains, loss, outputs, free)
 
 
 def penalised_fit(

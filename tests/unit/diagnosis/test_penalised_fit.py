@@ -18,11 +18,12 @@ from hessalign.diagnosis.penalised_fit import (
 from hessalign.transfer import fit_aligned_head, fit_head
 
 
-def problem(loss, *, bias=True):
+def problem(loss, *, bias=True, free=False):
     z, y, domain = alike(3, 40, 4, classes=2 if loss == "binary" else 3)
     z[domain == 2] += 0.7
     outputs = 1 if loss == "binary" else 3
-    return z, y, domain, fix_features(z, y, domain, make_loss(loss), outputs, bias=bias), outputs
+    data = fix_features(z, y, domain, make_loss(loss), outputs, bias=bias, free_bias=free)
+    return z, y, domain, data, outputs
 
 
 def by_autograd(theta, z, y, domain, loss, bias, kind, weights, l2):
@@ -85,10 +86,15 @@ def test_a_stronger_penalty_aligns_more():
     assert sum(before) < 0.3 * sum(dispersions(data, plain.parameters))
 
 
-def test_an_aligned_fit_is_the_one_the_general_function_finds():
-    z, y, domain, data, _ = problem("cross_entropy", bias=False)
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_aligned_fit_is_the_one_the_general_function_finds(loss, bias):
+    z, y, domain, data, _ = problem(loss, bias=bias, free=True)
     found = penalised_fit(data, 0.1, Weights(0.5, 0.5))
-    wanted = fit_aligned_head(z, y, domain, alpha=0.5, beta=0.5, l2=0.1, bias=False)
+    wanted = fit_aligned_head(z, y, domain, alpha=0.5, beta=0.5, loss=loss, l2=0.1, bias=bias)
+    if loss == "cross_entropy" and bias:  # the same number on all biases changes nothing
+        found.parameters[:, -1] -= found.parameters[:, -1].mean()
+        wanted.parameters[:, -1] -= wanted.parameters[:, -1].mean()
     torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-4, rtol=0)
 
 

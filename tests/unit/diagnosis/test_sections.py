@@ -182,6 +182,27 @@ def test_samples_to_train_on_and_to_choose_by_keep_the_class_shares(monkeypatch)
         assert float(labels.double().mean()) == pytest.approx(0.25, abs=0.03)
 
 
+def test_heads_of_the_other_domains_are_those_of_the_classifier(monkeypatch):
+    """The same samples and weights: the first aligned head that was fitted, by both."""
+    z, y, domain = shifted("label", domains=3, samples=100)
+    fits = []
+    fit = holdout.penalised_fit
+    monkeypatch.setattr(holdout, "NEAR", 1e-7)
+
+    def record(data, l2, *rest, **options):
+        fits.append((data, l2, rest, fit(data, l2, *rest, **options)))
+        return fits[-1][-1]
+
+    monkeypatch.setattr(holdout, "penalised_fit", record)
+    holdout_report(draw_samples(z, y, domain), make_loss("binary"), 0.01, [3], 0)
+    data, l2, (weights, *_), found = fits[1]
+    samples = data.z[:, :-1].numpy(), data.y.numpy(), np.repeat([0, 1, 2], data.domains.sizes)
+    options = {"alpha": weights.alpha, "beta": weights.beta, "l2": l2, "tol": 1e-7}
+    model = ha.AlignedClassifier(standardize=False, **options).fit(*samples)
+    wanted = np.c_[model.coef_, model.intercept_]
+    np.testing.assert_allclose(found.parameters.numpy(), wanted, atol=1e-3)
+
+
 def test_the_gain_has_the_spread_of_paired_differences(found):
     for entry in found[0].holdout.domains:
         middle = (entry.low + entry.high) / 2
