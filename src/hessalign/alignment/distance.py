@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.comparison import distances
+from hessalign.alignment.lanczos import lanczos
 from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import TABLE_1, inner_products
 from hessalign.curvature import HeadStatistics, linear_head
@@ -109,26 +109,17 @@ def spectral_norm_of_difference(
     Returns:
         The spectral norm $\|H_1 - H_2\|_2$.
     """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
     size = first.num_parameters
     if size <= DENSE_PARAMETERS:
         return float(torch.linalg.eigvalsh(first.hessian[0] - second.hessian[0]).abs().max())
-    device = first.domains.ids.device
-
-    def matvec(vector: np.ndarray) -> np.ndarray:
-        v = torch.from_numpy(vector.reshape(1, -1).astype(np.float64)).to(device)
-        product: np.ndarray = (first.hvp(v) - second.hvp(v))[0].cpu().numpy()
-        return product
-
-    operator = LinearOperator((size, size), matvec=matvec, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(size)
-    if not matvec(start).any():
-        return 0.0
-    (eigenvalue,) = eigsh(
-        operator, k=1, which="LM", v0=start, tol=accuracy, return_eigenvectors=False
+    values, _ = lanczos(
+        lambda v: first.hvp(v) - second.hvp(v),
+        size,
+        first.domains.ids.device,
+        which="largest",
+        accuracy=accuracy,
     )
-    return float(abs(eigenvalue))
+    return float(values.abs())
 
 
 def attribute_distances(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.transfer.ascent import Ascent, Ball, ascend
+from hessalign.transfer.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.transfer.head_data import HeadData
-from hessalign.transfer.lanczos import extreme_eigenpairs
 
 TRIAL_STEPS = 6
 """Evaluations per start before only the best start of each pair goes on."""

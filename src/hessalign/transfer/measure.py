@@ -14,10 +14,10 @@ from torch import Tensor
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.transfer.ascent import ascend
+from hessalign.transfer.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.transfer.fit import FittedHead, fit_domain
 from hessalign.transfer.head_data import HeadData
 from hessalign.transfer.inputs import check_positive, make_head_data, source_and_target
-from hessalign.transfer.lanczos import extreme_eigenpairs
 from hessalign.transfer.minimal_set import MinimalSet
 from hessalign.transfer.whitening import make_whitening
 

@@ -6,7 +6,7 @@ import torch
 from tests.trust_region import largest_in_ball
 
 from hessalign.transfer.ascent import Ball, ascend
-from hessalign.transfer.lanczos import extreme_eigenpairs
+from hessalign.transfer.extreme_eigenpairs import extreme_eigenpairs
 
 
 def quadratic(seed, size=6):
