@@ -40,6 +40,8 @@ def test_check_of_a_good_folder(tmp_path, capsys):
         "| all             |     5 |      4 |\n"
         "\n"
         "note: The domain sketch has no sample of the class yak.\n"
+        "note: The domain sketch has 4 of the 5 samples or more that `train` and `sweep` need in "
+        "each domain.\n"
         "pets is fine: 9 samples, all readable, none twice.\n"
     )
     assert "9/9 images" in captured.err

@@ -52,10 +52,35 @@ def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys)
         ([], "Expected --test-domains for the data set 'bank', got none"),
         (["--test-domains", "0", "hiden=3"], "Did you mean 'hidden'?"),
         (["--test-domains", "0", "--algorithm", "hpg"], "Did you mean 'hgp'?"),
+        (["--test-domains", "0", "--steps", "0"], "Expected steps of 1 or more, got 0"),
+        (["--test-domains", "0", "--steps", "-3"], "Expected steps of 1 or more, got -3"),
+        (["--test-domains", "0", "steps=many"], "Expected steps as a whole number, got 'many'"),
+        (["--test-domains", "0", "batch_size=0"], "Expected batch_size as a whole number of 1 or"),
+        (["--test-domains", "0", "batch_size=1.5"], "as a whole number of 1 or more, got 1.5"),
+        (["--test-domains", "0", "hidden=2.7"], "Expected hidden as a whole number of 0 or more"),
+        (["--test-domains", "0", "lr=abc"], "Expected lr as a number, got 'abc'"),
+        (["--test-domains", "0", "lr=nan"], "Expected a learning rate of 0 or more, got lr = nan"),
+        (["--test-domains", "0", "lr=2020-01-01"], "Expected lr as a number, got '2020-01-01'"),
+        (["--test-domains", "0", "weight_decay=-1"], "Expected weight_decay of 0 or more, got -1"),
+        (
+            ["--test-domains", "0", "data_augmentation=maybe"],
+            "Expected data_augmentation as true or false, got 'maybe'",
+        ),
     ],
 )
-def test_what_is_wrong_is_named(bank, capsys, words, text):
+def test_what_is_wrong_is_named_before_anything_is_begun(bank, capsys, words, text):
     assert train(bank, "--steps", "2", *words) == 2
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert captured.out == ""
+    assert not (bank / "runs").exists()
+
+
+def test_a_domain_that_is_too_small_to_be_split_is_named(bank, capsys):
+    domain = np.repeat(["large", "small"], [20, 4])
+    np.savez(bank / "bank.npz", x=np.eye(24), y=np.arange(24) % 2, domain=domain)
+    assert train(bank, "--steps", "2", "--test-domains", "large") == 2
+    text = "Expected 5 or more samples in each domain of bank, of which 20% are held out; 'small' h"
     assert text in capsys.readouterr().err
 
 

@@ -54,6 +54,43 @@ class RunHyperParameters:
             raise ValueError(f"Expected {name} as a number, got {value!r}.")
         return value
 
+    def whole(self, name: str, default: int = 0, *, least: int = 0) -> int:
+        """A value that has to be a whole number.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+            least: The smallest that makes sense.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        value = self.number(name, default)
+        if not float(value).is_integer() or value < least:
+            raise ValueError(f"Expected {name} as a whole number of {least} or more, got {value}.")
+        return int(value)
+
+    def truth(self, name: str, default: bool = False) -> bool:
+        """A value that has to be true or false.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+
+        Returns:
+            The value.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        value = self.values.get(name, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"Expected {name} as true or false, got {value!r}.")
+        return value
+
 
 def search_space(info: AlgorithmInfo, family: Family, preset: Preset) -> SearchSpace:
     """Where the options of an algorithm are drawn from.

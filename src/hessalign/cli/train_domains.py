@@ -14,9 +14,9 @@ from hessalign.algorithms import find_algorithm
 from hessalign.data import DomainDataset, find_dataset
 from hessalign.report.tables import markdown_table, mean_and_std
 from hessalign.training import Record
-from hessalign.training.domain_run import DomainRun, train_job
+from hessalign.training.domain_run import DomainRun, checked_plan, train_job
 from hessalign.training.job import Job
-from hessalign.training.job_plan import JobPlan, plan_job
+from hessalign.training.job_plan import JobPlan
 
 Report = Callable[[str, int], Callable[[Record], None]]
 """Makes the display of a run from its title and its number of steps."""
@@ -75,18 +75,19 @@ def run(
         raise ValueError(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
     data = find_dataset(dataset, str(data_dir))
     runs = []
-    for trial_seed in range(int(str(trial)), int(str(trial)) + restarts):
+    first = _whole("seed", trial)
+    for trial_seed in range(first, first + restarts):
         job = Job(
             dataset,
             find_algorithm(algorithm).recorded,
             parse_domains(str(test), data),
-            hparams_seed=int(str(hparams_seed)),
+            hparams_seed=_whole("hparams_seed", hparams_seed),
             trial_seed=trial_seed,
             data_dir=str(data_dir),
-            steps=None if steps is None else int(str(steps)),
-            hparams=json.dumps(rest, sort_keys=True) if rest else None,
+            steps=None if steps is None else _whole("steps", steps),
+            hparams=json.dumps(rest, sort_keys=True, default=str) if rest else None,
         )
-        plan = plan_job(job)
+        plan = checked_plan(job)
         sys.stdout.write(describe(plan))
         show = make_report(f"{job.algorithm} #{trial_seed}", plan.steps)
         try:
@@ -104,6 +105,12 @@ def run(
             warn(f"Saved in {output / job.folder}. Run the same command again to continue.")
             raise
     sys.stdout.write(accuracy_by_domain(runs) + "\n")
+
+
+def _whole(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"Expected {key} as a whole number, got {value!r}.")
+    return value
 
 
 def parse_domains(text: str, data: DomainDataset) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
@@ -12,6 +13,7 @@ from hessalign.data.catalog import ImageFolderPreset
 from hessalign.data.images import find_damage
 from hessalign.data.parallel import completed
 from hessalign.data.samples import DomainDataset
+from hessalign.data.splits import least_size
 
 Kind = Literal["count", "class", "truncated", "unreadable", "duplicate", "note"]
 
@@ -54,13 +56,14 @@ def inspect_dataset(
     Example:
         >>> import torch
         >>> from hessalign.data.samples import DomainSamples
-        >>> a = DomainSamples("a", torch.zeros(2, 1), torch.tensor([0, 1]))
-        >>> b = DomainSamples("b", torch.zeros(1, 1), torch.tensor([1]))
+        >>> a = DomainSamples("a", torch.zeros(5, 1), torch.tensor([0, 1, 0, 1, 0]))
+        >>> b = DomainSamples("b", torch.zeros(5, 1), torch.ones(5, dtype=torch.int64))
         >>> for finding in inspect_dataset(DomainDataset("d", ("cat", "dog"), (a, b))):
         ...     print(finding.kind, "|", finding.text)
         note | The domain b has no sample of the class cat.
     """
     findings = list(_missing(data) if preset is None else _differences(data, preset))
+    findings += _small(data)
     paths = [path for domain in data.domains for path in domain.paths]
     jobs = [tuple(paths[first : first + PER_JOB]) for first in range(0, len(paths), PER_JOB)]
     done = 0
@@ -77,6 +80,17 @@ def _missing(data: DomainDataset) -> Iterator[Finding]:
     for domain, classes in data.missing_classes().items():
         what = "the class" if len(classes) == 1 else "the classes"
         yield Finding("note", f"The domain {domain} has no sample of {what} {', '.join(classes)}.")
+
+
+def _small(data: DomainDataset) -> Iterator[Finding]:
+    least = least_size()
+    for domain in data.domains:
+        if len(domain) < least:
+            yield Finding(
+                "note",
+                f"The domain {domain.name} has {len(domain)} of the {least} samples or more that "
+                "`train` and `sweep` need in each domain.",
+            )
 
 
 def _differences(data: DomainDataset, preset: ImageFolderPreset) -> Iterator[Finding]:
@@ -118,11 +132,13 @@ def _duplicates(data: DomainDataset) -> Iterator[Finding]:
     lengths: dict[int, list[Path]] = {}
     for domain in data.domains:
         for path in domain.paths:
-            lengths.setdefault(path.stat().st_size, []).append(path)
+            with suppress(OSError):  # a broken link is among the damaged images already
+                lengths.setdefault(path.stat().st_size, []).append(path)
     for paths in lengths.values():
         same: dict[bytes, list[Path]] = {}
         for path in paths if len(paths) > 1 else ():
-            same.setdefault(hashlib.sha256(path.read_bytes()).digest(), []).append(path)
+            with suppress(OSError):
+                same.setdefault(hashlib.sha256(path.read_bytes()).digest(), []).append(path)
         for copies in same.values():
             if len(copies) > 1:
                 yield Finding("duplicate", f"The same bytes: {', '.join(map(str, copies))}.")

@@ -7,11 +7,15 @@ trial see the same split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from itertools import count
+from typing import Final, final
 
 import numpy as np
 
 from hessalign._seeds import seed_hash
+
+HOLDOUT_FRACTION: Final = 0.2
+"""How much of each domain is held out, as in DomainBed."""
 
 
 @final
@@ -28,7 +32,9 @@ class Split:
     outer: np.ndarray
 
 
-def split_domain(size: int, trial_seed: int, domain: int, holdout_fraction: float = 0.2) -> Split:
+def split_domain(
+    size: int, trial_seed: int, domain: int, holdout_fraction: float = HOLDOUT_FRACTION
+) -> Split:
     """Split the samples of a domain.
 
     Args:
@@ -54,5 +60,33 @@ def split_domain(size: int, trial_seed: int, domain: int, holdout_fraction: floa
         raise ValueError(f"Expected a holdout_fraction from 0 to 1, got {holdout_fraction}.")
     order = np.arange(size)
     np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
-    held_out = int(size * holdout_fraction)
+    held_out = _held_out(size, holdout_fraction)
     return Split(inner=order[held_out:], outer=order[:held_out])
+
+
+def least_size(holdout_fraction: float = HOLDOUT_FRACTION) -> int:
+    """How many samples a domain needs for both of its parts to have some.
+
+    Args:
+        holdout_fraction: How much is held out.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: If one of the parts is empty whatever the size.
+
+    Example:
+        >>> least_size(), least_size(0.5), least_size(0.9)
+        (5, 2, 2)
+    """
+    if not 0 < holdout_fraction < 1:
+        raise ValueError(
+            f"Expected a holdout_fraction above 0 and below 1, got {holdout_fraction}: both parts "
+            "of a domain need samples."
+        )
+    return next(size for size in count(2) if _held_out(size, holdout_fraction) >= 1)
+
+
+def _held_out(size: int, fraction: float) -> int:
+    return int(size * fraction)

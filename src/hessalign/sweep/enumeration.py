@@ -12,8 +12,8 @@ from hessalign.data.samples import domain_index
 from hessalign.sweep.jobs import list_jobs
 from hessalign.sweep.specification import SweepSpec
 from hessalign.training.configuration import ConfigurationError
+from hessalign.training.domain_run import checked_plan
 from hessalign.training.job import Job
-from hessalign.training.job_plan import plan_job
 
 
 def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
@@ -115,7 +115,7 @@ def check_jobs(jobs: Iterable[Job]) -> None:
     problems: Mapping[str, None] = {}
     for job in first_jobs(jobs).values():
         try:
-            plan_job(job)
+            checked_plan(job)
         except (ValueError, TypeError, OSError, ImportError) as error:
             problems = {**problems, str(error): None}
     if problems:

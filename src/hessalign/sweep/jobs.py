@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
+from hessalign.data.splits import HOLDOUT_FRACTION
 from hessalign.training.job import Job
 
 
@@ -59,7 +60,7 @@ def list_jobs(
     pairs: bool = True,
     test_domains: Mapping[str, Collection[int]] | None = None,
     first_hparams_seed: int = 0,
-    holdout_fraction: float = 0.2,
+    holdout_fraction: float = HOLDOUT_FRACTION,
     task: str = "domain_generalization",
     steps: int | None = None,
     hparams: str | None = None,

@@ -25,7 +25,6 @@ from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, mak
 from hessalign.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
-from hessalign.data.image_cache import SIZE
 from hessalign.models import Network, NetworkSpec, make_network
 from hessalign.training.device import find_device
 from hessalign.training.image_inputs import ImageInputs
@@ -86,7 +85,7 @@ def train_job(
         The run.
     """
     check_name("evaluate", evaluate, get_args(Evaluated))
-    plan = plan_job(job)
+    plan = checked_plan(job)
     form = DomainBedForm(
         plan.hyper.values,
         record_args(plan, folder, keep_model=keep_model),
@@ -98,13 +97,13 @@ def train_job(
         if opened.done:
             return DomainRun(plan, opened.records(), _trained(plan, opened))
         with closing(open_inputs(plan, warn)) as inputs:
-            algorithm, generator = start_algorithm(plan, inputs.shape)
+            algorithm, generator = start_algorithm(plan)
             algorithm.to(find_device())
             records = train(
                 algorithm,
                 inputs.sampler(
                     [(domain, plan.inner[domain]) for domain in plan.sources],
-                    int(plan.hyper.number("batch_size")),
+                    plan.batch_size,
                     seed_hash(job.seed, "batches"),
                 ),
                 make_evaluation(inputs, plan, evaluate),
@@ -114,6 +113,24 @@ def train_job(
                 report,
             )
     return DomainRun(plan, records, algorithm.cpu())
+
+
+def checked_plan(job: Job) -> JobPlan:
+    """Plan a job and try everything that a run makes of its hyper-parameters before it trains.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The plan. What does not fit raises an error that says so.
+    """
+    plan = plan_job(job)
+    make_loop(plan)
+    network_spec(plan.hyper, plan.input_shape, len(plan.data.classes))
+    for name in ("data_augmentation", AUGMENTED):
+        plan.hyper.truth(name)
+    _ = plan.batch_size
+    return plan
 
 
 def load_domain_run(folder: Path) -> DomainRun:
@@ -181,8 +198,17 @@ def head_samples(
 def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
     if not (folder.path / "model.pt").exists():
         return None
-    algorithm, _ = start_algorithm(plan, open_inputs(plan).shape)
-    algorithm.load_state_dict(folder.model())
+    algorithm, _ = start_algorithm(plan)
+    try:
+        algorithm.load_state_dict(folder.model())
+    except RuntimeError as error:
+        if isinstance(error, RunFolderError):
+            raise
+        raise RunFolderError(
+            f"The model in {folder.path} does not fit the data set {plan.data.name} in "
+            f"{plan.job.data_dir}: {str(error).splitlines()[-1].strip()} Use the data it was "
+            "trained on."
+        ) from error
     return algorithm
 
 
@@ -198,24 +224,20 @@ def open_inputs(plan: JobPlan, warn: Callable[[str], None] = lambda message: Non
     """
     if isinstance(plan.data.domains[0].inputs, Tensor):
         return TensorInputs(plan.data)
-    values = plan.hyper.values
     return ImageInputs(
         plan.data,
-        int(plan.hyper.number("image_size", SIZE)),
+        plan.input_shape[-1],
         plan.job.seed,
-        augment=bool(values["data_augmentation"]),
+        augment=plan.hyper.truth("data_augmentation"),
         warn=warn,
     )
 
 
-def start_algorithm(
-    plan: JobPlan, input_shape: tuple[int, ...]
-) -> tuple[AbstractAlgorithm, torch.Generator]:
+def start_algorithm(plan: JobPlan) -> tuple[AbstractAlgorithm, torch.Generator]:
     """The algorithm of a run with an untrained network, all generators seeded.
 
     Args:
         plan: The run.
-        input_shape: Shape of one input.
 
     Returns:
         The algorithm and its source of randomness.
@@ -225,7 +247,7 @@ def start_algorithm(
     np.random.seed(job.seed)
     torch.manual_seed(job.seed)
     generator = torch.Generator().manual_seed(seed_hash(job.seed, "algorithm"))
-    spec = network_spec(plan.hyper, input_shape, len(plan.data.classes))
+    spec = network_spec(plan.hyper, plan.input_shape, len(plan.data.classes))
     setting = Setting(
         partial(make_network, spec),
         outputs=spec.outputs,
@@ -233,7 +255,7 @@ def start_algorithm(
         loss="cross_entropy",
         steps=plan.steps,
         generator=generator,
-        input_shape=input_shape,
+        input_shape=plan.input_shape,
     )
     info = find_algorithm(job.algorithm)
     return info.make(make_config(info.name, plan.hyper.options), setting), generator
@@ -259,12 +281,12 @@ def network_spec(
     return NetworkSpec(
         input_shape,
         classes,
-        hidden=int(hyper.number("hidden")),
+        hidden=hyper.whole("hidden"),
         dropout=0.0 if backbone == "mnist_cnn" else hyper.number("resnet_dropout"),
         backbone=None if backbone is None else str(backbone),
         weights=None if weights is None else str(weights),
-        freeze_batch_norm=bool(values.get("freeze_batch_norm", True)),
-        nonlinear_head=bool(values["nonlinear_classifier"]),
+        freeze_batch_norm=hyper.truth("freeze_batch_norm", default=True),
+        nonlinear_head=hyper.truth("nonlinear_classifier"),
     )
 
 
@@ -318,19 +340,18 @@ def make_evaluation(inputs: Inputs, plan: JobPlan, evaluated: Evaluated) -> Eval
     Args:
         inputs: The inputs of all domains.
         plan: The run.
-        evaluated: What to evaluate; parts without samples are left out.
+        evaluated: What to evaluate.
 
     Returns:
         The evaluation.
     """
     # DomainBed changes all images of training domains at random, also those it validates on.
-    strict = bool(plan.hyper.values.get(AUGMENTED, False))
+    strict = plan.hyper.truth(AUGMENTED)
     measured = {}
     for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
-        if len(rows):
-            augmented = strict and domain in plan.sources
-            labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
-            measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
+        augmented = strict and domain in plan.sources
+        labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
+        measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
 
     def evaluate(network: Network) -> dict[str, float]:
         return {name: accuracy(network, *each) for name, each in measured.items()}

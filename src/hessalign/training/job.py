@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hessalign._seeds import seed_hash
+from hessalign.data.splits import HOLDOUT_FRACTION
 
 REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
 """Arguments without which there is no job."""
@@ -44,7 +45,7 @@ class Job:
     hparams_seed: int
     trial_seed: int
     data_dir: str
-    holdout_fraction: float = 0.2
+    holdout_fraction: float = HOLDOUT_FRACTION
     task: str = "domain_generalization"
     steps: int | None = None
     hparams: str | None = None

@@ -14,6 +14,8 @@ from hessalign.algorithms import find_algorithm
 from hessalign.algorithms.hyper_parameters import RunHyperParameters, run_hyper_parameters
 from hessalign.data import DomainDataset, Family, find_dataset, split_domain
 from hessalign.data.catalog import DEFAULT_STEPS, catalog_entry
+from hessalign.data.image_cache import SIZE
+from hessalign.data.splits import least_size
 from hessalign.training.job import Job
 
 Evaluated = Literal["needed", "all"]
@@ -69,6 +71,20 @@ class JobPlan:
         """The domains that are trained on."""
         return [each for each in range(len(self.inner)) if each not in self.job.test_domains]
 
+    @property
+    def batch_size(self) -> int:
+        """Samples per domain and step."""
+        return self.hyper.whole("batch_size", least=1)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: that of a row, or of an image as networks take it."""
+        inputs = self.data.domains[0].inputs
+        if isinstance(inputs, torch.Tensor):
+            return tuple(inputs.shape[1:])
+        size = self.hyper.whole("image_size", SIZE, least=1)
+        return (3, size, size)
+
 
 def plan_job(job: Job) -> JobPlan:
     """Find the data of a job and draw its hyper-parameters.
@@ -80,7 +96,8 @@ def plan_job(job: Job) -> JobPlan:
         Everything that is needed to train it.
 
     Raises:
-        ValueError: If the test domains do not fit the data set.
+        ValueError: If the test domains do not fit the data set, or a domain is too small to be
+            split.
     """
     data = find_dataset(job.dataset, job.data_dir, job.seed)
     count = len(data.domains)
@@ -90,6 +107,7 @@ def plan_job(job: Job) -> JobPlan:
             f"Expected test domains of {data.name} that leave one or more to train on, got "
             f"{list(job.test_domains)}. It has: {names}."
         )
+    _check_sizes(data, job.holdout_fraction)
     overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
     preset = overrides.pop(PRESET, "domainbed-2022")
     family = family_of(data)
@@ -118,6 +136,17 @@ def plan_job(job: Job) -> JobPlan:
         tuple(split.inner for split in splits),
         tuple(split.outer for split in splits),
     )
+
+
+def _check_sizes(data: DomainDataset, holdout_fraction: float) -> None:
+    least = least_size(holdout_fraction)
+    small = [f"{domain.name!r} has {len(domain)}" for domain in data.domains if len(domain) < least]
+    if small:
+        raise ValueError(
+            f"Expected {least} or more samples in each domain of {data.name}, of which "
+            f"{holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains with "
+            "others, or leave them out."
+        )
 
 
 def family_of(data: DomainDataset) -> Family:
@@ -188,7 +217,7 @@ def steps_per_epoch(plan: JobPlan) -> float:
     Returns:
         A positive number, not rounded.
     """
-    return min(map(len, plan.inner)) / int(plan.hyper.number("batch_size"))
+    return min(map(len, plan.inner)) / plan.batch_size
 
 
 def record_args(plan: JobPlan, folder: Path, *, keep_model: bool) -> dict[str, object]:

@@ -57,6 +57,9 @@ class LoopConfig:
         evaluate_before: Evaluations describe the network before the update of their step, as the
             published Colored MNIST numbers do, instead of after it, as DomainBed's do.
         checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
+
+    Raises:
+        ValueError: If a number is out of its range.
     """
 
     steps: int
@@ -69,6 +72,16 @@ class LoopConfig:
     evaluate_every: int = 100
     evaluate_before: bool = False
     checkpoint_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"Expected steps of 1 or more, got {self.steps}.")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
+            raise ValueError(
+                f"Expected a learning rate of 0 or more, got lr = {self.learning_rate}."
+            )
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
 
 
 def train(

@@ -27,21 +27,34 @@ def test_damaged_and_repeated_images_are_named(tmp_path, workers):
     shutil.copy(root / "photo" / "cat" / "1.png", root / "sketch" / "dog" / "copy.png")
     empty = root / "sketch" / "cat" / "empty.png"
     empty.touch()
+    link = root / "sketch" / "dog" / "link.png"
+    link.symlink_to(tmp_path / "nowhere")
     seen = []
     findings = found(read_image_folder(root), workers=workers, report=lambda *n: seen.append(n))
     assert findings == [
         ("unreadable", f"{root}/photo/cat/3.png: not an image of any known kind."),
         findings[1],
         ("unreadable", f"{root}/sketch/cat/empty.png: not an image of any known kind."),
+        ("unreadable", f"{link}: No such file or directory."),
         ("duplicate", f"The same bytes: {root}/photo/cat/1.png, {root}/sketch/dog/copy.png."),
     ]
     assert findings[1][0] == "truncated"
     assert findings[1][1].startswith(f"{cut}: image file is truncated")
-    assert seen[-1] == (163, 163)
+    assert seen[-1] == (164, 164)
+
+
+def test_a_domain_that_cannot_be_trained_on_is_a_note(tmp_path):
+    root = make_folder(tmp_path / "pets")
+    save(root / "photo" / "cat" / "fifth.png", 77)
+    text = (
+        "The domain sketch has 4 of the 5 samples or more that `train` and `sweep` need in each "
+        "domain."
+    )
+    assert found(read_image_folder(root)) == [("note", text)]
 
 
 def test_a_missing_class_is_a_note(tmp_path):
-    root = make_folder(tmp_path / "pets")
+    root = make_folder(tmp_path / "pets", each=3)
     save(root / "photo" / "ape" / "1.png", 77)
     save(root / "photo" / "yak" / "1.png", 78)
     assert found(read_image_folder(root)) == [

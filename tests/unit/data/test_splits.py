@@ -7,6 +7,7 @@ import pytest
 
 from hessalign._seeds import seed_hash
 from hessalign.data import split_domain
+from hessalign.data.splits import least_size
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,17 @@ def test_mistakes_are_explained():
         split_domain(-1, 0, 0)
     with pytest.raises(ValueError, match=r"Expected a holdout_fraction from 0 to 1, got 1\.5"):
         split_domain(10, 0, 0, 1.5)
+
+
+@pytest.mark.parametrize("fraction", [0.2, 1 / 3, 1 / 49, 0.5, 0.99])
+def test_the_least_size_is_the_smallest_whose_parts_both_have_samples(fraction):
+    least = least_size(fraction)
+    for size, both in ((least - 1, False), (least, True)):
+        split = split_domain(size, 0, 0, fraction)
+        assert bool(len(split.inner) and len(split.outer)) is both
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.2])
+def test_a_fraction_that_always_leaves_a_part_empty_is_refused(fraction):
+    with pytest.raises(ValueError, match="Expected a holdout_fraction above 0 and below 1, got"):
+        least_size(fraction)
