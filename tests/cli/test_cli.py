@@ -158,3 +158,20 @@ def test_a_missing_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys
     arguments = ["demo", "--train-images", "200", "--steps", "2", "--output", str(tmp_path)]
     assert main(arguments) == 2
     assert "pip install 'hessalign[plot]'" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_one_line_and_keeps_its_traceback(monkeypatch, capsys, tmp_path):
+    def fail(options):
+        return {}["lost\nkey"]
+
+    monkeypatch.setattr("hessalign.cli.algorithms.run", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["algorithms"]) == 1
+    shown = capsys.readouterr().err
+    assert re.fullmatch(r"hessalign: error: unexpected KeyError: .* in \S+ .*\n", shown)
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in shown
+    assert 'return {}["lost\\nkey"]' in kept.read_text()
+    monkeypatch.setenv("HESSALIGN_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        main(["algorithms"])

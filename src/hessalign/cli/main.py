@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
+from typing import Final
 
 from hessalign._version import __version__
 from hessalign.algorithms import DivergedError
@@ -22,6 +26,9 @@ from hessalign.cli import (
 )
 from hessalign.training import RunFolderError
 
+TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
+"""The environment variable that asks for the traceback of an unexpected error on the terminal."""
+
 VERBS = (demo, train, reproduce, sweep, collect, diagnose, attack, features, datasets, algorithms)
 
 
@@ -34,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hessalign",
         description="Exact Hessian and gradient alignment for domain generalization.",
+        epilog=f"{TRACEBACK_VARIABLE}=1 shows the whole traceback of an unexpected error.",
     )
     parser.add_argument("--version", action="version", version=f"hessalign {__version__}")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
@@ -68,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `hessalign`; those of the process if None.
 
     Returns:
-        The exit code: 0 for success, 1 if a verb that checks something has findings, 2 for an
-        error the user can mend, 130 after Ctrl-C.
+        The exit code: 0 for success, 1 if a verb that checks something has findings or for an
+        unexpected error, 2 for an error the user can mend, 130 after Ctrl-C.
     """
     options = parse(arguments)
     try:
@@ -80,4 +88,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\nhessalign: interrupted; finished runs are kept.\n")
         return 130
+    except Exception as error:  # a bug: one line for the user, the traceback for the report
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        sys.stderr.write(f"hessalign: error: {describe_bug(error)}\n")
+        return 1
     return code or 0
+
+
+def describe_bug(error: Exception) -> str:
+    """Keep the traceback of an unexpected error and say where.
+
+    Args:
+        error: The error.
+
+    Returns:
+        One line.
+    """
+    reason = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
+    trace = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", prefix="hessalign-error-", suffix=".txt", delete=False
+    ) as file:
+        file.write(trace)
+    return (
+        f"{reason}. This is a bug in hessalign; please report it with the traceback in {file.name} "
+        f"({TRACEBACK_VARIABLE}=1 shows it here)."
+    )
