@@ -110,3 +110,10 @@ def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):
         attack["losses"][attack["pair"][0]] - attack["losses"][attack["pair"][1]]
     )
     assert f"{attack['gap']:.3f}" in out
+
+    np.savez(tmp_path / "bank.npz", x=x[:, :3], y=y, domain=domain)
+    assert main(["attack", str(run)]) == 2
+    assert re.search(r"does not fit the data set bank in .*Use the data", capsys.readouterr().err)
+    (run / "model.pt").write_bytes(b"junk")
+    assert main(["attack", str(run)]) == 2
+    assert f"Expected the trained model in {run}/model.pt: " in capsys.readouterr().err

@@ -235,6 +235,10 @@ def test_the_command_makes_and_shows_a_bank(data, tmp_path, monkeypatch, capsys)
     )
     assert main(["features", "show", "pets@tiny.safetensors"]) == 0
     assert json.loads(capsys.readouterr().out)["backbone"] == "tiny_models:tiny"
+    for name in ("bad.safetensors", "bad.npz"):
+        (tmp_path / name).write_bytes(100 * b"garbage")
+        assert main(["features", "show", name]) == 2
+        assert f"got {name}, which does not tell what it was" in capsys.readouterr().err
     assert main(["features", "show", "pets/photo"]) == 2
     assert "does not tell what it was made with" in capsys.readouterr().err
     assert main([*words[:4], "mnist_cnn", "--output", "pets@tiny.safetensors"]) == 2

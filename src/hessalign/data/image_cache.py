@@ -38,7 +38,7 @@ from torch import Tensor
 
 from hessalign._files import write_atomically
 from hessalign._shapes import Int
-from hessalign.data.images import read_image
+from hessalign.data.images import ImageError, read_image
 from hessalign.data.parallel import completed
 from hessalign.data.samples import DomainDataset
 
@@ -305,7 +305,10 @@ def _parts(
 def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
     lines = [f"{FORMAT} {domain}"]
     for path in paths:
-        status = path.stat()
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise ImageError(path, "unreadable", error.strerror or str(error)) from error
         lines.append(f"{path.parent.name}/{path.name} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -6,7 +6,6 @@ An image becomes RGB and is resized to a square without regard to its shape: wha
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ import numpy as np
 
 Damage = Literal["truncated", "unreadable"]
 
-_DAMAGE: Final = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error)
-"""What Pillow raises for files that are not what they should be."""
+_DEEP_MODES: Final = ("I", "F")
+"""Pillow's modes with more than 8 bits for a grey value, or the beginning of their names."""
 
 
 @final
@@ -71,8 +70,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
     Returns:
         The image.
 
-    Raises:
-        ImageError: If the file is not a complete image.
+        A file that is not a complete image raises an `ImageError`.
 
     Example:
         >>> import tempfile
@@ -84,10 +82,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         ((4, 4, 3), [255, 0, 0], 30, 20)
     """
     _, resampling = _pillow()
-    try:
-        image = _decoded(path, allow_truncated)
-    except _DAMAGE as error:
-        raise ImageError(path, _damage(path), _reason(error)) from error
+    image = _decoded(path, allow_truncated)
     width, height = image.size
     return ResizedImage(np.asarray(image.resize((size, size), resampling)), width, height)
 
@@ -103,22 +98,34 @@ def find_damage(path: Path) -> ImageError | None:
     """
     try:
         _decoded(path, allow_truncated=False)
-    except _DAMAGE as error:
-        return ImageError(path, _damage(path), _reason(error))
+    except ImageError as error:
+        return error
     return None
 
 
 def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     """A Pillow image; untyped, because Pillow is only imported where it is used."""
     open_image, _ = _pillow()
+    try:
+        return _loaded(open_image, path, allow_truncated)
+    except Exception as error:  # a damaged file makes Pillow's readers stumble in any way
+        raise ImageError(path, _damage(open_image, path), _reason(error)) from error
+
+
+def _loaded(open_image: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     with _truncated_images(allow_truncated), path.open("rb") as file, open_image(file) as image:
+        if image.mode.startswith(_DEEP_MODES):
+            raise ValueError(
+                f"it has more than 8 bits for a grey value (mode {image.mode}), and would be cut "
+                "off at 255; scale it to 8 bits first"
+            )
         return image.convert("RGB")
 
 
-def _damage(path: Path) -> Damage:
+def _damage(open_image: Any, path: Path) -> Damage:  # noqa: ANN401
     try:
-        _decoded(path, allow_truncated=True)
-    except _DAMAGE:
+        _loaded(open_image, path, allow_truncated=True)
+    except Exception:
         return "unreadable"
     return "truncated"
 

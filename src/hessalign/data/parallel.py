@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ def completed(
 
     Raises:
         ValueError: If there is no worker.
+        ChildProcessError: If one was killed.
 
     Example:
         >>> list(completed(abs, [-1, 2], workers=1))
@@ -52,6 +54,11 @@ def completed(
         try:
             for future in as_completed(futures):
                 yield future.result()
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                f"Expected {workers} processes to finish their work, but one was killed, perhaps "
+                "because memory ran out. Run it again with fewer processes."
+            ) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

@@ -122,6 +122,11 @@ def _from_user(module: str, name: str, weights: str | None) -> nn.Module:
             f"Cannot make the backbone '{module}:{name}': {error}. Expected 'module:callable', "
             "with a module that Python finds from this folder."
         ) from error
+    except Exception as error:  # the user's own code may raise anything
+        raise ValueError(
+            f"The backbone '{module}:{name}' cannot be made; it raised {type(error).__name__}: "
+            f"{error}"
+        ) from error
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"Expected '{module}:{name}' to return a torch.nn.Module, got {type(made).__name__}."

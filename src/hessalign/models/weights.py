@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import socket
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,21 @@ SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")
 
 SECONDS: Final = 30.0
 """How long a server that gives weights may stay silent."""
+
+DAMAGE: Final = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    EOFError,
+    pickle.UnpicklingError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+"""What torch.load raises for files that are not what they should be."""
 
 SHOWN: Final = 3
 """How many entries of each kind an error names."""
@@ -164,13 +180,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             if path.suffix == ".safetensors"
             else torch.load(path, map_location="cpu", weights_only=True)
         )
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        zipfile.BadZipFile,
-    ) as error:
+    except DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise WeightsError(
             f"Cannot read the weights {path}: {reason} Expected what torch.save makes of a "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -92,19 +93,29 @@ def read_description(bank: Path) -> dict[str, Any]:
         Backbone, checksum of its weights, size, software and so on, by name; nothing if the file is
         not a bank of ours.
     """
-    text: str | None = None
     try:
-        if bank.suffix == ".npz":
-            with np.load(bank, allow_pickle=False) as file:
-                text = str(file[MADE_WITH]) if MADE_WITH in file.files else None
-        else:
-            safe_open, _ = _safetensors(bank)
-            with safe_open(bank, "numpy") as file:
-                text = (file.metadata() or {}).get(MADE_WITH)
-        description: dict[str, Any] = json.loads(text) if text else {}
-    except (OSError, ValueError, zipfile.BadZipFile):
+        text = _npz_text(bank) if bank.suffix == ".npz" else _safetensors_text(bank)
+        found = json.loads(text) if text else {}
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error):
         return {}
-    return description
+    return found if isinstance(found, dict) else {}
+
+
+def _npz_text(bank: Path) -> str | None:
+    with np.load(bank, allow_pickle=False) as file:
+        return str(file[MADE_WITH]) if MADE_WITH in file.files else None
+
+
+def _safetensors_text(bank: Path) -> str | None:
+    safe_open, _ = _safetensors(bank)
+    from safetensors import SafetensorError
+
+    try:
+        with safe_open(bank, "numpy") as file:
+            text: str | None = (file.metadata() or {}).get(MADE_WITH)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    return text
 
 
 def check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:

@@ -19,10 +19,8 @@ import fcntl
 import io
 import json
 import os
-import pickle
 import re
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +29,7 @@ from typing import Any, Final, TextIO, final
 import torch
 
 from hessalign._files import write_atomically
+from hessalign.models.weights import DAMAGE
 from hessalign.training.records import Record, RecordForm, read_lines, read_records
 from hessalign.training.state import TrainingState
 
@@ -40,17 +39,6 @@ KEPT: Final = 2
 SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
-_DAMAGE: Final = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
 
 
 @final
@@ -180,9 +168,10 @@ class RunFolder:
         path = self.path / "model.pt"
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise RunFolderError(
-                f"Expected the trained model in {path}: {error}. Remove {self.path} to train again."
+                f"Expected the trained model in {path}: {_first_line(error)}. Remove {self.path} "
+                "to train again."
             ) from error
         return state
 
@@ -199,7 +188,7 @@ class RunFolder:
         for path in reversed(self._checkpoints()):
             try:
                 state.load_state_dict(self._load(path))
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 self.warn(f"Cannot use {path}: {_first_line(error)}. Trying an earlier one.")
                 state.load_state_dict(fresh)
                 continue

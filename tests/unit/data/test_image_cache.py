@@ -4,9 +4,11 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from inspect import unwrap
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.pictures import PACS, make_folder, needs_pacs, save
+from tests.pictures import PACS, make_folder, needs_pacs, picture, save
 
 import hessalign
 from hessalign.data import (
@@ -29,6 +31,7 @@ from hessalign.data import (
     read_image,
     read_image_folder,
 )
+from hessalign.data.images import find_damage
 
 SIZE = 8
 MANY = 150  # more than fit into one part
@@ -110,13 +113,38 @@ def test_several_processes_make_the_same_files(large, tmp_path):
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_images_of_other_kinds_become_rgb(tmp_path):
-    for mode in ("L", "P", "RGBA", "CMYK", "1"):
-        suffix = "tif" if mode == "CMYK" else "png"
-        Image.new("RGB", (5, 4), (200, 30, 90)).convert(mode).save(tmp_path / f"{mode}.{suffix}")
-        image = read_image(tmp_path / f"{mode}.{suffix}", 3)
-        assert image.pixels.shape == (3, 3, 3)
-        assert (image.width, image.height) == (5, 4)
+@pytest.mark.parametrize(
+    ("mode", "colour"),
+    [
+        ("L", (88, 88, 88)),  # 0.299 · 200 + 0.587 · 30 + 0.114 · 90
+        ("LA", (88, 88, 88)),
+        ("P", (204, 51, 102)),  # the nearest of the web palette
+        ("RGBA", (200, 30, 90)),
+        ("CMYK", (200, 30, 90)),
+        ("1", (0, 0, 0)),
+    ],
+)
+def test_images_of_other_kinds_become_rgb(tmp_path, mode, colour):
+    path = tmp_path / ("image.tif" if mode == "CMYK" else "image.png")
+    made = Image.new("RGB", (5, 4), (200, 30, 90))
+    (made.convert(mode, dither=Image.Dither.NONE)).save(path)
+    image = read_image(path, 3)
+    assert image.pixels.shape == (3, 3, 3)
+    assert (image.pixels == np.array(colour)).all()
+    assert (image.width, image.height) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("uint16", "png"), ("uint16", "tif"), ("int32", "tif"), ("float32", "tif")]
+)
+def test_images_of_more_than_8_bits_are_refused(tmp_path, kind, suffix):
+    path = tmp_path / f"deep.{suffix}"
+    Image.fromarray(np.linspace(0, 4095, 100).reshape(10, 10).astype(kind)).save(path)
+    with pytest.raises(ImageError, match=r"more than 8 bits .* cut off at 255; scale it to 8 bits"):
+        read_image(path, 4)
+    found = find_damage(path)
+    assert found is not None
+    assert found.damage == "unreadable"
 
 
 def test_the_default_place_is_beside_the_data(tmp_path, monkeypatch):
@@ -266,6 +294,37 @@ def truncate(path):
     image.save(path)
     path.write_bytes(path.read_bytes()[:-600])
     return path
+
+
+def test_an_image_beyond_pillows_limit_is_named(tmp_path, monkeypatch):
+    save(tmp_path / "large.png", 0, (40, 40))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 700)
+    found = find_damage(tmp_path / "large.png")
+    assert found is not None
+    assert re.search(r"large\.png is unreadable: Image size \(1600 pixels\)", str(found))
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "BMP", "GIF"])
+def test_damaged_headers_are_found_whatever_pillow_raises(tmp_path, kind):
+    path = tmp_path / f"image.{kind.lower()}"
+    picture(0).save(path, kind)
+    whole, random = path.read_bytes(), np.random.RandomState(0)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in random.randint(min(len(whole), 200), size=3):
+            damaged[place] = random.randint(256)
+        path.write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            find_damage(path)  # raises nothing
+
+
+def test_a_broken_link_is_named(data, tmp_path):
+    broken = data.domains[0].paths[0]
+    broken.unlink()
+    broken.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ImageError, match=f"{broken} is unreadable: No such file"):
+        prepare_images(data, tmp_path / "cache", SIZE)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -205,6 +205,23 @@ def test_unknown_backbones(backbone, message):
         make_backbone(backbone)
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def make(:\n", "SyntaxError: "),
+        ("def make():\n    raise RuntimeError('no disk')\n", "RuntimeError: no disk"),
+        ("def make():\n    return {}['a']\n", "KeyError: 'a'"),
+    ],
+)
+def test_errors_in_the_users_code_name_the_backbone(tmp_path, monkeypatch, code, reason):
+    (tmp_path / "faulty_models.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faulty_models", raising=False)
+    message = rf"The backbone 'faulty_models:make' cannot be made; it raised {reason}"
+    with pytest.raises(ValueError, match=message):
+        make_backbone("faulty_models:make")
+
+
 def test_a_function_of_the_user_returns_a_module():
     with pytest.raises(
         ValueError, match=r"'own_models:no_module' to return a torch.nn.Module, got"

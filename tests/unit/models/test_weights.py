@@ -1,8 +1,11 @@
 """Weights: found, verified, loaded, or an error that says what to do. No test uses the network."""
 
 import re
+import warnings
+from contextlib import suppress
 from hashlib import sha256
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -10,6 +13,7 @@ from torch import nn
 
 from hessalign.models import WeightsError, make_backbone, state_digest
 from hessalign.models.torchvision_import import import_timm, import_torchvision
+from hessalign.models.weights import read_state
 
 URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
 
@@ -191,6 +195,20 @@ def test_files_that_are_no_weights(tmp_path, content, message):
     (tmp_path / "bad.pth").write_bytes(content)
     with pytest.raises(WeightsError, match=message):
         make_backbone("resnet18", weights=str(tmp_path / "bad.pth"))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_damaged_files_are_named_whatever_torch_raises(tmp_path, zipped):
+    path = tmp_path / "bad.pth"
+    torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=zipped)
+    whole, random = path.read_bytes(), np.random.RandomState(0)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[random.randint(len(whole))] = random.randint(256)
+        path.write_bytes(damaged)
+        with suppress(WeightsError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read_state(path)
 
 
 def test_files_that_hold_something_else(tmp_path):
