@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign.data.samples import DomainDataset, DomainSamples
+from hessalign.data.samples import LARGEST, DomainDataset, DomainSamples
 
 ARRAYS: Final = ("x", "y", "domain")
 NAMES: Final = ("classes", "domains")
@@ -25,9 +26,9 @@ def read_arrays(path: Path) -> DomainDataset:
     """Read inputs, labels and domains from a file.
 
     The file holds the arrays `x` (one row per sample), `y` and `domain` (one value per sample).
-    Labels and domains are names, or numbers from 0; names are sorted, and the arrays `classes` and
-    `domains` may name numbers. In a `.safetensors` file, which holds no text, those two are JSON
-    lists in its metadata. The rows of a domain keep their order.
+    Labels and domains are names or whole numbers; those that occur are sorted. The arrays `classes`
+    and `domains` may name numbers from 0. In a `.safetensors` file, which holds no text, those two
+    are JSON lists in its metadata. The rows of a domain keep their order.
 
     Args:
         path: A `.npz` or `.safetensors` file.
@@ -77,9 +78,12 @@ def read_arrays(path: Path) -> DomainDataset:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it holds one array without a name")
+        with file:
             return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"Cannot read {path}: {error}. Expected what numpy.savez writes, without objects."
         ) from error
@@ -105,9 +109,16 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 def _tensor(path: Path, x: Array) -> Tensor:
     if x.dtype.kind not in "fiub":
         raise ValueError(f"Expected numbers in x of {path}, found {x.dtype}.")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))[0, 0])
-        raise ValueError(f"Expected finite numbers in x of {path}; row {row} has others.")
+    if x.ndim < 2 or 0 in x.shape:
+        raise ValueError(
+            f"Expected a row of one or more numbers per sample in x of {path}, got the shape "
+            f"{x.shape}."
+        )
+    if not (x.min() >= -LARGEST and x.max() <= LARGEST):
+        row = int(np.argmin([(np.abs(row) <= LARGEST).all() for row in x]))
+        raise ValueError(
+            f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
+        )
     return torch.tensor(x)
 
 
@@ -117,18 +128,16 @@ def _numbered(
     """Numbers from 0, and what they stand for."""
     if values.ndim != 1:
         raise ValueError(f"Expected one value per sample in {name} of {path}, got {values.shape}.")
-    if values.dtype.kind == "U":
-        found, numbers = np.unique(values, return_inverse=True)
-        return torch.tensor(numbers), tuple(map(str, found))
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in "iuU":
         raise ValueError(
             f"Expected names or whole numbers in {name} of {path}, got {values.dtype}."
         )
-    count = int(values.max()) + 1 if names is None else len(names)
-    if values.min() < 0 or values.max() >= count:
+    if names is None or values.dtype.kind == "U":
+        found, numbers = np.unique(values, return_inverse=True)
+        return torch.tensor(numbers), tuple(map(str, found))
+    if names.ndim != 1 or values.min() < 0 or values.max() >= len(names):
         raise ValueError(
-            f"Expected {name} from 0 to {count - 1} in {path}, found {values.min()} to "
-            f"{values.max()}."
+            f"Expected a list of names for the numbers {values.min()} to {values.max()} in {name} "
+            f"of {path}, got {names.size} names."
         )
-    labels = tuple(map(str, range(count))) if names is None else tuple(map(str, names))
-    return torch.tensor(values.astype(np.int64)), labels
+    return torch.tensor(values.astype(np.int64)), tuple(map(str, names))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._names import UnknownNameError
+from hessalign.data.csv_lines import csv_lines, not_utf8
 from hessalign.data.samples import DomainDataset, group_samples
 
-COLUMNS: Final = ("path", "class", "domain")
+PATH: Final = "path"
+COLUMNS: Final = (PATH, "class", "domain")
 SUFFIXES: Final = (".csv", ".jsonl")
 
 _SHOWN: Final = 3
@@ -65,41 +66,41 @@ def read_manifest(path: Path) -> DomainDataset:
 
 def _row(manifest: Path, number: int, entry: Mapping[str, object]) -> tuple[str, str, Path]:
     for column in COLUMNS:
-        if not str(entry.get(column) or ""):
-            raise ValueError(f"Expected a value for {column!r} on line {number} of {manifest}.")
-    return str(entry["domain"]), str(entry["class"]), manifest.parent / str(entry["path"])
+        value = entry[column]
+        if value is None or not str(value).strip() or isinstance(value, list | dict):
+            found = "none" if value is None or value == "" else repr(value)
+            raise ValueError(
+                f"Expected a value for {column!r} on line {number} of {manifest}, found {found}."
+            )
+    return str(entry["domain"]), str(entry["class"]), manifest.parent / str(entry[PATH])
 
 
 def _check_columns(path: Path, number: int, columns: list[str]) -> None:
-    for column in columns:
-        if column not in COLUMNS:
-            raise UnknownNameError(f"column in line {number} of {path}:", column, COLUMNS)
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
         raise ValueError(
             f"Expected the columns {', '.join(COLUMNS)} in {path}, line {number} lacks "
-            f"{', '.join(missing)}."
+            f"{', '.join(missing)}; it has {', '.join(columns) or 'none'}."
         )
+    for column in columns:
+        if column not in COLUMNS:
+            raise UnknownNameError(f"column in line {number} of {path}:", column, COLUMNS)
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = [cell.strip() for cell in next(reader, [])]
-        _check_columns(path, 1, header)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise ValueError(
-                    f"Expected {len(header)} values on line {reader.line_num} of {path}, found "
-                    f"{len(cells)}. Put values that contain a comma in quotes."
-                )
-            yield reader.line_num, dict(zip(header, cells, strict=True))
+    lines = csv_lines(path)
+    number, header = next(lines, (1, []))
+    _check_columns(path, number, header)
+    for number, cells in lines:
+        yield number, dict(zip(header, cells, strict=True))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(not_utf8(path, error)) from error
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from pathlib import Path
 from typing import Final
 
 import torch
 
-from hessalign.data.samples import DomainDataset, DomainSamples
+from hessalign.data.csv_lines import csv_lines
+from hessalign.data.manifest import PATH
+from hessalign.data.samples import LARGEST, DomainDataset, DomainSamples
 
 LABELS: Final = ("y", "label")
 DOMAIN: Final = "domain"
@@ -23,13 +23,12 @@ def is_number_table(path: Path) -> bool:
         path: A file.
 
     Returns:
-        Whether its header has a column "y" or "label"; a manifest of images has neither.
+        Whether its header has a column "y" or "label", and none for paths, as a manifest has.
     """
     if path.suffix != SUFFIX or not path.is_file():
         return False
-    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
-        header = next(csv.reader(file), [])
-    return any(cell.strip() in LABELS for cell in header)
+    _, header = next(csv_lines(path), (1, []))
+    return PATH not in header and any(cell in LABELS for cell in header)
 
 
 def read_number_table(path: Path) -> DomainDataset:
@@ -59,29 +58,21 @@ def read_number_table(path: Path) -> DomainDataset:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected a CSV file of numbers, found no file {path}.")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = [cell.strip() for cell in next(reader, [])]
-        label, domain = _columns(path, header)
-        features: dict[str, list[list[float]]] = {}
-        labels: dict[str, list[str]] = {}
-        for cells in reader:
-            if not cells:
-                continue
-            line = reader.line_num
-            if len(cells) != len(header):
-                raise ValueError(
-                    f"Expected {len(header)} values on line {line} of {path}, found {len(cells)}."
-                )
-            place = _name(path, line, header[domain], cells[domain])
-            features.setdefault(place, []).append(
-                [
-                    _number(path, line, header[i], cell)
-                    for i, cell in enumerate(cells)
-                    if i not in {label, domain}
-                ]
-            )
-            labels.setdefault(place, []).append(_name(path, line, header[label], cells[label]))
+    lines = csv_lines(path)
+    _, header = next(lines, (1, []))
+    label, domain = _columns(path, header)
+    features: dict[str, list[list[float]]] = {}
+    labels: dict[str, list[str]] = {}
+    for line, cells in lines:
+        place = _name(path, line, header[domain], cells[domain])
+        features.setdefault(place, []).append(
+            [
+                _number(path, line, header[i], cell)
+                for i, cell in enumerate(cells)
+                if i not in {label, domain}
+            ]
+        )
+        labels.setdefault(place, []).append(_name(path, line, header[label], cells[label]))
     if not features:
         raise ValueError(f"Expected samples in {path}, found no lines besides the header.")
     classes = _sorted({name for names in labels.values() for name in names})
@@ -107,20 +98,21 @@ def _columns(path: Path, header: list[str]) -> tuple[int, int]:
 
 
 def _name(path: Path, line: int, column: str, cell: str) -> str:
-    if not cell.strip():
+    if not cell:
         raise ValueError(f"Expected a value for {column!r} on line {line} of {path}, found none.")
-    return cell.strip()
+    return cell
 
 
 def _number(path: Path, line: int, column: str, cell: str) -> float:
     try:
         value = float(cell)
+        held = abs(value) <= LARGEST
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+        held = False
+    if not held:
         raise ValueError(
-            f"Expected finite numbers in {path}; row {line - 1} (line {line}) has {cell!r} in "
-            f"column {column!r}. Fill it in, or leave the row out."
+            f"Expected finite numbers that float32 can hold in {path}; row {line - 1} (line "
+            f"{line}) has {cell!r} in column {column!r}. Fill it in, or leave the row out."
         )
     return value
 

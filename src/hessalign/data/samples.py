@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Int
+
+LARGEST: Final = torch.finfo(torch.float32).max
+"""Larger inputs become infinite in float32, which networks compute in."""
 
 
 @final

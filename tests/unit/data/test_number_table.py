@@ -40,7 +40,7 @@ def test_any_source_of_data_includes_tables_but_not_manifests(tmp_path):
         read_dataset(manifest)
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "", "high"])
+@pytest.mark.parametrize("value", ["nan", "inf", "", "high", "1e39", "-1e300"])
 def test_a_row_that_is_not_numbers_is_named(value, tmp_path):
     path = write(tmp_path, f"age,pulse,y,domain\n1,2,a,b\n3,{value},a,b\n")
     text = rf"row 2 \(line 3\) has '{value}' in column 'pulse'. Fill it in, or leave the row out"
@@ -58,6 +58,7 @@ def test_a_row_that_is_not_numbers_is_named(value, tmp_path):
         ("x,y,domain\n", "found no lines besides the header"),
         ("x,y,domain\n1,a\n", "Expected 3 values on line 2 of .*, found 2"),
         ("x,y,domain\n1,,b\n", "Expected a value for 'y' on line 2"),
+        ('x,y,domain\n"1,a,b\n' + 30000 * "1,a,b\n", "Cannot read line .* quote may not be closed"),
     ],
 )
 def test_mistakes_are_named(text, message, tmp_path):

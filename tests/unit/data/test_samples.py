@@ -1,6 +1,7 @@
 """Sources of data: folders, manifests and arrays become the same description."""
 
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -160,12 +161,17 @@ def test_csv_and_json_lines_list_the_same_data(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("m.csv", "path,klass,domain\n", "Unknown column in line 1 of .*: 'klass'.*mean 'class'"),
+        ("m.csv", "path,klass,domain\n", "1 lacks class; it has path, klass, domain"),
+        ("m.csv", "path,class,domain,x\n", "Unknown column in line 1 of .*: 'x'"),
         ("m.csv", "path,domain\n", "columns path, class, domain in .*, line 1 lacks class"),
         ("m.csv", "path,class,domain\n", "Expected images in .*found no lines"),
         ("m.csv", "path,class,domain\na,b\n", "Expected 3 values on line 2 of .*, found 2"),
         ("m.csv", "path,class,domain\na,,c\n", "Expected a value for 'class' on line 2 of"),
-        ("m.csv", "", "lacks path, class, domain"),
+        ("m.csv", "path,class,domain\na, ,c\n", "Expected a value for 'class' on line 2 of"),
+        ("m.csv", "", "lacks path, class, domain; it has none"),
+        ("m.csv", 'path,class,domain\n"a,b,c\n' + 30000 * "a,b,c\n", r"Cannot read line .* quote"),
+        ("m.jsonl", '{"path": "a", "class": null, "domain": "c"}', "'class' on line 1 .*none"),
+        ("m.jsonl", '{"path": "a", "class": ["b"], "domain": "c"}', r"for 'class' .*\['b'\]"),
         ("m.jsonl", "{\n", "Expected JSON on line 1 of"),
         ("m.jsonl", "\n[1]\n", r"Expected an object .* on line 2 of .*found '\[1\]'"),
         ("m.jsonl", '{"path": "a", "class": "b", "domain": "c", "x": 1}', "'x'.*Expected one of"),
@@ -176,6 +182,34 @@ def test_mistakes_in_a_manifest_are_explained(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_manifest(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("name", ["m.csv", "m.jsonl", "numbers.csv"])
+def test_text_that_is_not_in_utf_8_is_named(tmp_path, name, encoding):
+    header = "x,y,domain" if name == "numbers.csv" else "path,class,domain"
+    (tmp_path / name).write_bytes(f"{header}\n1,krank,Zürich\n".encode(encoding))
+    with pytest.raises(ValueError, match=rf"Expected text in UTF-8 in .*{name}, found the byte 0x"):
+        read_dataset(tmp_path / name)
+
+
+def test_a_manifest_with_a_column_label_is_told_what_is_missing(tmp_path):
+    (tmp_path / "m.csv").write_text("path,label,domain\n1.png,cat,photo\n")
+    with pytest.raises(ValueError, match=r"line 1 lacks class; it has path, label, domain"):
+        read_dataset(tmp_path / "m.csv")
+
+
+def test_numbers_and_blanks_in_a_manifest(tmp_path):
+    root = make_folder(tmp_path, domains=("0",), classes=("0",), each=2)
+    (root / "m.jsonl").write_text(
+        '{"path": "0/0/0.png", "class": 0, "domain": 0}\n'
+        '{"path": "0/0/1.png", "class": 1, "domain": 0}\n'
+    )
+    data = read_dataset(root / "m.jsonl")
+    assert (data.classes, data.domain_names) == (("0", "1"), ("0",))
+    (root / "m.csv").write_text("path, class, domain\n0/0/0.png, cat,x\n0/0/1.png,cat , x\n")
+    data = read_dataset(root / "m.csv")
+    assert (data.classes, data.domain_names) == (("cat",), ("x",))
 
 
 def test_a_manifest_with_missing_files_names_them(tmp_path):
@@ -210,14 +244,18 @@ def test_arrays_are_split_by_domain_in_their_order(tmp_path):
         ({"x": np.eye(3), "y": [0, 1], "domain": [0, 0]}, "found 3 of x, 2 of y, 2 of domain"),
         ({"x": np.eye(2), "y": [0.5, 1], "domain": [0, 0]}, "whole numbers in y of .*float64"),
         (
-            {"x": np.eye(2), "y": [0, -1], "domain": [0, 0]},
-            "Expected y from 0 to 0 .*found -1 to 0",
+            {"x": np.eye(2), "y": [0, 2], "domain": [0, 0], "classes": ["a"]},
+            "names for the numbers 0 to 2 in y of .*got 1 names",
         ),
-        ({"x": np.eye(2), "y": [0, 2], "domain": [0, 0], "classes": ["a"]}, "y from 0 to 0"),
+        ({"x": np.eye(2), "y": [0, -1], "domain": [0, 0], "classes": ["a"]}, "numbers -1 to 0"),
+        ({"x": np.eye(2), "y": [0, 0], "domain": [0, 0], "classes": "a"}, "Expected a list of nam"),
         (
-            {"x": np.eye(2), "y": [0, 1], "domain": [0, 2]},
-            "samples in the domain '1' of f, found n",
+            {"x": np.eye(2), "y": [0, 1], "domain": [0, 2], "domains": ["a", "b", "c"]},
+            "samples in the domain 'b' of f, found n",
         ),
+        ({"x": [[1.0], [1e39]], "y": [0, 1], "domain": [0, 0]}, "float32 can hold in x .*row 1"),
+        ({"x": 3.0, "y": [0], "domain": [0]}, r"one or more numbers per sample .*shape \(\)"),
+        ({"x": np.empty((2, 0)), "y": [0, 1], "domain": [0, 0]}, r"got the shape \(2, 0\)"),
         ({"x": [[1.0], [np.nan]], "y": [0, 1], "domain": [0, 0]}, "finite numbers .*; row 1 has"),
         ({"x": ["a", "b"], "y": [0, 1], "domain": [0, 0]}, "Expected numbers in x"),
         ({"x": np.eye(2), "y": [[0], [1]], "domain": [0, 0]}, "one value per sample in y"),
@@ -229,7 +267,27 @@ def test_mistakes_in_arrays_are_explained(tmp_path, arrays, message):
         read_arrays(tmp_path / "f.npz")
 
 
+def test_numbers_that_do_not_begin_at_0_name_themselves(tmp_path):
+    np.savez(tmp_path / "f.npz", x=np.eye(4), y=[2, 1, 2, 1], domain=[2012, 2015, 2012, 2015])
+    data = read_arrays(tmp_path / "f.npz")
+    assert (data.classes, data.domain_names) == (("1", "2"), ("2012", "2015"))
+    assert data.domains[0].labels.tolist() == [1, 1]
+
+
 def test_damaged_arrays_and_python_objects_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "z.npz", x=np.arange(900).reshape(9, 100), y=0, domain=0)
+    content = (tmp_path / "z.npz").read_bytes()
+    causes = set()
+    for place in range(60, 600, 20):
+        (tmp_path / "z.npz").write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        with pytest.raises(ValueError, match=r"Cannot read .*z\.npz: ") as caught:
+            read_arrays(tmp_path / "z.npz")
+        causes.add(type(caught.value.__cause__))
+    assert zlib.error in causes
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, np.eye(2))
+    with pytest.raises(ValueError, match=r"Cannot read .*one\.npz: it holds one array"):
+        read_arrays(tmp_path / "one.npz")
     (tmp_path / "f.npz").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"Cannot read .*f\.npz: "):
         read_arrays(tmp_path / "f.npz")
