@@ -8,7 +8,6 @@ Nothing is downloaded, every random choice comes from an explicit seed or genera
 here knows of models or of the layers above.
 """
 
-from hessalign.data.archives import extract_archive as extract_archive
 from hessalign.data.arrays import read_arrays as read_arrays
 from hessalign.data.augmentation import Augmentation as Augmentation
 from hessalign.data.augmentation import augment as augment
