@@ -8,7 +8,13 @@ import torch
 from PIL import Image
 
 from hessalign.cli import main
-from hessalign.training.domain_run import default_backbone, make_evaluation, open_inputs, train_job
+from hessalign.training.domain_run import (
+    default_backbone,
+    make_evaluation,
+    network_spec,
+    open_inputs,
+    train_job,
+)
 from hessalign.training.job import Job
 from hessalign.training.job_plan import plan_job
 
@@ -138,3 +144,12 @@ def test_a_damaged_image_is_named(data_dir, tmp_path):
 )
 def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expected):
     assert default_backbone(values, shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("backbone", "weights"),
+    [("resnet50", "imagenet"), ("timm:resnet18", "imagenet"), ("mine:make", None)],
+)
+def test_a_backbone_of_the_user_brings_its_own_weights(data_dir, backbone, weights):
+    plan = plan_job(job_of(data_dir, 1, backbone=backbone))
+    assert network_spec(plan.hyper, plan.input_shape, 3).weights == weights

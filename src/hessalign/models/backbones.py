@@ -26,6 +26,9 @@ from hessalign.models.torchvision_models import make_torchvision_model, torchvis
 from hessalign.models.weights import IMAGENET, WeightsError, load_state, named_file, read_state
 
 MNIST_CNN: Final = "mnist_cnn"
+LIBRARIES: Final = {"torchvision": make_torchvision_model, "timm": make_timm_model}
+"""Whose models have ImageNet weights, and how they are made."""
+
 EXPECTED: Final = (
     f"a model of torchvision or timm, {MNIST_CNN!r}, or 'module:callable' for your own"
 )
@@ -57,10 +60,27 @@ def make_backbone(
         module = _with_weights(make_mnist_cnn(channels), MNIST_CNN, weights)
     else:
         library, name = _located(backbone)
-        make = {"torchvision": make_torchvision_model, "timm": make_timm_model}.get(library)
+        make = LIBRARIES.get(library)
         module = _from_user(library, name, weights) if make is None else make(name, weights)
     _adapt_channels(module, channels)
     return module.eval()
+
+
+def is_published(backbone: str) -> bool:
+    """Whether there are ImageNet weights for a backbone.
+
+    Args:
+        backbone: Its name.
+
+    Returns:
+        Whether it is a model of torchvision or timm.
+
+    Example:
+        >>> [is_published(name) for name in ("resnet50", "timm:vit_b", "mnist_cnn", "mine:make")]
+        [True, True, False, False]
+    """
+    library, colon, _ = backbone.partition(":")
+    return library in LIBRARIES if colon else backbone != MNIST_CNN
 
 
 def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object) -> int:

@@ -26,6 +26,8 @@ from hessalign.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
 from hessalign.models import Network, NetworkSpec, make_network
+from hessalign.models.backbones import MNIST_CNN, is_published
+from hessalign.models.weights import IMAGENET
 from hessalign.training.device import find_device
 from hessalign.training.image_inputs import ImageInputs
 from hessalign.training.inputs import Inputs, TensorInputs, accuracy
@@ -276,13 +278,13 @@ def network_spec(
     """
     values = hyper.values
     backbone = values.get("backbone", default_backbone(values, input_shape))
-    pretrained = backbone is not None and backbone != "mnist_cnn"
-    weights = values.get("weights", "imagenet" if pretrained else None)
+    pretrained = backbone is not None and is_published(str(backbone))
+    weights = values.get("weights", IMAGENET if pretrained else None)
     return NetworkSpec(
         input_shape,
         classes,
         hidden=hyper.whole("hidden"),
-        dropout=0.0 if backbone == "mnist_cnn" else hyper.number("resnet_dropout"),
+        dropout=0.0 if backbone == MNIST_CNN else hyper.number("resnet_dropout"),
         backbone=None if backbone is None else str(backbone),
         weights=None if weights is None else str(weights),
         freeze_batch_norm=hyper.truth("freeze_batch_norm", default=True),
@@ -310,7 +312,7 @@ def default_backbone(
     if len(input_shape) != 3:
         return None
     if input_shape[1:] == (28, 28):
-        return "mnist_cnn"
+        return MNIST_CNN
     return "resnet18" if values["resnet18"] else "resnet50"
 
 
