@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -100,8 +101,10 @@ def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):
     words = ["--dataset", "bank", "--data-dir", str(tmp_path), "--test-domains", "b"]
     assert main(["train", *words, "--steps", "3", "--output", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    assert main(["attack", str(run), "--delta", "0.2", "--samples", "20"]) == 0
+    assert capsys.readouterr().out.endswith(f"Saved in {run}\n")
+    assert main(["attack", str(tmp_path / "runs"), "--delta", "0.2", "--samples", "20"]) == 0
     out = capsys.readouterr().out
+    assert out.endswith(f"Saved in {run / 'attack'}\n")
     assert "b (unseen): loss, accuracy" in out
     found = json.loads((run / "attack" / "attack.json").read_text())
     assert (found["domains"], found["unseen"]) == (["a", "b", "c"], [1])
@@ -114,6 +117,9 @@ def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):
     np.savez(tmp_path / "bank.npz", x=x[:, :3], y=y, domain=domain)
     assert main(["attack", str(run)]) == 2
     assert re.search(r"does not fit the data set bank in .*Use the data", capsys.readouterr().err)
+    shutil.copytree(run, tmp_path / "runs" / "second")
+    assert main(["attack", str(tmp_path / "runs")]) == 2
+    assert re.search(r"Expected one run in .*runs, found 2: .*second", capsys.readouterr().err)
     (run / "model.pt").write_bytes(b"junk")
     assert main(["attack", str(run)]) == 2
     assert f"Expected the trained model in {run}/model.pt: " in capsys.readouterr().err

@@ -17,7 +17,7 @@ CONFIG = ColoredMnistConfig("erm", train_images=200, test_images=80, steps=4, ju
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run")
+    path = tmp_path_factory.mktemp("runs") / "erm-seed0"
     train_colored_mnist(CONFIG, path)
     return path
 
@@ -67,7 +67,7 @@ def test_a_table_gives_what_the_same_arrays_give(arrays, tmp_path, capsys):
 
 def test_a_run_is_diagnosed_at_its_own_head(folder, tmp_path, capsys):
     output = tmp_path / "run.json"
-    assert main(["diagnose", str(folder), "--json", str(output)]) == 0
+    assert main(["diagnose", str(folder.parent), "--json", str(output)]) == 0
     found = json.loads(output.read_text())
     assert found["name"] == "erm, seed 0"
     assert found["domains"] == ["source 1", "source 2", "target"]

@@ -76,6 +76,12 @@ def test_what_is_wrong_is_named_before_anything_is_begun(bank, capsys, words, te
     assert not (bank / "runs").exists()
 
 
+def test_a_file_may_list_test_domains(bank, capsys):
+    (bank / "run.yaml").write_text("test_domains: [a, 1]\n")
+    assert train(bank, "--steps", "1", "--config", str(bank / "run.yaml")) == 0
+    assert "test:\n- a\n- b\n" in capsys.readouterr().out
+
+
 def test_a_domain_that_is_too_small_to_be_split_is_named(bank, capsys):
     domain = np.repeat(["large", "small"], [20, 4])
     np.savez(bank / "bank.npz", x=np.eye(24), y=np.arange(24) % 2, domain=domain)

@@ -15,6 +15,7 @@ from hessalign._files import write_atomically
 from hessalign._names import check_name
 from hessalign.report.attack_figures import plot_worst_case
 from hessalign.report.tables import markdown_table
+from hessalign.training.run_folder import find_run
 from hessalign.training.trained_head import TrainedHead, load_trained_head
 from hessalign.transfer import WorstCaseGap, worst_case_gap
 from hessalign.transfer.attack import Mode
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> None:
     if options.samples < 1:
         raise ValueError(f"Expected --samples of 1 or more, got {options.samples}.")
     check_name("mode", options.mode, get_args(Mode))
-    trained = load_trained_head(options.folder, options.samples, options.seed)
+    run_folder = find_run(options.folder)
+    trained = load_trained_head(run_folder, options.samples, options.seed)
     result = worst_case_gap(
         trained.z,
         trained.y,
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
         loss=trained.loss,
         generator=torch.Generator().manual_seed(options.seed),
     )
-    folder = options.output or options.folder / "attack"
+    folder = options.output or run_folder / "attack"
     folder.mkdir(parents=True, exist_ok=True)
     names = domain_titles(trained)
     table, data = describe(result, names), record(trained, result, options)

@@ -23,6 +23,7 @@ from hessalign.report.diagnosis_text import render_diagnosis_text
 from hessalign.report.progress import StageProgress
 from hessalign.training.feature_bank import bank_path
 from hessalign.training.feature_extraction import BankSpec
+from hessalign.training.run_folder import runs_below
 from hessalign.training.trained_head import load_trained_head
 
 RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
@@ -105,10 +106,11 @@ def _files(options: argparse.Namespace, found: Diagnosis) -> list[tuple[Path, st
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a folder is that of a run; an empty one is meant to be."""
+    """Whether a folder is that of a run or holds some; an empty one is meant to be."""
     if not path.is_dir():
         return False
-    return any((path / name).exists() for name in RUN_FILES) or not any(path.iterdir())
+    files = any((path / name).exists() for name in RUN_FILES)
+    return files or bool(runs_below(path)) or not any(path.iterdir())
 
 
 def _run_inputs(folder: Path, samples: int, seed: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from hessalign.data import DATASETS
 from hessalign.report.progress import Progress
 from hessalign.report.published import TABLE_2, TABLE_3
 from hessalign.report.tables import accuracy_table
-from hessalign.training import ColoredMnistConfig, Record, train_colored_mnist
+from hessalign.training import ColoredMnistConfig, Record, Run, train_colored_mnist
 from hessalign.training.configuration import make_configuration, parse_words, read_file
 
 COLORED_MNIST: Final = "colored_mnist"
@@ -82,11 +82,13 @@ def run(options: argparse.Namespace) -> None:
     entries.pop("dataset", None)
     first = make_configuration(entries)
     sys.stdout.write(describe(first))
-    runs = []
+    runs: list[Run] = []
+    folders: list[Path] = []
     for seed in range(first.seed, first.seed + options.restarts):
         config = dataclasses.replace(first, seed=seed)
         title = f"{config.algorithm} #{seed}"
         folder = options.output and options.output / f"{config.algorithm}-seed{seed}"
+        folders += [folder] if folder else []
         report = make_report(title, config.steps, options.tensorboard)
         try:
             runs.append(train_colored_mnist(config, folder, report, warn))
@@ -98,6 +100,8 @@ def run(options: argparse.Namespace) -> None:
             raise
     published = TABLE_2 if first.imbalance is None else TABLE_3
     sys.stdout.write(accuracy_table(runs, published) + "\n")
+    for folder in folders:
+        sys.stdout.write(f"Saved in {folder}\n")
 
 
 def describe(config: ColoredMnistConfig) -> str:

@@ -80,7 +80,7 @@ def run(
         job = Job(
             dataset,
             find_algorithm(algorithm).recorded,
-            parse_domains(str(test), data),
+            parse_domains(test, data),
             hparams_seed=_whole("hparams_seed", hparams_seed),
             trial_seed=trial_seed,
             data_dir=str(data_dir),
@@ -105,6 +105,8 @@ def run(
             warn(f"Saved in {output / job.folder}. Run the same command again to continue.")
             raise
     sys.stdout.write(accuracy_by_domain(runs) + "\n")
+    for each in runs:
+        sys.stdout.write(f"Saved in {output / each.plan.job.folder}\n")
 
 
 def _whole(key: str, value: object) -> int:
@@ -113,18 +115,18 @@ def _whole(key: str, value: object) -> int:
     return value
 
 
-def parse_domains(text: str, data: DomainDataset) -> tuple[int, ...]:
-    """Test domains as they are named on the command line.
+def parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
+    """Test domains as they are named on the command line or in a file.
 
     Args:
-        text: Names or numbers, separated by commas.
+        named: Names or numbers: a list, or separated by commas.
         data: The data set.
 
     Returns:
         Numbers, ascending.
     """
-    words = [word.strip() for word in text.split(",")]
-    return tuple(sorted({data.domain_index(word) for word in words}))
+    words = named if isinstance(named, list) else str(named).split(",")
+    return tuple(sorted({data.domain_index(str(word).strip()) for word in words}))
 
 
 def describe(plan: JobPlan) -> str:

@@ -149,7 +149,7 @@ def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
     Args:
         dataset: The name of the data set.
         names: Its domains.
-        domain: A name or a number.
+        domain: A name or a number; what is both, as in years or sites, is a name.
 
     Returns:
         The number.
@@ -165,7 +165,7 @@ def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
         hessalign._names.UnknownNameError: Unknown domain of PACS 7. Expected one of: \
 'art_painting', 'cartoon'.
     """
-    if domain in names:
+    if str(domain) in names:
         return names.index(str(domain))
     if str(domain).isdecimal() and int(domain) < len(names):
         return int(domain)

@@ -7,8 +7,6 @@ classes and domains, and tells what it was made with. It is called `DATA@BACKBON
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -93,10 +91,12 @@ def read_description(bank: Path) -> dict[str, Any]:
         Backbone, checksum of its weights, size, software and so on, by name; nothing if the file is
         not a bank of ours.
     """
+    if bank.suffix != ".npz":
+        _safetensors(bank)  # says what to install
     try:
         text = _npz_text(bank) if bank.suffix == ".npz" else _safetensors_text(bank)
         found = json.loads(text) if text else {}
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error):
+    except Exception:  # a damaged file makes its reader stumble in any way
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -108,13 +108,8 @@ def _npz_text(bank: Path) -> str | None:
 
 def _safetensors_text(bank: Path) -> str | None:
     safe_open, _ = _safetensors(bank)
-    from safetensors import SafetensorError
-
-    try:
-        with safe_open(bank, "numpy") as file:
-            text: str | None = (file.metadata() or {}).get(MADE_WITH)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    with safe_open(bank, "numpy") as file:
+        text: str | None = (file.metadata() or {}).get(MADE_WITH)
     return text
 
 

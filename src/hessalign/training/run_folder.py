@@ -33,6 +33,12 @@ from hessalign.models.weights import DAMAGE
 from hessalign.training.records import Record, RecordForm, read_lines, read_records
 from hessalign.training.state import TrainingState
 
+CONFIG: Final = "config.json"
+"""What makes a folder that of a run."""
+
+SHOWN: Final = 3
+"""How many runs an error names."""
+
 KEPT: Final = 2
 """Checkpoints kept: should the newest be damaged, there is the one before."""
 
@@ -53,6 +59,44 @@ class RunFolderError(RuntimeError):
     def __init__(self, message: str, *, held: bool = False) -> None:
         super().__init__(message)
         self.held = held
+
+
+def find_run(folder: Path) -> Path:
+    """The folder of a run, which may be named by the folder that holds it alone.
+
+    Args:
+        folder: Of a run, or what `train --output` was given if it holds one run.
+
+    Returns:
+        The folder of the run.
+
+    Raises:
+        RunFolderError: If it holds no run or several.
+    """
+    if (folder / CONFIG).exists():
+        return folder
+    found = runs_below(folder)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(path.name for path in found[:SHOWN]) + ", …" * (len(found) > SHOWN)
+        raise RunFolderError(f"Expected one run in {folder}, found {len(found)}: {names}. Name it.")
+    raise RunFolderError(
+        f"Expected a complete run in {folder}, found none. Give the folder of one, which "
+        "`hessalign train --output OUTPUT` names when it ends."
+    )
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs that a folder holds.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Their folders, sorted.
+    """
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
 @final
@@ -124,7 +168,7 @@ class RunFolder:
             self._lock.close()
 
     def _check_config(self) -> None:
-        path = self.path / "config.json"
+        path = self.path / CONFIG
         if not path.exists():
             write_atomically(path, (json.dumps(self.config, indent=2) + "\n").encode())
             return

@@ -15,7 +15,7 @@ from hessalign.data import ColoredDomain
 from hessalign.data.colored_mnist import TEST_COLOUR_NOISE, TRAIN_COLOUR_NOISE
 from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run, make_data
 from hessalign.training.domain_run import DomainRun, head_samples, load_domain_run
-from hessalign.training.run_folder import RunFolderError
+from hessalign.training.run_folder import CONFIG, RunFolderError, find_run
 
 COLORED_MNIST_NAMES: Final = ("source 1", "source 2", "target")
 
@@ -64,7 +64,8 @@ def load_trained_head(folder: Path, samples: int | None = None, seed: int = 0) -
     """The head of a complete run, from its folder.
 
     Args:
-        folder: Of a run of Colored MNIST or of the DomainBed protocol that kept its model.
+        folder: Of a run of Colored MNIST or of the DomainBed protocol that kept its model, see
+            `find_run`.
         samples: Samples of each domain, at most; all if None.
         seed: Of the draw.
 
@@ -74,12 +75,8 @@ def load_trained_head(folder: Path, samples: int | None = None, seed: int = 0) -
     Raises:
         RunFolderError: If there is no such run.
     """
-    path = folder / "config.json"
-    if not path.exists():
-        raise RunFolderError(
-            f"Expected a complete run in {folder}, found none. Give the folder of one, for example "
-            "OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
-        )
+    folder = find_run(folder)
+    path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
