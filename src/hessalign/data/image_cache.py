@@ -1,4 +1,4 @@
-"""Images decoded and resized once, kept in files that are mapped into memory.
+"""Images decoded and resized once, and kept in files.
 
     00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, size, size, 3]
     00-00000.json  written after it: checksum, fingerprint of the image files, their sizes
@@ -93,6 +93,44 @@ class _Part:
 
 
 @final
+class _PixelFile:
+    """The pixels of a part, as they were when they were first looked at.
+
+    The file is open only while an image is read, so that a cache may have any number of parts.
+    """
+
+    def __init__(self, part: _Part) -> None:
+        self._path = str(part.pixels)
+        self._stamp = _stamp(os.stat(self._path))
+
+    def read(self, number: int, pixels: np.ndarray) -> None:
+        """Copy the pixels of an image."""
+        with open(self._path, "rb", buffering=0) as file:
+            same = _stamp(os.fstat(file.fileno())) == self._stamp
+            file.seek(number * pixels.nbytes)
+            if not same or file.readinto(pixels.data) != pixels.nbytes:
+                raise _changed(self._path)
+
+
+def _original_sizes(part: _Part) -> list[list[int]]:
+    found = _description(part)
+    if found["fingerprint"] != part.fingerprint:
+        raise _changed(part.pixels)
+    sizes: list[list[int]] = found["sizes"]
+    return sizes
+
+
+def _changed(pixels: Path | str) -> ImageCacheError:
+    return ImageCacheError(
+        f"The cache {pixels} was changed while it was in use. Run the same command again."
+    )
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class ImageBatch:
     """Images as they are stored.
@@ -132,14 +170,14 @@ class ImageReader:
         self.cached = parts is not None
         self._parts = parts
         self._allow_truncated = allow_truncated
-        self._maps: list[list[np.ndarray]] = []
+        self._files: list[list[_PixelFile]] = []
         self._sizes: list[np.ndarray] = []
         for domain in parts or ():
-            self._maps.append([np.memmap(p.pixels, np.uint8, "r", shape=p.shape) for p in domain])
-            self._sizes.append(np.concatenate([_description(p)["sizes"] for p in domain]))
+            self._files.append([_PixelFile(part) for part in domain])
+            self._sizes.append(np.concatenate([_original_sizes(part) for part in domain]))
 
     def __reduce__(self) -> tuple[type[ImageReader], tuple[object, ...]]:
-        """Another process maps the files again: what is mapped is not copied."""
+        """Another process looks at the files anew."""
         return ImageReader, (self.data, self.size, self._parts, self._allow_truncated)
 
     def read(self, domain: int, indices: Sequence[int] | np.ndarray) -> ImageBatch:
@@ -163,20 +201,19 @@ class ImageReader:
                 f"Expected samples from 0 to {count - 1} of the domain "
                 f"{self.data.domains[domain].name!r}, got {wrong[0]}."
             )
+        pixels = np.empty((len(chosen), self.size, self.size, 3), np.uint8)
         if self.cached:
-            maps = self._maps[domain]
-            pixels = [maps[index // PER_PART][index % PER_PART] for index in chosen]
+            files = self._files[domain]
+            for row, index in zip(pixels, chosen.tolist(), strict=True):
+                files[index // PER_PART].read(index % PER_PART, row)
             sizes = self._sizes[domain][chosen]
         else:
             paths = self.data.domains[domain].paths
-            images = [
-                read_image(paths[index], self.size, allow_truncated=self._allow_truncated)
-                for index in chosen
-            ]
-            pixels = [image.pixels for image in images]
-            sizes = np.array([(i.width, i.height) for i in images], np.int64).reshape(-1, 2)
-        stacked = np.stack(pixels) if pixels else np.empty((0, self.size, self.size, 3), np.uint8)
-        channels_second = torch.from_numpy(stacked).permute(0, 3, 1, 2)
+            sizes = np.empty((len(chosen), 2), np.int64)
+            for place, index in enumerate(chosen):
+                image = read_image(paths[index], self.size, allow_truncated=self._allow_truncated)
+                pixels[place], sizes[place] = image.pixels, (image.width, image.height)
+        channels_second = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return ImageBatch(channels_second, torch.from_numpy(sizes.copy()))
 
 
@@ -210,7 +247,8 @@ def open_images(
     """The images of a data set, from its cache where there is one.
 
     A cache that was made from other files, or was not finished, is brought up to date after saying
-    so; where there is none at all, images are read from their files.
+    so, or after another process has done it; where there is none at all, images are read from their
+    files.
 
     Args:
         data: The data set; its inputs are paths.
@@ -225,9 +263,16 @@ def open_images(
     parts = _parts(data, folder, size, allow_truncated)
     if not folder.is_dir():
         return ImageReader(data, size, None, allow_truncated)
-    if any(_fault(part, verify=False) for domain in parts for part in domain):
-        return prepare_images(data, folder, size, allow_truncated=allow_truncated, warn=warn)
+    if _is_stale(parts):
+        with _writing(folder, warn):
+            stale = _is_stale(parts)  # another process may just have brought it up to date
+        if stale:
+            return prepare_images(data, folder, size, allow_truncated=allow_truncated, warn=warn)
     return ImageReader(data, size, parts, allow_truncated)
+
+
+def _is_stale(parts: Sequence[Sequence[_Part]]) -> bool:
+    return any(_fault(part, verify=False) for domain in parts for part in domain)
 
 
 def prepare_images(
@@ -244,7 +289,7 @@ def prepare_images(
     """Decode and resize all images, and keep them.
 
     What is there already is checked and kept; the rest is made. It may be interrupted at any time
-    and continued by calling it again.
+    and continued by calling it again. If another process prepares it, it waits for that one.
 
     Args:
         data: The data set; its inputs are paths.
@@ -261,7 +306,7 @@ def prepare_images(
     """
     parts = _parts(data, folder, size, allow_truncated)
     every = [part for domain in parts for part in domain]
-    with _writing(folder):
+    with _writing(folder, warn):
         faults = _verified(every, report_verified)
         _tell(folder, faults, warn)
         _clean(folder, {file for part in every for file in (part.pixels, part.description)})
@@ -310,7 +355,8 @@ def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
         except OSError as error:
             raise ImageError(path, "unreadable", error.strerror or str(error)) from error
         lines.append(f"{path.parent.name}/{path.name} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    # Names of files need not be in UTF-8.
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def _description(part: _Part) -> dict[str, Any]:
@@ -417,7 +463,7 @@ def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path, warn: Warn) -> Iterator[None]:
     """Exclusive use of the cache's folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -427,8 +473,7 @@ def _writing(folder: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ImageCacheError(
-                f"Another process is preparing {folder}. Wait for it, or stop it."
-            ) from error
+        except BlockingIOError:
+            warn(f"Another process is preparing {folder}. Waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,7 +4,9 @@ import errno
 import fcntl
 import json
 import os
+import pickle
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -319,6 +321,14 @@ def test_damaged_headers_are_found_whatever_pillow_raises(tmp_path, kind):
             find_damage(path)  # raises nothing
 
 
+def test_names_of_images_need_not_be_in_utf_8(tmp_path):
+    root = make_folder(tmp_path / "pets", each=1)
+    first = root / "photo" / "cat" / "0.png"
+    first.rename(os.fsdecode(os.fsencode(first.parent) + b"/caf\xe9.png"))
+    data = read_image_folder(root)
+    assert_same(prepare_images(data, tmp_path / "cache", SIZE), data)
+
+
 def test_a_broken_link_is_named(data, tmp_path):
     broken = data.domains[0].paths[0]
     broken.unlink()
@@ -335,7 +345,7 @@ def test_a_corrupt_image_is_named(data, tmp_path, workers):
         prepare_images(data, tmp_path / "cache", SIZE, workers=workers)
     assert str(caught.value) == (
         f"The image {bad} is unreadable: not an image of any known kind. Replace it, or leave it "
-        "out (--exclude FILE)."
+        "out: name it in exclude.txt in the folder of the domains, or take it off the manifest."
     )
 
 
@@ -343,7 +353,9 @@ def test_a_truncated_image_is_refused_or_filled_with_grey(tmp_path):
     make_folder(tmp_path / "pets", each=1)
     bad = truncate(tmp_path / "pets" / "photo" / "cat" / "bad")
     data = read_image_folder(tmp_path / "pets")
-    with pytest.raises(ImageError, match=r"bad\.jpg is truncated: .*, or pass --allow-truncated"):
+    with pytest.raises(
+        ImageError, match=r"bad\.jpg is truncated: .*prepare --allow-truncated` fill"
+    ):
         prepare_images(data, tmp_path / "cache", SIZE)
     reader = prepare_images(data, tmp_path / "cache", SIZE, allow_truncated=True)
     index = data.domains[0].paths.index(bad)
@@ -416,12 +428,52 @@ def test_a_disk_that_is_too_small_is_known_beforehand(data, tmp_path, reads):
     assert not reads
 
 
-def test_only_one_process_writes(data, tmp_path):
-    (tmp_path / "cache").mkdir()
-    with (tmp_path / "cache" / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ImageCacheError, match="Another process is preparing"):
-            prepare_images(data, tmp_path / "cache", SIZE)
+@pytest.mark.parametrize("use", [prepare_images, open_images])
+def test_only_one_process_writes_and_others_wait_for_it(data, tmp_path, reads, use):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    said = []
+    lock = (folder / "lock").open("a")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def make_it_meanwhile(message):
+        said.append(message)
+        prepare_images(data, tmp_path / "other", SIZE)
+        for file in (tmp_path / "other").glob("*-*"):
+            file.rename(folder / file.name)
+        lock.close()
+
+    reader = use(data, folder, SIZE, warn=make_it_meanwhile)
+    assert said == [f"Another process is preparing {folder}. Waiting for it."]
+    assert reader.cached
+    assert max(reads.values()) == 1  # what the other process made is not made again
+
+
+def test_a_cache_of_many_parts_needs_few_open_files(tmp_path, monkeypatch):
+    monkeypatch.setitem(unwrap(prepare_images).__globals__, "PER_PART", 1)
+    data = read_image_folder(make_folder(tmp_path / "pets", each=20))
+    reader = prepare_images(data, tmp_path / "cache", SIZE)
+    expected = reader.read(0, range(40)).pixels
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 8, before[1]))
+    try:
+        again = open_images(data, tmp_path / "cache", SIZE).read(0, range(40)).pixels
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert torch.equal(again, expected)
+
+
+def test_a_cache_that_is_made_again_is_not_read_as_if_it_were_the_old_one(data, tmp_path):
+    reader = prepare_images(data, tmp_path / "cache", SIZE)
+    copied = pickle.dumps(reader)
+    data.domains[0].paths[0].unlink()
+    changed = read_image_folder(tmp_path / "pets")
+    prepare_images(changed, tmp_path / "cache", SIZE)
+    with pytest.raises(ImageCacheError, match=r"00-00000\.bin was changed while it was in use"):
+        reader.read(0, [0])
+    with pytest.raises(ImageCacheError, match="was changed while it was in use"):
+        pickle.loads(copied)
 
 
 def test_a_missing_pillow_says_what_to_install(data, monkeypatch):
