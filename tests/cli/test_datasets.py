@@ -22,7 +22,7 @@ def test_list_names_every_benchmark_and_where_to_get_it(capsys):
     assert re.search(
         r"\| PACS +\| PACS +\| art_painting, cartoon, photo, sketch +\| +7 \| +9,991 \|", out
     )
-    assert "pass that file with --exclude" in out
+    assert "put that file beside the domains as exclude.txt" in out
     assert "ColoredMNIST and RotatedMNIST are made from the four MNIST files" in out
 
 
@@ -89,7 +89,6 @@ def test_check_of_manifests_and_arrays(tmp_path, capsys):
         (["check", ".", "--preset", "pacs"], "Unknown preset 'pacs'.*Did you mean 'PACS'?"),
         (["check", ".", "--preset", "PACS"], "missing: art_painting, cartoon. PACS can be obt"),
         (["prepare", ".", "--workers", "0"], "Expected 1 or more workers, got 0."),
-        (["check", ".", "--exclude", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, monkeypatch, capsys, words, message):
@@ -126,9 +125,13 @@ def test_prepare_elsewhere_and_without_some_images(tmp_path, capsys):
     command = ["datasets", "prepare", str(root), "--cache", str(tmp_path / "c"), "--workers", "1"]
     assert main(command) == 2
     assert f"The image {bad} is unreadable" in capsys.readouterr().err
-    (tmp_path / "list.txt").write_text("photo/cat/0.png\n")
-    assert main([*command, "--exclude", str(tmp_path / "list.txt"), "--size", "8"]) == 0
+    (root / "exclude.txt").write_text(f"{bad}\nphoto/cat/gone.png\n")
+    assert main([*command, "--size", "8"]) == 0
     assert capsys.readouterr().out == f"7 images of pets are in {tmp_path / 'c'}.\n"
+    assert main(["datasets", "check", str(root), "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "note: exclude.txt leaves out 1 image.\n" in out
+    assert "note: exclude.txt has 1 line that names no image, such as photo/cat/gone.png.\n" in out
 
 
 def test_progress_on_a_terminal_is_one_line():

@@ -20,7 +20,7 @@ from hessalign.data import (
     prepare_images,
     read_dataset,
 )
-from hessalign.data.image_folder import matching_preset, read_exclusions
+from hessalign.data.image_folder import matching_preset
 from hessalign.report.progress import CountProgress
 from hessalign.report.tables import markdown_table
 
@@ -46,7 +46,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "check",
         help="count and read all images; exit code 1 if something should be mended",
         description="PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl "
-        "with path, class and domain) or arrays (.npz or .safetensors with x, y and domain).",
+        "with path, class and domain) or arrays (.npz or .safetensors with x, y and domain). What "
+        "a folder's exclude.txt lists, an image per line, is left out by every command.",
     )
     add_source(check)
     _add_workers(check)
@@ -77,7 +78,6 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the data set")
     add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
-    add("--exclude", type=Path, metavar="FILE", help="list of images to leave out, one per line")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
@@ -220,6 +220,5 @@ def read_source(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolder
     Returns:
         The data set, and what it should hold if it is a benchmark.
     """
-    exclude = [] if options.exclude is None else read_exclusions(options.exclude)
     name = options.preset or (matching_preset(options.path) if options.path.is_dir() else None)
-    return read_dataset(options.path, name, exclude), PRESETS.get(name or "")
+    return read_dataset(options.path, name), PRESETS.get(name or "")

@@ -174,7 +174,7 @@ _PRESET_ROWS = (
         (),
         "http://ai.bu.edu/M3SDA (one archive per domain; take the cleaned version)",
         "numbers are those without the 9,431 images of DomainBed's "
-        "domainbed/misc/domain_net_duplicates.txt: pass that file with --exclude",
+        "domainbed/misc/domain_net_duplicates.txt: put that file beside the domains as exclude.txt",
     ),
 )  # fmt: skip
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from hessalign._names import check_name
 from hessalign.data.catalog import PRESETS, ImageFolderPreset
+from hessalign.data.csv_lines import not_utf8
 from hessalign.data.samples import DomainDataset, group_samples
 
 EXTENSIONS: Final = (
@@ -18,10 +18,12 @@ EXTENSIONS: Final = (
 """What counts as an image, in any case: the list of torchvision's ImageFolder."""
 
 
-def read_image_folder(
-    root: Path, preset: str | None = None, exclude: Iterable[str] = ()
-) -> DomainDataset:
-    """List the images of a folder.
+EXCLUSIONS: Final = "exclude.txt"
+"""The file in the folder of the domains that lists images to leave out."""
+
+
+def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
+    """List the images of a folder, except those that its `exclude.txt` names.
 
     Domains and classes are the sorted sub-folders, those whose names begin with a dot left out;
     the images of a class are sorted as torchvision's ImageFolder sorts them: folder by folder
@@ -32,7 +34,6 @@ def read_image_folder(
     Args:
         root: The folder; with a preset, also the folder that holds the data set's folder.
         preset: A name in `PRESETS`: only its domains are read, in its order.
-        exclude: Images to leave out, relative to the root, as `domain/class/image`.
 
     Returns:
         The data set, called as the preset or the folder.
@@ -64,7 +65,7 @@ def read_image_folder(
         raise ValueError(
             f"Expected {root} to hold a folder for each domain (domain/class/image), found none."
         )
-    left_out = {root / line for line in exclude}
+    left_out, _ = read_exclusions(root)
     rows = []
     for domain in domains:
         found = [
@@ -87,8 +88,8 @@ def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
     """The folder that holds the domains of a benchmark data set.
 
     Args:
-        folder: That folder; or one that holds it under the name DomainBed gives it, or under the
-            name that the published archive unpacks to.
+        folder: That folder; or one that holds it under the data set's name, the name DomainBed
+            gives it, or the name that the published archive unpacks to.
         preset: Which data set.
 
     Returns:
@@ -97,7 +98,7 @@ def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
     Raises:
         FileNotFoundError: If some domain is missing.
     """
-    candidates = [folder, folder / preset.folder, folder / preset.unpacked]
+    candidates = _places(folder, preset)
     best = max(candidates, key=lambda root: sum((root / d).is_dir() for d in preset.domains))
     missing = [domain for domain in preset.domains if not (best / domain).is_dir()]
     if missing:
@@ -107,6 +108,11 @@ def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
             f"{preset.source}."
         )
     return best
+
+
+def _places(folder: Path, preset: ImageFolderPreset) -> list[Path]:
+    names = dict.fromkeys((preset.folder, preset.unpacked, preset.name))
+    return [folder, *(folder / name for name in names)]
 
 
 def matching_preset(root: Path) -> str | None:
@@ -119,22 +125,51 @@ def matching_preset(root: Path) -> str | None:
         The name of the preset, or None.
     """
     for preset in PRESETS.values():
-        for candidate in {root, root / preset.folder, root / preset.unpacked}:
+        for candidate in _places(root, preset):
             if candidate.is_dir() and _folders(candidate) == sorted(preset.domains):
                 return preset.name
     return None
 
 
-def read_exclusions(path: Path) -> list[str]:
-    """The lines of a list of images to leave out.
+def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
+    """The images of a folder that are to be left out, whatever is done with it.
 
     Args:
-        path: A text file, one `domain/class/image` per line.
+        root: The folder of the domains. Its `exclude.txt`, if there is one, has an image on each
+            line: as `domain/class/image`, or with any folders before that.
 
     Returns:
-        The lines that are not empty.
+        Their paths, and the lines that name no file.
+
+    Raises:
+        ValueError: If the list is not text in UTF-8.
     """
-    return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    path = root / EXCLUSIONS
+    if not path.is_file():
+        return set(), []
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(not_utf8(path, error)) from error
+    found, unmatched = set(), []
+    for line in filter(None, map(str.strip, lines)):
+        image = _named_image(root, line)
+        if image is None:
+            unmatched.append(line)
+        else:
+            found.add(image)
+    return found, unmatched
+
+
+def _named_image(root: Path, line: str) -> Path | None:
+    """The file below the folder that a line ends in, whatever stands before it."""
+    path = Path(line)
+    parts = [part for part in path.parts if part not in {path.anchor, os.pardir}]
+    for first in range(len(parts) - 2):  # a domain, a class and a file
+        image = root.joinpath(*parts[first:])
+        if os.path.lexists(image) and not image.is_dir():
+            return image
+    return None
 
 
 def _folders(root: Path) -> list[str]:

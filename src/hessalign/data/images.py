@@ -31,10 +31,16 @@ class ImageError(ValueError):
     """
 
     def __init__(self, path: Path, damage: Damage, reason: str) -> None:
-        remedy = "Replace it, or leave it out (--exclude FILE)"
+        remedy = (
+            "Replace it, or leave it out: name it in exclude.txt in the folder of the domains, or "
+            "take it off the manifest."
+        )
         if damage == "truncated":
-            remedy += ", or pass --allow-truncated to fill what is missing with grey, as DomainBed"
-        super().__init__(f"The image {path} is {damage}: {reason}. {remedy}.")
+            remedy += (
+                " Or let `hessalign datasets prepare --allow-truncated` fill what is missing with "
+                "grey, as DomainBed does."
+            )
+        super().__init__(f"The image {path} is {damage}: {reason}. {remedy}")
         self.path = path
         self.damage = damage
         self.reason = reason

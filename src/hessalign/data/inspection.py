@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from hessalign.data.catalog import ImageFolderPreset
+from hessalign.data.image_folder import EXCLUSIONS, read_exclusions
 from hessalign.data.images import find_damage
 from hessalign.data.parallel import completed
 from hessalign.data.samples import DomainDataset
@@ -63,7 +64,7 @@ def inspect_dataset(
         note | The domain b has no sample of the class cat.
     """
     findings = list(_missing(data) if preset is None else _differences(data, preset))
-    findings += _small(data)
+    findings += [*_small(data), *_exclusions(data)]
     paths = [path for domain in data.domains for path in domain.paths]
     jobs = [tuple(paths[first : first + PER_JOB]) for first in range(0, len(paths), PER_JOB)]
     done = 0
@@ -91,6 +92,19 @@ def _small(data: DomainDataset) -> Iterator[Finding]:
                 f"The domain {domain.name} has {len(domain)} of the {least} samples or more that "
                 "`train` and `sweep` need in each domain.",
             )
+
+
+def _exclusions(data: DomainDataset) -> Iterator[Finding]:
+    left_out, unmatched = read_exclusions(data.root) if data.root is not None else (set(), [])
+    if left_out:
+        images = "1 image" if len(left_out) == 1 else f"{len(left_out):,} images"
+        yield Finding("note", f"{EXCLUSIONS} leaves out {images}.")
+    if unmatched:
+        lines = (
+            "1 line that names" if len(unmatched) == 1 else f"{len(unmatched):,} lines that name"
+        )
+        text = f"{EXCLUSIONS} has {lines} no image, such as {unmatched[0]}."
+        yield Finding("note", text)
 
 
 def _differences(data: DomainDataset, preset: ImageFolderPreset) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,9 +17,7 @@ MADE = {"ColoredMNIST": make_domainbed_colored_mnist, "RotatedMNIST": make_rotat
 """Data sets that are made from the MNIST files, with the seed of the job."""
 
 
-def read_dataset(
-    path: Path, preset: str | None = None, exclude: Iterable[str] = ()
-) -> DomainDataset:
+def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
     """Read a data set from wherever it is.
 
     Args:
@@ -28,7 +25,6 @@ def read_dataset(
             numbers (`.csv` with a column y or label), or a file of arrays (`.npz`,
             `.safetensors`).
         preset: For a folder: which benchmark data set it is.
-        exclude: For a folder: images to leave out.
 
     Returns:
         The data set.
@@ -45,9 +41,9 @@ def read_dataset(
     if not path.exists():
         raise FileNotFoundError(f"Expected a data set, found nothing at {path}.")
     if path.is_dir():
-        return read_image_folder(path, preset, exclude)
-    if preset is not None or list(exclude):
-        raise ValueError(f"Expected a folder for a preset or exclusions, got the file {path}.")
+        return read_image_folder(path, preset)
+    if preset is not None:
+        raise ValueError(f"Expected a folder for a preset, got the file {path}.")
     if is_number_table(path):
         return read_number_table(path)
     if path.suffix in manifest.SUFFIXES:
@@ -72,7 +68,8 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
         seed: For those that are made: DomainBed's job seed for the same data.
 
     Returns:
-        The data set; files are read once per process as long as they do not change.
+        The data set; files are read once per process as long as they do not change, and what is
+        made is kept until another is asked for.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -80,9 +77,8 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
     folder = Path(data_dir)
     if name in MADE:
         places = [folder / "MNIST" / "raw", folder / "MNIST", folder / "mnist", folder]
-        return MADE[name](
-            next(place for place in places if place.is_dir() or place == folder), seed
-        )
+        place = next(place for place in places if place.is_dir() or place == folder)
+        return _make_once(name, place, seed)
     files = [folder / f"{name}{suffix}" for suffix in (*arrays.SUFFIXES, *manifest.SUFFIXES)]
     for path in (*files, folder / name):
         if path.is_file() or (path.is_dir() and name not in PRESETS):

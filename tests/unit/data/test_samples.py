@@ -1,7 +1,9 @@
 """Sources of data: folders, manifests and arrays become the same description."""
 
+import dataclasses
 import sys
 import zlib
+from inspect import unwrap
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from hessalign.data import (
     PRESETS,
     DomainDataset,
     DomainSamples,
+    find_dataset,
     read_arrays,
     read_dataset,
     read_image_folder,
@@ -93,6 +96,12 @@ def test_presets_are_found_under_the_names_of_domainbed_and_of_the_archive(tmp_p
     assert matching_preset(make_folder(tmp_path / "other")) is None
 
 
+def test_a_benchmark_may_lie_under_its_own_name(tmp_path):
+    preset = PRESETS["OfficeHome"]
+    make_folder(tmp_path / "OfficeHome", preset.domains, ("Bed", "Fan"), each=1)
+    assert find_dataset("OfficeHome", tmp_path).root == tmp_path / "OfficeHome"
+
+
 def test_a_missing_domain_of_a_preset_says_where_to_get_it(tmp_path):
     make_folder(tmp_path, ("art_painting", "photo"))
     with pytest.raises(
@@ -103,10 +112,18 @@ def test_a_missing_domain_of_a_preset_says_where_to_get_it(tmp_path):
         read_image_folder(tmp_path, "PAC")
 
 
-def test_excluded_images_are_left_out(tmp_path):
+def test_excluded_images_are_left_out_however_they_are_named(tmp_path, monkeypatch):
     root = make_folder(tmp_path / "data")
-    (tmp_path / "list.txt").write_text("photo/cat/0.png\n\nsketch/dog/1.png\nphoto/cat/gone.png\n")
-    data = read_dataset(root, exclude=read_exclusions(tmp_path / "list.txt"))
+    monkeypatch.chdir(tmp_path)
+    lines = ["photo/cat/0.png", "", f"{root}/sketch/dog/1.png", "photo/cat/gone.png", "photo/cat"]
+    (root / "exclude.txt").write_text("\n".join(lines))
+    assert read_exclusions(root)[1] == ["photo/cat/gone.png", "photo/cat"]
+    for line in ("data/photo/cat/0.png", "../x/data/photo/cat/0.png"):
+        (root / "exclude.txt").write_text(line)
+        for given in (root, Path("data")):
+            assert read_exclusions(given) == ({given / "photo" / "cat" / "0.png"}, [])
+    (root / "exclude.txt").write_text("\n".join(lines))
+    data = find_dataset("data", tmp_path)
     assert relative(data, root) == [
         ["photo/cat/1.png", "photo/dog/0.png", "photo/dog/1.png"],
         ["sketch/cat/0.png", "sketch/cat/1.png", "sketch/dog/0.png"],
@@ -329,6 +346,10 @@ def test_a_domain_by_name_or_number():
     data = two_domains()
     assert [data.domain_index(domain) for domain in ("sketch", 1, "1", "photo")] == [1, 1, 1, 0]
     assert len(data) == 3
+    photo, sketch = data.domains
+    sites = (dataclasses.replace(photo, name="1"), dataclasses.replace(sketch, name="2"))
+    numbered = dataclasses.replace(data, domains=sites)
+    assert [numbered.domain_index(domain) for domain in (1, "1", 2, 0)] == [0, 0, 1, 0]
     for wrong in ("sketchy", 2, "2", -1):
         with pytest.raises(UnknownNameError, match=r"Unknown domain of pets .*'photo', 'sketch'"):
             data.domain_index(wrong)
@@ -355,5 +376,20 @@ def test_what_is_no_data_set(tmp_path):
     ):
         read_dataset(tmp_path / "x.doc")
     (tmp_path / "x.csv").touch()
-    with pytest.raises(ValueError, match=r"Expected a folder for a preset"):
+    with pytest.raises(ValueError, match=r"Expected a folder for a preset, got the file"):
         read_dataset(tmp_path / "x.csv", "PACS")
+
+
+def test_data_that_are_made_are_made_once_for_a_seed(tmp_path, monkeypatch):
+    scope = unwrap(find_dataset).__globals__
+    made = []
+
+    def make(folder, seed):
+        made.append(seed)
+        return two_domains()
+
+    monkeypatch.setitem(scope["MADE"], "ColoredMNIST", make)
+    for seed in (1, 1, 2):
+        find_dataset("ColoredMNIST", tmp_path, seed)
+    scope["_make_once"].cache_clear()
+    assert made == [1, 2]
