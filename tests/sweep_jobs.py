@@ -33,7 +33,8 @@ def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domain
     means, moves = rng.normal(size=(classes, features)), rng.normal(size=(domains, features))
     x = means[y] + 0.5 * moves[domain] + rng.normal(size=(len(y), features))
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / f"{name}.npz", x=x.astype(np.float32), y=y, domain=domain)
+    names = ["Bern", "Como", "Graz", "Lyon"][:domains]
+    np.savez(folder / f"{name}.npz", x=x.astype(np.float32), y=y, domain=domain, domains=names)
     return folder
 
 

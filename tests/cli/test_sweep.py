@@ -58,7 +58,9 @@ def test_plan_run_status_and_collect(folder, capsys):
     assert main(["sweep", "status", "out"]) == 0
     assert "12 runs in out: 12 done." in capsys.readouterr().out
     assert main(["collect", "out", "--selection", "training-domain", "oracle"]) == 0
-    assert re.search(r"^VREx .*\d+\.\d \+/- ", capsys.readouterr().out, re.M)
+    collected = capsys.readouterr().out
+    assert re.search(r"^VREx .*\d+\.\d \+/- ", collected, re.M)
+    assert re.search(r"^Algorithm +Bern +Como +Graz +Avg", collected, re.M)
 
 
 def test_a_plan_without_measurement_needs_no_data(tmp_path, monkeypatch, capsys):

@@ -123,6 +123,7 @@ def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, l
         records=tuple(records[step] for step in sorted(records)),
         done=done,
         unreadable=tuple(unreadable),
+        domain_names=tuple(map(str, first.get("domain_names") or ())),
     )
     _check_domains(run)
     return run, notes

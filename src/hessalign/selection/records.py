@@ -122,6 +122,7 @@ class Run:
         records: Its records by ascending step, at least one and one per step.
         done: Whether it was marked as done.
         unreadable: Numbers of lines before the last that are not records.
+        domain_names: Names of the domains, if its records tell them.
     """
 
     path: str
@@ -131,6 +132,7 @@ class Run:
     records: tuple[Record, ...]
     done: bool = True
     unreadable: tuple[int, ...] = ()
+    domain_names: tuple[str, ...] = ()
 
     @property
     def domains(self) -> int:

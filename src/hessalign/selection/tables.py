@@ -153,16 +153,15 @@ def _dataset_table(
     hparams_seeds = sorted(
         {seed for trials in all_trials for seeds in trials.values() for seed in seeds}
     )
-    domains = max(
-        run.domains
+    runs = [
+        run
         for trials in all_trials
         for seeds in trials.values()
         for group in seeds.values()
         for run in group.values()
-    )
-    info = catalog_entry(dataset)
-    named = info is not None and len(info.domains) == domains
-    columns = info.domains if info is not None and named else tuple(map(str, range(domains)))
+    ]
+    domains = max(run.domains for run in runs)
+    columns = _domain_names(dataset, runs, domains)
     rows = []
     for algorithm in algorithms:
         if algorithm in index:
@@ -175,6 +174,15 @@ def _dataset_table(
             cells = (Cell((), (), reasons=(f"no run of {algorithm} on {dataset}",)),) * domains
         rows.append(Row(algorithm, cells))
     return Table(selection, dataset, columns, tuple(rows), tuple(trial_seeds))
+
+
+def _domain_names(dataset: str, runs: Sequence[Run], domains: int) -> tuple[str, ...]:
+    """What the catalog calls the domains, else what records do, else their numbers."""
+    info = catalog_entry(dataset)
+    names = {} if info is None else {info.domains: None}
+    names |= dict.fromkeys(run.domain_names for run in runs)
+    numbers = tuple(map(str, range(domains)))
+    return next((found for found in names if len(found) == domains), numbers)
 
 
 def _cell(

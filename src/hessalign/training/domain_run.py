@@ -92,7 +92,7 @@ def train_job(
         plan.hyper.values,
         record_args(plan, folder, keep_model=keep_model),
         steps_per_epoch(plan),
-        {"software": describe_software()},
+        {"software": describe_software(), "domain_names": plan.data.domain_names},
     )
     config = {**job.args, "evaluate": evaluate}
     with RunFolder(folder, config, warn, form, keep_model) as opened:

@@ -62,6 +62,13 @@ def test_order_of_data_sets_algorithms_and_columns():
 
 def test_domains_are_numbered_where_the_catalog_has_another_number_of_them():
     assert table([flat((0,), 0.5, domains=5)]).columns == ("0", "1", "2", "3", "4")
+    told = {"domain_names": ("Bern", "Como", "Graz", "Lyon")}
+    runs = [
+        flat((0,), 0.5, dataset="sites", domains=4),
+        flat((1,), 0.5, dataset="sites", domains=4, **told),
+    ]
+    assert table(runs).columns == told["domain_names"]
+    assert table([flat((0,), 0.5, domains=4, **told)]).columns == ("A", "C", "P", "S")
 
 
 # --- what is missing ------------------------------------------------------------------------------

@@ -140,8 +140,8 @@ def test_what_does_not_fit_the_data_is_told_at_once(tmp_path):
     with pytest.raises(ConfigurationError) as caught:
         sweep_jobs(make_specification(entries))
     text = str(caught.value)
-    assert "Expected 3 or more domains in bank for leave-one-out, found ('0', '1')." in text
-    assert "Unknown domain of bank 'sketch'. Expected one of: '0', '1'." in text
+    assert "Expected 3 or more domains in bank for leave-one-out, found ('Bern', 'Como')." in text
+    assert "Unknown domain of bank 'sketch'. Expected one of: 'Bern', 'Como'." in text
     assert "Unknown domain of bank 7." in text
     assert "Expected the data set 'nowhere'" in text
 
