@@ -1,5 +1,7 @@
 """Runs in processes of their own give what they give alone."""
 
+import multiprocessing
+
 import pytest
 import torch
 
@@ -42,3 +44,14 @@ def test_warnings_of_runs_are_passed_on(jobs, tmp_path):
     )
     assert len(warnings) == 1
     assert "checkpoint-00000002.pt" in warnings[0]
+
+
+def test_a_process_that_is_killed_is_explained():
+    def kill(config, record):
+        for process in multiprocessing.active_children():
+            if "Manager" not in process.name:
+                process.kill()
+
+    configs = [ColoredMnistConfig("erm", **TINY, seed=seed) for seed in range(4)]
+    with pytest.raises(ChildProcessError, match=r"one was killed, .* with fewer processes"):
+        train_many(configs, 2, kill)

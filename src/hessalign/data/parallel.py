@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ def completed(
 ) -> Iterator[Result]:
     """Results as they come, in no particular order if there are several workers.
 
-    An error ends it all: jobs that have not begun are not done.
+    An error, or a worker that is killed, ends it all: jobs that have not begun are not done.
 
     Args:
         function: What to do. With several workers it is copied to each of them once, so it may be
@@ -35,7 +36,6 @@ def completed(
 
     Raises:
         ValueError: If there is no worker.
-        ChildProcessError: If one was killed.
 
     Example:
         >>> list(completed(abs, [-1, 2], workers=1))
@@ -47,21 +47,41 @@ def completed(
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(workers, len(jobs)), context, _receive, initargs=(function,)
-    ) as pool:
+    with (
+        explaining_kills(workers),
+        ProcessPoolExecutor(
+            min(workers, len(jobs)), context, _receive, initargs=(function,)
+        ) as pool,
+    ):
         futures = [pool.submit(_call, job) for job in jobs]
         try:
             for future in as_completed(futures):
                 yield future.result()
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                f"Expected {workers} processes to finish their work, but one was killed, perhaps "
-                "because memory ran out. Run it again with fewer processes."
-            ) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+@contextmanager
+def explaining_kills(workers: int) -> Iterator[None]:
+    """Say what it means that a worker of a pool was killed.
+
+    Args:
+        workers: How many there are.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ChildProcessError: If one was killed.
+    """
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"Expected {workers} processes to finish their work, but one was killed, perhaps "
+            "because memory ran out. Run it again with fewer processes."
+        ) from error
 
 
 _received: list[Callable[[Any], Any]] = []

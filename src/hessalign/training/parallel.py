@@ -16,6 +16,7 @@ from queue import Empty, Queue
 
 import torch
 
+from hessalign.data.parallel import explaining_kills
 from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
 from hessalign.training.records import Record
 
@@ -57,6 +58,7 @@ def train_many(
         ]
     context = multiprocessing.get_context("spawn")
     with (
+        explaining_kills(jobs),
         context.Manager() as manager,
         ProcessPoolExecutor(jobs, context, _start_worker) as pool,
     ):
