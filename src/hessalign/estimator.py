@@ -220,7 +220,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
 
 
 def _standard(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, scale, _ = feature_scales(torch.from_numpy(z))
+    mean, scale, _ = feature_scales(torch.tensor(z))  # a copy: z may be read-only
     return mean.numpy(), scale.numpy()
 
 

@@ -30,7 +30,8 @@ import torch
 
 from hessalign._files import write_atomically
 from hessalign.models.weights import DAMAGE
-from hessalign.training.records import Record, RecordForm, read_lines, read_records
+from hessalign.training.provenance import describe_software
+from hessalign.training.records import OwnForm, Record, RecordForm, read_lines, read_records
 from hessalign.training.state import TrainingState
 
 CONFIG: Final = "config.json"
@@ -107,7 +108,7 @@ class RunFolder:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
-        form: How records are written.
+        form: How records are written; our own form if None.
         keep_model: Whether to keep the trained parameters.
 
     Raises:
@@ -120,13 +121,14 @@ class RunFolder:
         path: Path,
         config: Mapping[str, object],
         warn: Callable[[str], None],
-        form: RecordForm,
+        form: RecordForm | None = None,
         keep_model: bool = True,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
         self.warn = warn
-        self.form = form
+        header = {"config": self.config, "software": describe_software()}
+        self.form: RecordForm = OwnForm(header) if form is None else form
         self.keep_model = keep_model
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
