@@ -127,8 +127,9 @@ class RunFolder:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
         self.warn = warn
-        header = {"config": self.config, "software": describe_software()}
-        self.form: RecordForm = OwnForm(header) if form is None else form
+        self.form: RecordForm = form or OwnForm(
+            {"config": self.config, "software": describe_software()}
+        )
         self.keep_model = keep_model
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
