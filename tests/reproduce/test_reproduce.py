@@ -288,6 +288,25 @@ def test_the_attack_moves_each_pixel_against_the_label():
     assert expected[1] < expected[0]
 
 
+class Fold(nn.Module):
+    """A logit of the first pixel, positive only within 0.1 of 0.2."""
+
+    def forward(self, x):
+        return 0.1 - (x.flatten(1)[:, :1] - 0.2).abs()
+
+
+def test_the_iterated_attack_finds_what_one_step_misses():
+    """From a blank corner the slope of class 0 leads to the fold, one full step beyond it."""
+    run = make_run(Fold())
+    domain = make_colored_mnist(0, train_images=100, test_images=300).test
+    assert not domain.pixels()[:, 0, 0, 0].any()
+    # The logit at 0 is −0.1. Class 0 is moved up: 0.4 is beyond the fold and as right as 0 was;
+    # ten steps turn back at 0.2, where the logit is positive. Class 1 is wrong everywhere it goes.
+    zeros = 100 * float((domain.label == 0).double().mean())
+    assert attacked_accuracy(run, (0.4,)) == pytest.approx([zeros])
+    assert attacked_accuracy(run, (0.4,), 10) == pytest.approx([0.0])
+
+
 def record(step, distance, accuracy):
     return Record(step, 1.0, {}, {"hessian_distance": distance, "test_accuracy": accuracy})
 

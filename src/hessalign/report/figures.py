@@ -273,13 +273,17 @@ def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def plot_attack(
-    epsilons: Sequence[float], entries: Sequence[Mapping[str, Any]], path: Path
+    epsilons: Sequence[float],
+    entries: Sequence[Mapping[str, Any]],
+    iterated: Sequence[float],
+    path: Path,
 ) -> None:
     """Accuracy against the amplitude of a perturbation: the mean and the range over restarts.
 
     Args:
         epsilons: Amplitudes.
-        entries: Rows with "method", "algorithm", and "accuracy", a list per restart.
+        entries: Rows with "method", "algorithm", "accuracy" and "iterated", a list per restart.
+        iterated: Amplitudes of the iterated attack, drawn as points.
         path: Where to save the figure; the suffix chooses the format.
     """
     pyplot = _pyplot()
@@ -296,6 +300,9 @@ def plot_attack(
             alpha=0.15,
             linewidth=0,
         )
+        means = [sum(c) / len(c) for c in zip(*entry["iterated"], strict=True)]
+        axes.plot(iterated, means, "x", color=colour, clip_on=False)
+    axes.plot([], [], "x", color="0.3", label="iterated attack")
     axes.set(
         xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
     )
