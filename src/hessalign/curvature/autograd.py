@@ -3,7 +3,8 @@ r"""The same statistics for any head module, by automatic differentiation (`torc
 Slower than the closed form by orders of magnitude and limited to heads whose dense Hessian fits in
 memory, but it knows nothing of the head's structure: use it for heads with hidden layers. All it
 asks of a head is that parameters and sample determine the output: no active dropout, no batch
-normalisation in training mode, nothing else that draws random numbers or changes buffers.
+normalisation in training mode or without running statistics, nothing else that draws random numbers
+or changes buffers.
 
 Indices: e domain, n sample, p parameter of the head, m probe.
 """
@@ -18,6 +19,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.activations import Activation, Elementwise
@@ -189,6 +191,18 @@ def _flat_parameters(head: nn.Module) -> Float[Tensor, " p"]:
     return torch.cat([parameter.flatten() for parameter in parameters])
 
 
+def _check_samples_apart(head: nn.Module) -> None:
+    """Refuse a head whose batch normalisation has only the batch to take its statistics from."""
+    for name, module in head.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"Expected a head that treats each sample on its own, got {type(module).__name__} "
+                f"without running statistics{f' as {name!r}' if name else ''}, which mixes the "
+                "samples of a batch. Make it with track_running_stats=True, or leave it out of the "
+                "head."
+            )
+
+
 def _traceless_logits(head: nn.Module, z: Float[Tensor, "n d"]) -> Tensor:
     """What a head makes of some features, refusing one that random numbers or buffers change."""
     buffers = {name: buffer.clone() for name, buffer in head.named_buffers()}
@@ -234,8 +248,8 @@ def autograd_head(
         The statistics, lazily computed.
 
     Raises:
-        ValueError: If the head has no parameters, or its forward pass draws random numbers or
-            changes its buffers.
+        ValueError: If the head has no parameters, mixes the samples of a batch, or its forward
+            pass draws random numbers or changes its buffers.
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -249,6 +263,7 @@ def autograd_head(
     check_domain(domain, len(z))
     if next(head.parameters(), None) is None:
         raise ValueError(f"Expected a head with parameters, got {type(head).__name__} with none.")
+    _check_samples_apart(head)
     logits = check_logits(_traceless_logits(head, z), len(z))
     check_targets(y, logits, head_loss)
     domains = make_domains(domain)

@@ -162,6 +162,16 @@ def test_a_head_that_is_not_deterministic_is_refused_without_a_trace(layer, does
     assert_agrees(autograd_head(head, z, y, domain).hessian, expected)
 
 
+def test_a_head_that_mixes_samples_is_refused():
+    _, (z, y, domain), _ = make_mlp("cross_entropy")
+    norm = nn.BatchNorm1d(3, track_running_stats=False)
+    head = nn.Sequential(nn.Linear(3, 3), norm).double().eval()
+    mixed = (head(z)[:2] - head(z[:2])).abs().max()
+    assert mixed > 0.1
+    with pytest.raises(ValueError, match="got BatchNorm1d without running statistics as '1'"):
+        autograd_head(head, z, y, domain)
+
+
 def test_a_parametrised_linear_head():
     _, (z, y, domain), _ = make_mlp("cross_entropy")
     head = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)).double()
