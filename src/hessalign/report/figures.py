@@ -131,7 +131,8 @@ def plot_accuracies(versions: Mapping[str, Sequence[Mapping[str, Any]]], path: P
         axes.axvline(75, color="black", linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(entries)), [entry["method"] for entry in entries])
         axes.set_ylim(len(entries) - 0.4, -0.6)
-        axes.set(xlabel="accuracy (%)", title=title, xlim=(0, 100))
+        axes.set(xlabel="accuracy (%)", xlim=(0, 100))
+        axes.set_title(title, fontsize=10)
         _tidy(axes)
     handles = [
         pyplot.Line2D([], [], marker="o", linestyle="", color="grey", label="OOD, one run"),
