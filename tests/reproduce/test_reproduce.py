@@ -118,8 +118,9 @@ def test_one_page_of_everything(tmp_path, monkeypatch, capsys):
     assert main(command(tmp_path, "all-cmnist")) == 0
     page = (tmp_path / "results" / "all-cmnist.md").read_text()
     assert "## Figure 3" in page
-    assert "](figure4/figure4.png)" in page
-    assert (tmp_path / "results" / "figure4" / "figure4.png").exists()
+    for picture in ("figure3/figure3.png", "figure3/figure3-pairs.png", "figure4/figure4.png"):
+        assert f"]({picture})" in page
+        assert (tmp_path / "results" / picture).exists()
 
 
 def test_interrupted_it_saves_and_continues(tmp_path):
