@@ -321,7 +321,8 @@ def test_correlations_count_from_the_jump_and_in_logarithms():
 
 
 def test_a_row_judges_both_accuracies():
-    metrics = [{"train_accuracy": 0.7, "test_accuracy": t} for t in (0.60, 0.62)]
+    others = {"hessian_distance": 0.02, "train_loss": 0.6, "test_loss": 0.7}
+    metrics = [{"train_accuracy": 0.7, "test_accuracy": t, **others} for t in (0.60, 0.62)]
     runs = [make_run(Colour(), [Record(0, 1.0, {}, m)], seed=i) for i, m in enumerate(metrics)]
     entry = row(Method("A", "erm", published="erm"), runs, {"erm": Accuracy(70.0, 0.1, 50.0, 1.0)})
     assert entry["test_mean"] == pytest.approx(61.0)
@@ -329,5 +330,7 @@ def test_a_row_judges_both_accuracies():
     assert entry["train_verdict"] == "reproduced"
     assert entry["test_verdict"].startswith("not reproduced (7.8")
     assert entry["slope"] == pytest.approx([50.0, 50.0])
-    assert cells(entry)[:4] == ["A", "70.0 ± 0.0", "61.0 ± 1.0", "+50.0 ± 0.0"]
-    assert cells(row(Method("A", "erm"), runs, {}))[4:] == ["–"] * 4
+    ours = ["A", "70.0 ± 0.0", "61.0 ± 1.0", "+50.0 ± 0.0", "0.0200 ± 0.0000"]
+    assert cells(entry)[:5] == ours
+    assert entry["test_loss"] == [0.7, 0.7]
+    assert cells(row(Method("A", "erm"), runs, {}))[5:] == ["–"] * 4

@@ -30,11 +30,13 @@ HEADER = [
     "train",
     "OOD test",
     "slope",
+    "‖H₁ − H₂‖",
     "published train",
     "published OOD",
     "difference",
     "verdict",
 ]
+ALSO_KEPT = ("hessian_distance", "train_loss", "test_loss")
 READING = (
     "Accuracies in percent before the last update, mean ± standard deviation over {restarts} "
     "restarts (seeds {first} to {last}); the difference is that of the OOD accuracies. A number is "
@@ -42,7 +44,8 @@ READING = (
     "training and in OOD accuracy. A predictor that ignores colour reaches 75 in both. The slope "
     "is the rise of the accuracy on unseen images per unit of the correlation of colour and label, "
     "as in the experiment `profile`: 0 if colour is ignored; negative if it is used backwards, "
-    "which raises the OOD accuracy."
+    "which raises the OOD accuracy. ‖H₁ − H₂‖ is the exact distance between the Hessians of the "
+    "training domains at the end."
 )
 
 
@@ -80,6 +83,7 @@ def row(method: Method, runs: Sequence[Run], published: Mapping[str, Accuracy]) 
         "train": [100 * run.final["train_accuracy"] for run in runs],
         "test": [100 * run.final["test_accuracy"] for run in runs],
         "slope": [slope(run) for run in runs],
+        **{name: [run.final[name] for run in runs] for name in ALSO_KEPT},
         "train_mean": train.mean,
         "train_std": train.std,
         "test_mean": test.mean,
@@ -108,6 +112,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
         entry["method"],
         *(str(measured(entry[name])) for name in ("train", "test")),
         measured(entry["slope"]).show("+.1f", ".1f"),
+        measured(entry["hessian_distance"]).show(".4f", ".4f"),
     ]
     if "published" not in entry:
         return [*ours, "–", "–", "–", "–"]
