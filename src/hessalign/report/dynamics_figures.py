@@ -88,8 +88,8 @@ def plot_distances(groups: Groups, path: Path) -> None:
         label = f"{ALGORITHMS[algorithm].title}, {title}"
         style = {"color": COLOURS.get(algorithm), "linestyle": lines[title], "label": label}
         _draw_course(axes, runs, "hessian_distance", style)
-    for runs in list(groups.values())[:1]:
-        _mark_jump(axes, runs)
+    if groups:
+        _mark_jump(axes, next(iter(groups.values())))
     axes.set(xlabel="step", ylabel="Hessian distance " + DISTANCE, yscale="log")
     _tidy(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
