@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import stat
 import threading
 import time
@@ -261,6 +262,20 @@ def test_an_interrupt_lets_workers_save_and_gives_their_jobs_up(name, data, tmp_
     assert results(tmp_path, jobs) == {job.folder: expected[job.folder] for job in jobs}
     resumed = [(job, step) for kind, job, *step in logged(tmp_path) if kind == "step"]
     assert all(resumed.count((folder, ["0"])) == 1 for folder in begun)
+
+
+def test_an_interrupt_before_the_first_step_is_not_lost(data, tmp_path):
+    """While a job reads its data nothing listens but the launcher."""
+    (first, second) = make_jobs(data, 2, steps=10**6)
+    with pytest.raises(KeyboardInterrupt):
+        list(SerialLauncher().run(make_tasks(tmp_path, [first, second]), train_interrupted_early))
+    assert list((tmp_path / first.folder).glob("checkpoint-00000001.pt"))
+    assert not (tmp_path / second.folder).exists()
+
+
+def train_interrupted_early(job, folder):
+    os.kill(os.getpid(), signal.SIGINT)
+    sweep_jobs.train(job, folder)
 
 
 def test_the_number_of_processes_is_checked():

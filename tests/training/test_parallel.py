@@ -1,11 +1,18 @@
 """Runs in processes of their own give what they give alone."""
 
 import multiprocessing
+import os
+import signal
 
 import pytest
 import torch
 
-from hessalign.training import ColoredMnistConfig, train_colored_mnist, train_many
+from hessalign.training import (
+    ColoredMnistConfig,
+    RunFolderError,
+    train_colored_mnist,
+    train_many,
+)
 
 TINY = {"train_images": 200, "test_images": 60, "steps": 3, "jump": 1, "width": 8}
 
@@ -55,3 +62,29 @@ def test_a_process_that_is_killed_is_explained():
     configs = [ColoredMnistConfig("erm", **TINY, seed=seed) for seed in range(4)]
     with pytest.raises(ChildProcessError, match=r"one was killed, .* with fewer processes"):
         train_many(configs, 2, kill)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_runs_that_go_on_are_saved_and_no_other_is_begun(failing, tmp_path):
+    """Whether by Ctrl-C, which only this process hears, or because one of them has failed."""
+    endless = {**TINY, "steps": 10**6, "evaluate_every": 10}
+    configs = [ColoredMnistConfig("erm", **endless, seed=seed) for seed in range(8)]
+    if failing:
+        configs.insert(1, ColoredMnistConfig("erm", **TINY, seed=8))
+        (tmp_path / "8").mkdir()
+        (tmp_path / "8" / "config.json").write_text("{")
+    stop = (
+        pytest.raises(RunFolderError, match="Expected a configuration")
+        if failing
+        else pytest.raises(KeyboardInterrupt)
+    )
+
+    def interrupt(config, record):
+        if not failing and all(list(tmp_path.glob(f"{seed}/records.jsonl")) for seed in (0, 1)):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with stop:
+        train_many(configs, 2, interrupt, lambda config: tmp_path / str(config.seed))
+    begun = {int(path.name) for path in tmp_path.iterdir() if list(path.glob("records.jsonl"))}
+    assert begun <= {0, 1}
+    assert all(list(tmp_path.glob(f"{seed}/checkpoint-*.pt")) for seed in begun)

@@ -23,6 +23,7 @@ from hessalign.training import (
     train_colored_mnist,
 )
 from hessalign.training import records as records_module
+from hessalign.training.interruption import Interruption
 
 CONFIG = ColoredMnistConfig(
     "hutchinson",
@@ -108,6 +109,47 @@ def test_ctrl_c_saves_the_step_in_progress_and_the_same_command_continues(tmp_pa
     assert (tmp_path / "a" / "checkpoint-00000050.pt").exists()
     train_colored_mnist(CONFIG, tmp_path / "a")
     assert_same_outcome(tmp_path / "a", whole)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def interrupt_between_looking_and_stopping(monkeypatch, step):
+    """A signal that comes just after the loop has looked whether there was one."""
+
+    def is_due(self, state, every):
+        if state.step == step + 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    monkeypatch.setattr(RunFolder, "is_due", is_due)
+
+
+def test_ctrl_c_at_the_worst_moment_saves_too(tmp_path, monkeypatch):
+    interrupt_between_looking_and_stopping(monkeypatch, 20)
+    with pytest.raises(KeyboardInterrupt):
+        train_colored_mnist(CONFIG, tmp_path)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000022.pt"]
+
+
+def test_ctrl_c_in_the_last_step_is_heeded_once_the_run_is_complete(tmp_path, monkeypatch):
+    interrupt_between_looking_and_stopping(monkeypatch, CONFIG.steps - 1)
+    with pytest.raises(KeyboardInterrupt):
+        train_colored_mnist(CONFIG, tmp_path)
+    assert (tmp_path / "done.json").exists()
+
+
+def test_an_interruption_within_another_hears_what_came_before_and_tells_what_came():
+    outer = Interruption()
+    outer.__enter__()
+    with Interruption() as inner:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert inner.requested
+    assert outer.requested
+    with Interruption() as inner:
+        assert inner.requested
+    with pytest.raises(KeyboardInterrupt), Interruption():
+        os.kill(os.getpid(), signal.SIGINT)  # the second
+    with pytest.raises(KeyboardInterrupt):
+        outer.__exit__(None, None, None)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -13,7 +13,11 @@ from typing import Final, final
 
 from hessalign.sweep.execution import Outcome, Task, Work, execute
 from hessalign.sweep.launcher import Retries, Waiting
-from hessalign.training.interruption import Interruption
+from hessalign.training.interruption import (
+    Interruption,
+    holding_back_interrupts,
+    release_interrupts,
+)
 
 POLL_SECONDS: Final = 0.2
 
@@ -93,12 +97,8 @@ class _Worker:
         context.set_forkserver_preload(list(_PRELOADED))
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        # The worker begins with Ctrl-C held back, until it can deal with it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
+        with holding_back_interrupts():
             self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.lost = False
         self._task: Task | None = None
@@ -154,7 +154,7 @@ def _serve(pipe: Connection, work: Work) -> None:
     os.setpgrp()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        release_interrupts()
         while True:
             task: Task = pipe.recv()
             try:

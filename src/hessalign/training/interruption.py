@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, final
 
@@ -12,17 +14,27 @@ from typing import Any, final
 class Interruption:
     """While it is entered, a first SIGINT or SIGTERM asks to stop; a second one stops at once.
 
+    None is lost. One within another knows from the start what the outer was asked before, and tells
+    it what it was asked itself; without an outer one, what came too late to be heeded inside raises
+    KeyboardInterrupt at the end.
+
     In a thread other than the main one signals cannot be caught, and nothing is done.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self._previous: dict[int, Any] = {}
+        self._outer: Interruption | None = None
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._request)
+                previous = signal.signal(number, self._request)
+                self._previous[number] = previous
+                outer = getattr(previous, "__self__", None)
+                if isinstance(outer, Interruption):
+                    self._outer = outer
+                    self.requested = self.requested or outer.requested
         return self
 
     def __exit__(
@@ -33,6 +45,10 @@ class Interruption:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._outer is not None:
+            self._outer.requested = self._outer.requested or self.requested
+        elif kind is None:
+            self.raise_if_requested()
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
@@ -47,3 +63,24 @@ class Interruption:
         """
         if self.requested:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def holding_back_interrupts() -> Iterator[None]:
+    """Start processes that will not see Ctrl-C before they can deal with it.
+
+    They inherit that it is held back, and call `release_interrupts` when they are ready.
+
+    Yields:
+        Nothing.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def release_interrupts() -> None:
+    """Let Ctrl-C through, also what was held back since the start of this process."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -108,6 +108,9 @@ def train(
 
     Returns:
         One record per evaluation.
+
+    Raises:
+        KeyboardInterrupt: If it was asked to stop.
     """
     device = device_of(algorithm)
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
@@ -132,17 +135,19 @@ def train(
                 state.seconds = time.perf_counter() - clock
                 records.append(Record(number, state.seconds, terms, metrics))
                 report(records[-1])
+            stopping = interruption.requested  # read once, so that nothing stops that is not saved
             if folder is not None:
                 if due:
                     folder.append(records)
-                if interruption.requested or folder.is_due(state, config.checkpoint_every):
+                if stopping or folder.is_due(state, config.checkpoint_every):
                     check_parameters(algorithm, number)
                     state.seconds = time.perf_counter() - clock
                     folder.save(state)
-            interruption.raise_if_requested()
+            if stopping:
+                raise KeyboardInterrupt
         check_parameters(algorithm, config.steps - 1)
-    if folder is not None:
-        folder.finish(state, records)
+        if folder is not None:
+            folder.finish(state, records)
     return records
 
 

@@ -7,17 +7,25 @@ thread each finish sooner than one process of two, and far sooner where the mach
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Empty, Queue
 
 import torch
 
-from hessalign.data.parallel import explaining_kills
+from hessalign.data.parallel import explaining_kills, start_worker
 from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
+from hessalign.training.interruption import (
+    Interruption,
+    holding_back_interrupts,
+    release_interrupts,
+)
 from hessalign.training.records import Record
 
 Report = Callable[[ColoredMnistConfig, Record], None]
@@ -62,39 +70,57 @@ def train_many(
         context.Manager() as manager,
         ProcessPoolExecutor(jobs, context, _start_worker) as pool,
     ):
+        others = set(multiprocessing.active_children())
         queue: Messages = manager.Queue()
-        futures = [pool.submit(_train, config, folder(config), queue) for config in configs]
+        futures: list[Future[Run]] = []
         try:
-            while not all(future.done() for future in futures):
+            # A run is handed over when a worker is free: the pool would begin one that waits in its
+            # queue even after Ctrl-C.
+            while len(futures) < len(configs) or not all(future.done() for future in futures):
+                free = jobs - sum(not future.done() for future in futures)
+                for config in configs[len(futures) :][:free]:
+                    with holding_back_interrupts():
+                        futures.append(pool.submit(_train, config, folder(config), queue))
                 _forward(queue, report, warn, wait=0.2)
                 _raise_early(futures)
         except BaseException:
-            # Ctrl-C reaches the workers too: they save their runs, and the rest is not begun.
-            pool.shutdown(wait=True, cancel_futures=True)
+            _stop(set(multiprocessing.active_children()) - others, futures)
             raise
         _forward(queue, report, warn, wait=0.0)
         return [future.result() for future in futures]
 
 
+def _stop(workers: Collection[BaseProcess], futures: Sequence[Future[Run]]) -> None:
+    """Have the runs saved that are going on; a second Ctrl-C does not wait for it."""
+    try:
+        for worker in workers:
+            if worker.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGINT)
+        wait(futures)
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.kill()
+        raise
+
+
+_interruption = Interruption()
+"""What this process, a worker, was asked, be it training or not."""
+
+
 def _start_worker() -> None:
-    """One thread; and an interrupt concerns a worker only while it trains, see `Interruption`."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Its parent alone hears Ctrl-C on the terminal, and asks the workers to save."""
+    start_worker()
+    os.setpgrp()
+    _interruption.__enter__()
+    release_interrupts()
 
 
-def _train(
-    config: ColoredMnistConfig,
-    folder: Path | None,
-    queue: Messages,
-) -> Run:
-    parent = multiprocessing.parent_process()
-
-    def report(record: Record) -> None:
-        if parent is not None and not parent.is_alive():
-            raise SystemExit  # nobody is left to take the result
-        queue.put((config, record))
-
-    return train_colored_mnist(config, folder, report, queue.put)
+def _train(config: ColoredMnistConfig, folder: Path | None, queue: Messages) -> Run:
+    _interruption.raise_if_requested()
+    return train_colored_mnist(
+        config, folder, lambda record: queue.put((config, record)), queue.put
+    )
 
 
 def _forward(queue: Messages, report: Report, warn: Callable[[str], None], wait: float) -> None:
@@ -113,6 +139,4 @@ def _raise_early(futures: list[Future[Run]]) -> None:
     """Do not wait for the other runs once one has failed."""
     for future in futures:
         if future.done() and future.exception() is not None:
-            for other in futures:
-                other.cancel()
             future.result()
