@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Final, final
 import torch
 
 from hessalign.algorithms import find_algorithm
+from hessalign.data.parallel import completed
 from hessalign.selection import Candidate, choose, read_run, training_domain
 from hessalign.selection import Run as SweepRun
 from hessalign.selection.reading import DONE, RESULTS
@@ -217,7 +216,7 @@ def train_all(
     if missing and sweep.train:
         work = partial(_train, folder=folder, keep_model=keep_model)
         for count, _ in enumerate(
-            _in_processes(work, missing, sweep.jobs), start=len(needed) - len(missing) + 1
+            completed(work, missing, sweep.jobs), start=len(needed) - len(missing) + 1
         ):
             sweep.show(count, len(needed))
     return {
@@ -225,21 +224,6 @@ def train_all(
         for job in needed
         if _done(folder, job)
     }
-
-
-def _in_processes(
-    work: Callable[[Job], None], jobs: Sequence[Job], processes: int
-) -> Iterator[None]:
-    """Do jobs, as many at once as there are processes, or here if that is one."""
-    if processes == 1:
-        yield from map(work, jobs)
-        return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield from pool.map(work, jobs)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 def _train(job: Job, folder: Path, keep_model: bool) -> None:
