@@ -38,9 +38,6 @@ def write_bank(folder, *, name="bank", samples=60, features=8, classes=3, domain
     return folder
 
 
-MAIN = "import sys; from hessalign.cli import main; sys.exit(main())"
-
-
 def wait_until(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 from tests.conftest import python_environment
-from tests.sweep_jobs import MAIN, make_jobs, wait_until, write_bank
+from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
 from hessalign.cli import main
 from hessalign.report.sweep_progress import SweepProgress
@@ -144,7 +144,7 @@ def test_ctrl_c_saves_and_says_how_to_continue(folder, launcher):
     """The interrupt goes to the whole process group, as a terminal sends it."""
     words = ["sweep", "run", "sweep.yaml", "--launcher", launcher, "--steps", "100001"]
     process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *words], env=python_environment(), cwd=folder,
+        [sys.executable, "-m", "hessalign", *words], env=python_environment(), cwd=folder,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     sweep = folder / "out"

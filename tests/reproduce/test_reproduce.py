@@ -128,7 +128,7 @@ def test_interrupted_it_saves_and_continues(tmp_path):
         *("reproduce", "figure4", "--restarts", "1", "--jobs", "2", "--cache", "runs"),
         *("--output", "results", *TINY[:2], "steps=600", "jump=2", "width=6", "evaluate_every=50"),
     ]
-    line = [sys.executable, "-c", "import sys; from hessalign.cli import main; sys.exit(main())"]
+    line = [sys.executable, "-m", "hessalign"]
     process = subprocess.Popen(
         [*line, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -10,7 +10,7 @@ import time
 import pytest
 from tests import sweep_jobs
 from tests.conftest import python_environment
-from tests.sweep_jobs import MAIN, make_tasks, wait_until, write_bank
+from tests.sweep_jobs import make_tasks, wait_until, write_bank
 
 from hessalign.sweep import RayLauncher, ray_cluster
 from hessalign.sweep.claims import is_claimed
@@ -67,8 +67,8 @@ def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(cluster, 
             address,
         ]
         return subprocess.Popen(
-            [sys.executable, "-c", MAIN, "sweep", "run", *words], cwd=tmp_path, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "hessalign", "sweep", "run", *words], cwd=tmp_path,
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     process = run()
