@@ -214,7 +214,8 @@ def test_figure2_on_a_bank(root, tmp_path, few, capsys):
     sweep = FeatureSweep("bank", str(root), root / "runs", root / "cmnist" / "features")
     train_all(sweep, [each.job for each in select_jobs(sweep, ["vrex"])["vrex"]])
     assert reproduce("figure2", root, tmp_path, *words) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "6/6 heads" in err
     assert "cannot move further than about" in out
     assert "No runs yet: CORAL" in out
     content = json.loads((tmp_path / "figure2" / "figure2.json").read_text())["features"]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,8 +59,6 @@ def test_list_names_every_experiment(capsys):
     ],
 )
 def test_mistakes_are_named(words, text, capsys, tmp_path):
-    import re
-
     assert main(["reproduce", *words, "--cache", str(tmp_path)]) == 2
     assert re.search(text, capsys.readouterr().err)
 
@@ -162,7 +161,9 @@ def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
         assert len(accuracies) == 6
     # At radius 0 the head is the trained one: its accuracy is that of the last evaluation, up to
     # the one update that follows it.
-    assert "δ = 0.5" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "δ = 0.5" in captured.out
+    assert re.search(r"attacking on Colored MNIST \[#+\] +2/2 heads", captured.err)
 
 
 def test_table5_measures_every_row(tmp_path, capsys):

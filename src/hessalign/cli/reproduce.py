@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +96,7 @@ def run(options: argparse.Namespace) -> None:
         options.jobs,
         parse_words(options.entries),
         feature_sweep(options),
+        partial(CountProgress, stream=sys.stderr),
     )
     pages = []
     for name in names:

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from hessalign.report.figures import plot_attack
 from hessalign.report.tables import markdown_table
-from hessalign.reproduce.experiment import Experiment, Finished, Options, Report
+from hessalign.reproduce.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.reproduce.methods import FULL, published_six
 from hessalign.reproduce.verdict import measured
 from hessalign.training import Run
@@ -87,15 +87,15 @@ def present(finished: Finished, options: Options) -> Report:
     Returns:
         Table and figure.
     """
+    curves: dict[Method, dict[str, list[list[float]]]] = {}
+    runs = [(method, run) for method in METHODS for run in finished(method, None)]
+    for method, run in options.counted(runs, "attacking", "runs"):
+        found = curves.setdefault(method, {"accuracy": [], "iterated": []})
+        found["accuracy"].append(attacked_accuracy(run, EPSILONS))
+        found["iterated"].append(attacked_accuracy(run, ITERATED, STEPS))
     entries: list[dict[str, Any]] = [
-        {
-            "method": method.title,
-            "algorithm": method.algorithm,
-            "accuracy": [attacked_accuracy(run, EPSILONS) for run in runs],
-            "iterated": [attacked_accuracy(run, ITERATED, STEPS) for run in runs],
-        }
-        for method in METHODS
-        if (runs := finished(method, None))
+        {"method": method.title, "algorithm": method.algorithm, **found}
+        for method, found in curves.items()
     ]
     table = markdown_table(
         [

@@ -10,7 +10,7 @@ import torch
 
 from hessalign.report.attack_figures import plot_attacked_domains, plot_attacked_heads
 from hessalign.report.tables import markdown_table
-from hessalign.reproduce.experiment import Method, Report
+from hessalign.reproduce.experiment import Method, Options, Report
 from hessalign.reproduce.feature_sweep import FeatureSweep, select_jobs, train_all
 from hessalign.reproduce.verdict import measured
 from hessalign.training.trained_head import TrainedHead, domain_run_head
@@ -78,37 +78,41 @@ def _mean(values: Sequence[float], places: Sequence[int]) -> float:
     return fmean(values[place] for place in places)
 
 
-def present_features(methods: Sequence[Method], sweep: FeatureSweep) -> Report:
+def present_features(methods: Sequence[Method], sweep: FeatureSweep, options: Options) -> Report:
     """Attack the selected heads of all methods.
 
     Args:
         methods: The methods.
         sweep: The sweep.
+        options: Says how to show how far it is.
 
     Returns:
         Tables and figures.
     """
     chosen = select_jobs(sweep, [method.algorithm for method in methods])
     runs = train_all(sweep, [each.job for group in chosen.values() for each in group])
-    entries: list[dict[str, Any]] = []
+    attacked: dict[Method, list[dict[str, Any]]] = {}
     names: tuple[str, ...] = ()
-    for method in methods:
-        heads = []
-        for each in chosen[method.algorithm]:
-            if each.job not in runs:
-                continue
-            trained = domain_run_head(runs[each.job], SAMPLES)
-            names = trained.names
-            head = {
-                "trial": each.job.trial_seed,
-                "test_domain": trained.names[each.job.test_domains[0]],
-                "hparams_seed": each.job.hparams_seed,
-                "draws": each.draws,
-            }
-            heads.append(head | attack(trained))
-        if heads:
-            entry = {"method": method.title, "algorithm": method.algorithm, "heads": heads}
-            entries.append(entry | over_trials(heads))
+    selected = [
+        (method, each)
+        for method in methods
+        for each in chosen[method.algorithm]
+        if each.job in runs
+    ]
+    for method, each in options.counted(selected, f"attacking on {sweep.dataset}", "heads"):
+        trained = domain_run_head(runs[each.job], SAMPLES)
+        names = trained.names
+        head = {
+            "trial": each.job.trial_seed,
+            "test_domain": trained.names[each.job.test_domains[0]],
+            "hparams_seed": each.job.hparams_seed,
+            "draws": each.draws,
+        }
+        attacked.setdefault(method, []).append(head | attack(trained))
+    entries: list[dict[str, Any]] = [
+        {"method": method.title, "algorithm": method.algorithm, "heads": heads} | over_trials(heads)
+        for method, heads in attacked.items()
+    ]
     missing = [m.title for m in methods if m.title not in [e["method"] for e in entries]]
     return make_report(entries, missing, names, sweep.dataset)
 

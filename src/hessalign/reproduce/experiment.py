@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from hessalign._files import write_atomically
 from hessalign.reproduce.feature_sweep import FeatureSweep
@@ -16,6 +16,10 @@ from hessalign.training.configuration import make_configuration
 from hessalign.training.provenance import describe_software
 
 FIGURE_FORMATS = ("png", "svg")
+
+Item = TypeVar("Item")
+Display = Callable[[str, str], Callable[[int, int], None]]
+"""From what is going on and what is counted: shows how many are done, and of how many."""
 
 SETTLED: Final[Mapping[str, str]] = {
     "algorithm": "the rows of an experiment are its methods",
@@ -38,6 +42,7 @@ class Options:
         jobs: Processes at once, one thread each.
         overrides: Entries of the configuration that differ from the published protocol.
         sweep: A sweep on a feature bank, for what is shown on one beside Colored MNIST.
+        display: Makes the display of long measurements on finished runs.
     """
 
     restarts: int = 10
@@ -45,6 +50,7 @@ class Options:
     jobs: int = 1
     overrides: Mapping[str, object] = field(default_factory=dict)
     sweep: FeatureSweep | None = None
+    display: Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
         for name in ("restarts", "jobs"):
@@ -53,6 +59,22 @@ class Options:
         for name, reason in SETTLED.items():
             if name in self.overrides:
                 raise ValueError(f"Expected no entry {name!r}: {reason}.")
+
+    def counted(self, items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
+        """Things to go through one by one, with a display of how far it is.
+
+        Args:
+            items: The things.
+            title: What is done to them.
+            unit: What they are.
+
+        Yields:
+            The things.
+        """
+        show = self.display(title, unit)
+        for number, item in enumerate(items, start=1):
+            yield item
+            show(number, len(items))
 
 
 @final

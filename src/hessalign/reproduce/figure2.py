@@ -68,12 +68,14 @@ def present(finished: Finished, options: Options) -> Report:
     Returns:
         Tables and figure.
     """
+    attacked: dict[Method, list[dict[str, list[float]]]] = {}
+    runs = [(method, run) for method in METHODS for run in finished(method, None)]
+    for method, run in options.counted(runs, "attacking on Colored MNIST", "heads"):
+        attacked.setdefault(method, []).append(attack(run))
     entries: list[dict[str, Any]] = []
-    for method in METHODS:
-        attacks = [attack(run) for run in finished(method, None)]
-        if attacks:
-            values = {key: [each[key] for each in attacks] for key in attacks[0]}
-            entries.append({"method": method.title, "algorithm": method.algorithm, **values})
+    for method, attacks in attacked.items():
+        values = {key: [each[key] for each in attacks] for key in attacks[0]}
+        entries.append({"method": method.title, "algorithm": method.algorithm, **values})
     header = ["method", "runs", "δ = 0", *(f"δ = {delta:g}" for delta in DELTAS)]
     gaps = [
         [entry["method"], str(len(entry["gap"])), *gap_cells(entry["gap"], entry["predicted"])]
@@ -107,7 +109,7 @@ def present(finished: Finished, options: Options) -> Report:
     )
     if options.sweep is None:
         return report
-    features = present_features([on_features(method) for method in METHODS], options.sweep)
+    features = present_features([on_features(method) for method in METHODS], options.sweep, options)
     return Report(
         f"{report.text}\n\n## {options.sweep.dataset}\n\n{features.text}",
         {**report.data, "features": features.data},

@@ -109,7 +109,7 @@ def present(finished: Finished, options: Options) -> Report:
             name: [describe_selected(each) for each in group] for name, group in chosen.items()
         }
     for title, text, pairs, lacking in parts:
-        section, values = describe_part(pairs)
+        section, values = describe_part(pairs, title, options)
         without = f"No runs yet: {', '.join(lacking)}." if lacking else ""
         texts += [f"## {title}", *filter(None, (text, section, without))]
         data[title] = values
@@ -225,11 +225,15 @@ def describe_selected(each: Selected) -> dict[str, Any]:
     }
 
 
-def describe_part(found: Mapping[Method, Pairs]) -> tuple[str, dict[str, Any]]:
+def describe_part(
+    found: Mapping[Method, Pairs], title: str, options: Options
+) -> tuple[str, dict[str, Any]]:
     """All tables of one data set.
 
     Args:
         found: Heads by method.
+        title: The data set.
+        options: Says how to show how far it is.
 
     Returns:
         Markdown, and plain values.
@@ -240,10 +244,16 @@ def describe_part(found: Mapping[Method, Pairs]) -> tuple[str, dict[str, Any]]:
         for method, pairs in found.items()
     ]
     values: dict[str, Any] = {"methods": entries, "chance": {}}
+    groups = [group for pairs in found.values() for group in pairs.values()]
+    heads = list(dict.fromkeys(head for group in groups for pair in group for head in pair))
     for domains in get_args(Domains) if found else ():
+        attributes = {  # of each head once, though many methods have the same reference
+            head: measure(head, domains)
+            for head in options.counted(heads, f"measuring {title}, {SOURCES[domains]}", "heads")
+        }
         measured = {
             method: {
-                trial: [(measure(ours, domains), measure(erm, domains)) for ours, erm in group]
+                trial: [(attributes[ours], attributes[erm]) for ours, erm in group]
                 for trial, group in pairs.items()
             }
             for method, pairs in found.items()
