@@ -88,3 +88,16 @@ def test_the_runs_that_go_on_are_saved_and_no_other_is_begun(failing, tmp_path):
     begun = {int(path.name) for path in tmp_path.iterdir() if list(path.glob("records.jsonl"))}
     assert begun <= {0, 1}
     assert all(list(tmp_path.glob(f"{seed}/checkpoint-*.pt")) for seed in begun)
+
+
+def test_an_interrupt_while_processes_start_is_not_lost(tmp_path):
+    configs = [ColoredMnistConfig("erm", **{**TINY, "steps": 9000}, seed=seed) for seed in (0, 1)]
+
+    def folder(config):
+        if config.seed == 1:  # the first process has been started and is importing
+            os.kill(os.getpid(), signal.SIGINT)
+        return tmp_path / str(config.seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_many(configs, 2, lambda config, record: None, folder)
+    assert not list(tmp_path.glob("*/done.json"))

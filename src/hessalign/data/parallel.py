@@ -101,6 +101,11 @@ def start_worker() -> None:
     """One thread; Ctrl-C is the parent's business; and no worker outlives a parent that died."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
+
+
+def follow_parent() -> None:
+    """Let this process end when its parent has died."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 

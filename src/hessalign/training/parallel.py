@@ -19,7 +19,7 @@ from queue import Empty, Queue
 
 import torch
 
-from hessalign.data.parallel import explaining_kills, start_worker
+from hessalign.data.parallel import explaining_kills, follow_parent
 from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
 from hessalign.training.interruption import (
     Interruption,
@@ -110,7 +110,8 @@ _interruption = Interruption()
 
 def _start_worker() -> None:
     """Its parent alone hears Ctrl-C on the terminal, and asks the workers to save."""
-    start_worker()
+    torch.set_num_threads(1)
+    follow_parent()
     os.setpgrp()
     _interruption.__enter__()
     release_interrupts()
