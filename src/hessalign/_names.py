@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import final
 
+from hessalign._errors import InputError
+
 
 @final
-class UnknownNameError(ValueError):
+class UnknownNameError(InputError):
     """A name that is not one of the valid ones.
 
     Args:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
+from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
 from hessalign.transfer.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
@@ -22,7 +23,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackageError(
         f"AlignedClassifier needs scikit-learn 1.6 or newer ({error}). "
         "Install it with: pip install 'hessalign[sklearn]'"
     ) from error
@@ -122,14 +123,14 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
             The classifier itself.
 
         Raises:
-            ValueError: If there is only one class.
+            InputError: If there is only one class.
         """
         self._check_options()
         z, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
+            raise InputError(
                 f"Expected samples of at least 2 classes, got one class only: {self.classes_[0]}."
             )
         self.domains_, domains = _check_domain(domain, len(z))
@@ -154,7 +155,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         """Those that have another name in `fit_aligned_head`; it checks the others."""
         check_name("alignment", self.alignment, (*HESSIAN_KINDS, None))
         if self.max_iter < 1:
-            raise ValueError(f"Expected max_iter of 1 or more, got {self.max_iter}.")
+            raise InputError(f"Expected max_iter of 1 or more, got {self.max_iter}.")
         check_positive(self.tol, "tol")
 
     def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> AlignedHead:
@@ -230,12 +231,12 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
         return None, np.zeros(samples, dtype=np.int64)
     values = np.asarray(domain)
     if values.shape != (samples,):
-        raise ValueError(
+        raise InputError(
             f"Expected one domain per row of X, shape ({samples},), got {values.shape}."
         )
     missing = [row for row, value in enumerate(values) if _is_missing(value)]
     if missing:
-        raise ValueError(
+        raise InputError(
             f"Expected a domain for every sample, but {len(missing)} have none, the first in row "
             f"{missing[0]}. Give them a name of their own, or leave them out."
         )
@@ -275,7 +276,7 @@ def worst_domain(results: Mapping[str, Any]) -> int:
         The index of the candidate, the first of equals.
 
     Raises:
-        ValueError: If there are no scores of splits, as after a search with several scores, or no
+        InputError: If there are no scores of splits, as after a search with several scores, or no
             candidate has one in every domain.
 
     Example:
@@ -284,7 +285,7 @@ def worst_domain(results: Mapping[str, Any]) -> int:
     """
     splits = [key for key in results if key.startswith("split") and key.endswith("_test_score")]
     if not splits:
-        raise ValueError(
+        raise InputError(
             "Expected the scores of each split, split0_test_score and so on, found none: use "
             "worst_domain with a single scoring."
         )
@@ -292,7 +293,7 @@ def worst_domain(results: Mapping[str, Any]) -> int:
     scored = ~np.isnan(scores).all(1)
     worst = (scores[scored] if scored.any() else scores).min(0)
     if np.isnan(worst).all():
-        raise ValueError(
+        raise InputError(
             f"Expected a candidate with a score in every one of {len(splits)} splits, got none: "
             "all have NaN in some. Search with error_score='raise' to see why."
         )

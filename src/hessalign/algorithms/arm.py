@@ -23,6 +23,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.algorithms.auxiliary import make_perceptron, match, seeded
 from hessalign.algorithms.checks import check_count
@@ -126,13 +127,13 @@ class Arm(AbstractObjective):
         setting: What to train on; it has to say the shape of the inputs.
 
     Raises:
-        ValueError: If the shape of the inputs is not known.
+        InputError: If the shape of the inputs is not known.
     """
 
     def __init__(self, config: ArmConfig, setting: Setting) -> None:
         super().__init__()
         if setting.input_shape is None:
-            raise ValueError(
+            raise InputError(
                 "Expected a setting that says the shape of the inputs, which the context network "
                 "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
             )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.algorithms.kinds import Setting
 
@@ -157,7 +158,7 @@ def head_inputs(head: nn.Module) -> int:
         The width of its inputs.
 
     Raises:
-        TypeError: If it has no linear layer.
+        InputTypeError: If it has no linear layer.
 
     Example:
         >>> head_inputs(nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)))
@@ -166,7 +167,7 @@ def head_inputs(head: nn.Module) -> int:
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
             return layer.in_features
-    raise TypeError(
+    raise InputTypeError(
         f"Expected a head with a linear layer, which says how many features there are, got "
         f"{type(head).__name__}."
     )
@@ -182,10 +183,10 @@ def count_classes(setting: Setting) -> int:
         The number of classes.
 
     Raises:
-        ValueError: If the loss is not one of classification.
+        InputError: If the loss is not one of classification.
     """
     if setting.loss == "squared":
-        raise ValueError(
+        raise InputError(
             "Expected a loss of classification, got 'squared': the algorithm needs classes. Use "
             "loss 'cross_entropy' or 'binary'."
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from hessalign._errors import InputError
+
 
 def check_number(
     name: str,
@@ -25,13 +27,13 @@ def check_number(
         open_high: Whether the greatest value is itself refused.
 
     Raises:
-        ValueError: If it is no number, not finite or out of range.
+        InputError: If it is no number, not finite or out of range.
 
     Example:
         >>> check_number("tau", 1.5, 0, 1)
         Traceback (most recent call last):
             ...
-        ValueError: Expected tau as a number of at least 0 and at most 1, got 1.5.
+        InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
     """
     if (
         isinstance(value, int | float)
@@ -44,7 +46,7 @@ def check_number(
     bounds = f"{'above' if open_low else 'of at least'} {low:g}"
     if math.isfinite(high):
         bounds += f" and {'below' if open_high else 'at most'} {high:g}"
-    raise ValueError(f"Expected {name} as a number {bounds}, got {value!r}.")
+    raise InputError(f"Expected {name} as a number {bounds}, got {value!r}.")
 
 
 def check_count(name: str, value: int, low: int = 1) -> None:
@@ -56,13 +58,13 @@ def check_count(name: str, value: int, low: int = 1) -> None:
         low: The least value.
 
     Raises:
-        ValueError: If it is no whole number or too small.
+        InputError: If it is no whole number or too small.
 
     Example:
         >>> check_count("depth", 1, 2)
         Traceback (most recent call last):
             ...
-        ValueError: Expected depth as a whole number of 2 or more, got 1.
+        InputError: Expected depth as a whole number of 2 or more, got 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ValueError(f"Expected {name} as a whole number of {low} or more, got {value!r}.")
+        raise InputError(f"Expected {name} as a whole number of {low} or more, got {value!r}.")

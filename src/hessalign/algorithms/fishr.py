@@ -16,6 +16,7 @@ from typing import Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.algorithms.checks import check_count, check_number
@@ -52,7 +53,7 @@ class FishrConfig:
         check_count("anneal_steps", self.anneal_steps, 0)
         check_name("fidelity", self.fidelity, get_args(Fidelity))
         if not 0 <= self.ema < 1:
-            raise ValueError(f"Expected ema of at least 0 and below 1, got {self.ema!r}.")
+            raise InputError(f"Expected ema of at least 0 and below 1, got {self.ema!r}.")
 
     @property
     def schedule(self) -> PenaltySchedule:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final, get_args
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
@@ -66,19 +67,19 @@ class AlignmentConfig:
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
             if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-                raise ValueError(
+                raise InputError(
                     f"Expected {name} as a finite number of 0 or more, got {weight!r}."
                 )
         check_name("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if not (isinstance(self.probes, int) and self.probes >= 1):
-            raise ValueError(
+            raise InputError(
                 f"Expected probes as a whole number of 1 or more, got {self.probes!r}."
             )
         if not isinstance(self.shared_probes, bool):
-            raise ValueError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
+            raise InputError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
         check_name("fidelity", self.fidelity, get_args(Fidelity))
         if self.beta == 0 and (self.alpha == 0 or self.hessian is None):
-            raise ValueError(
+            raise InputError(
                 "Expected something to align, but the weights of both terms are 0: raise alpha or "
                 "beta, or use the algorithm 'erm'."
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.algorithms.registry import DOMAINBED, FIDELITY, AlgorithmInfo
 from hessalign.algorithms.search import (
@@ -47,11 +48,11 @@ class RunHyperParameters:
             The number.
 
         Raises:
-            ValueError: If it is something else.
+            InputError: If it is something else.
         """
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"Expected {name} as a number, got {value!r}.")
+            raise InputError(f"Expected {name} as a number, got {value!r}.")
         return value
 
     def whole(self, name: str, default: int = 0, *, least: int = 0) -> int:
@@ -66,11 +67,11 @@ class RunHyperParameters:
             The number.
 
         Raises:
-            ValueError: If it is something else.
+            InputError: If it is something else.
         """
         value = self.number(name, default)
         if not float(value).is_integer() or value < least:
-            raise ValueError(f"Expected {name} as a whole number of {least} or more, got {value}.")
+            raise InputError(f"Expected {name} as a whole number of {least} or more, got {value}.")
         return int(value)
 
     def truth(self, name: str, default: bool = False) -> bool:
@@ -84,11 +85,11 @@ class RunHyperParameters:
             The value.
 
         Raises:
-            ValueError: If it is something else.
+            InputError: If it is something else.
         """
         value = self.values.get(name, default)
         if not isinstance(value, bool):
-            raise ValueError(f"Expected {name} as true or false, got {value!r}.")
+            raise InputError(f"Expected {name} as true or false, got {value!r}.")
         return value
 
 
@@ -140,7 +141,7 @@ def run_hyper_parameters(
 
     Raises:
         UnknownNameError: If an override is none of these.
-        ValueError: If drawing by class is asked for.
+        InputError: If drawing by class is asked for.
 
     Example:
         >>> from hessalign.algorithms import ALGORITHMS
@@ -185,5 +186,5 @@ def run_hyper_parameters(
         name: value for name, value in drawn.items() if value is not None or name in overrides
     }
     if values["class_balanced"]:
-        raise ValueError("Expected class_balanced as false: drawing by class is not offered.")
+        raise InputError("Expected class_balanced as false: drawing by class is not offered.")
     return RunHyperParameters(values, options)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
+from hessalign._errors import InputError
+
 
 @final
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class PenaltySchedule:
     def __post_init__(self) -> None:
         for name, weight in (("before", self.before), ("after", self.after)):
             if not (math.isfinite(weight) and weight >= 0):
-                raise ValueError(
+                raise InputError(
                     f"Expected the penalty weight {name} the jump to be a finite number of 0 or "
                     f"more, got {weight!r}."
                 )
         if self.jump < 0:
-            raise ValueError(
+            raise InputError(
                 f"Expected the penalty weight to jump at step 0 or later, got {self.jump}."
             )
 

@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol, final, get_args
 
 import numpy as np
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._seeds import seed_hash as seed_hash
 from hessalign.data.catalog import Family
@@ -99,7 +100,7 @@ class Power:
 
     def __post_init__(self) -> None:
         if self.base <= 0:
-            raise ValueError(f"Expected a base above 0, got {self.base}.")
+            raise InputError(f"Expected a base above 0, got {self.base}.")
 
     def draw(self, random_state: np.random.RandomState) -> int | float:
         """One value.
@@ -135,7 +136,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("Expected one or more values to choose from, got none.")
+            raise InputError("Expected one or more values to choose from, got none.")
 
     def draw(self, random_state: np.random.RandomState) -> Value:
         """One value.
@@ -199,14 +200,14 @@ def draw(space: Mapping[str, Distribution], hparams_seed: int, trial_seed: int) 
         A value by name.
 
     Raises:
-        ValueError: If the seed is not positive.
+        InputError: If the seed is not positive.
 
     Example:
         >>> draw({"lr": Power(10, -5, -3.5)}, hparams_seed=1, trial_seed=0)
         {'lr': 2.7028930742148706e-05}
     """
     if hparams_seed < 1:
-        raise ValueError(
+        raise InputError(
             f"Expected a hparams_seed of 1 or more, got {hparams_seed}; 0 stands for the defaults, "
             "see hyper_parameters."
         )

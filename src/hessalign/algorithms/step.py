@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError, UserError
 from hessalign._shapes import Float, Int
 from hessalign.curvature import HeadStatistics, autograd_head, make_loss
 from hessalign.curvature.domains import Domains, make_domains
@@ -20,7 +21,7 @@ REMEDY = "Lower the learning rate or the penalty weight."
 
 
 @final
-class DivergedError(RuntimeError):
+class DivergedError(UserError, RuntimeError):
     """Training met a number that is not finite."""
 
 
@@ -44,7 +45,7 @@ class Batch:
         """The grouping of the samples, found once."""
         domains = make_domains(self.domain)
         if domains.order is not None:
-            raise ValueError("Expected the samples of each domain together, domains ascending.")
+            raise InputError("Expected the samples of each domain together, domains ascending.")
         return domains
 
     @property

@@ -10,6 +10,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.moments import Evaluation, check_evaluation
@@ -100,13 +101,13 @@ class HessianAlignment:
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
             if not (math.isfinite(weight) and weight >= 0):
-                raise ValueError(f"Expected a finite {name} of 0 or more, got {weight!r}.")
+                raise InputError(f"Expected a finite {name} of 0 or more, got {weight!r}.")
         if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
             raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if self.fidelity not in get_args(Fidelity):
             raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
         if self.probes < 1:
-            raise ValueError(f"Expected at least 1 probe, got {self.probes}.")
+            raise InputError(f"Expected at least 1 probe, got {self.probes}.")
         check_evaluation(self.evaluation)
         make_loss(self.loss, self.activation)
 

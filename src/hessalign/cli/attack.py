@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 
 import torch
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign._names import check_name
 from hessalign.report.attack_figures import plot_worst_case
@@ -53,10 +54,10 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If the number of samples is not positive.
+        InputError: If the number of samples is not positive.
     """
     if options.samples < 1:
-        raise ValueError(f"Expected --samples of 1 or more, got {options.samples}.")
+        raise InputError(f"Expected --samples of 1 or more, got {options.samples}.")
     check_name("mode", options.mode, get_args(Mode))
     run_folder = find_run(options.folder)
     trained = load_trained_head(run_folder, options.samples, options.seed)

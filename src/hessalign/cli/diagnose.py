@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
@@ -134,7 +135,7 @@ def _read(options: argparse.Namespace) -> DomainDataset:
     images = not isinstance(data.domains[0].inputs, Tensor)
     if options.backbone is None or not images or data.root is None:
         if options.backbone is not None:
-            raise ValueError(
+            raise InputError(
                 f"Expected images for the backbone {options.backbone!r}, got arrays in "
                 f"{options.path}. Leave --backbone out."
             )
@@ -165,13 +166,13 @@ def _inputs(data: DomainDataset) -> dict[str, Any]:
 
 def _features(data: DomainDataset, inputs: Tensor | tuple[Path, ...]) -> Tensor:
     if not isinstance(inputs, Tensor):
-        raise ValueError(
+        raise InputError(
             f"Expected features of the images in {data.name}, found only the images. "
             "Name a backbone with --backbone, or run `hessalign features extract` first and "
             "diagnose the file it writes."
         )
     if inputs.ndim != 2:
-        raise ValueError(
+        raise InputError(
             f"Expected features of shape [n, d] in x of {data.name}, got {list(inputs.shape)}. "
             "Flatten them, or extract features."
         )

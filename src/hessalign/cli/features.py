@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from hessalign._errors import InputError
 from hessalign.cli.datasets import add_source, read_source
 from hessalign.cli.train import warn
 from hessalign.data import DomainDataset, cache_folder
@@ -93,11 +94,11 @@ def run_show(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If it does not tell.
+        InputError: If it does not tell.
     """
     description = read_description(options.bank)
     if not description:
-        raise ValueError(
+        raise InputError(
             f"Expected a bank made by `hessalign features extract`, got {options.bank}, which does "
             "not tell what it was made with."
         )

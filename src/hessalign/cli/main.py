@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
+from hessalign._errors import UserError
 from hessalign._version import __version__
-from hessalign.algorithms import DivergedError
 from hessalign.cli import (
     algorithms,
     attack,
@@ -24,7 +24,6 @@ from hessalign.cli import (
     sweep,
     train,
 )
-from hessalign.training import RunFolderError
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an unexpected error on the terminal."""
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         code: int | None = options.run(options)
-    except (ValueError, TypeError, ImportError, OSError, DivergedError, RunFolderError) as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"hessalign: error: {error}\n")
         return 2
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.train import warn
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If finished runs are asked for where there are none to report on.
+        InputError: If finished runs are asked for where there are none to report on.
     """
     if options.name == LIST:
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     if options.finished:
         names = [name for name in names if EXPERIMENTS[name].rows]
         if not names:
-            raise ValueError(
+            raise InputError(
                 f"Expected {options.name} without --finished: it measures times, no run keeps them."
             )
     options.restarts = DEFAULT_RESTARTS if options.restarts is None else options.restarts
@@ -144,7 +145,7 @@ def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
         The sweep, or None if none is named.
 
     Raises:
-        ValueError: If only the sweep or only its data is named.
+        InputError: If only the sweep or only its data is named.
     """
     if options.sweep is None and options.data_dir is None:
         return None
@@ -152,9 +153,9 @@ def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
         found, missing = (
             ("--sweep", "--data-dir") if options.data_dir is None else ("--data-dir", "--sweep")
         )
-        raise ValueError(f"Expected {missing} beside {found}, got none.")
+        raise InputError(f"Expected {missing} beside {found}, got none.")
     if len(options.sweep) > 1:
-        raise ValueError(f"Expected one --sweep, got {len(options.sweep)}.")
+        raise InputError(f"Expected one --sweep, got {len(options.sweep)}.")
     dataset = options.dataset or DEFAULT_BANK
     return FeatureSweep(
         dataset,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
 from hessalign.report.sweep_progress import SweepProgress
 from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
@@ -78,11 +79,11 @@ def refuse_flags(
         takers: The experiments that do take them.
 
     Raises:
-        ValueError: If one was given.
+        InputError: If one was given.
     """
     given = [flag for flag, name in flags.items() if getattr(options, name) is not None]
     if given:
-        raise ValueError(f"Expected {', '.join(given)} only with: {', '.join(takers)}.")
+        raise InputError(f"Expected {', '.join(given)} only with: {', '.join(takers)}.")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.cli.train import warn
 from hessalign.report.progress import CountProgress, duration
@@ -144,12 +145,12 @@ def read_specification(options: argparse.Namespace) -> SweepSpec:
         The specification, its folder named.
 
     Raises:
-        ValueError: If more than one file or folder is named.
+        InputError: If more than one file or folder is named.
     """
     words = [word for word in options.entries if "=" in word]
     named = [word for word in options.entries if "=" not in word]
     if len(named) > 1:
-        raise ValueError(f"Expected one file or folder of a sweep, got: {' '.join(named)}.")
+        raise InputError(f"Expected one file or folder of a sweep, got: {' '.join(named)}.")
     source = Path(named[0]) if named else None
     folder = source if source is not None and source.is_dir() else None
     if folder is not None:
@@ -177,10 +178,10 @@ def run_plan(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If the number of processes is not positive.
+        InputError: If the number of processes is not positive.
     """
     if options.jobs is not None and options.jobs < 1:
-        raise ValueError(f"Expected --jobs of 1 or more, got {options.jobs}.")
+        raise InputError(f"Expected --jobs of 1 or more, got {options.jobs}.")
     spec = read_specification(options)
     without_data = bool(options.no_measure)
     jobs = sweep_jobs(spec, without_data=without_data)
@@ -266,7 +267,7 @@ def make_launcher(options: argparse.Namespace) -> Launcher:
         The launcher.
 
     Raises:
-        ValueError: If a flag does not apply to it.
+        InputError: If a flag does not apply to it.
     """
     check_name("launcher", options.launcher, LAUNCHERS)
     others = {
@@ -279,11 +280,11 @@ def make_launcher(options: argparse.Namespace) -> Launcher:
         cpus = 1 if options.cpus_per_run is None else options.cpus_per_run
         return RayLauncher(options.address, options.jobs, cpus, options.gpus_per_run or 0)
     if given:
-        raise ValueError(f"Expected {', '.join(given)} only with --launcher ray.")
+        raise InputError(f"Expected {', '.join(given)} only with --launcher ray.")
     if options.launcher == "local":
         return LocalLauncher(os.cpu_count() or 1 if options.jobs is None else options.jobs)
     if options.jobs not in (None, 1):
-        raise ValueError(
+        raise InputError(
             f"Expected one run at a time from the launcher 'serial', got --jobs {options.jobs}. "
             "--launcher local does several."
         )

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.cli import train_domains
 from hessalign.data import DATASETS
@@ -63,11 +64,11 @@ def run(options: argparse.Namespace) -> None:
         options: The parsed command line.
 
     Raises:
-        ValueError: If the number of restarts is not positive.
+        InputError: If the number of restarts is not positive.
         KeyboardInterrupt: Passed on, after saying how to continue.
     """
     if options.restarts < 1:
-        raise ValueError(f"Expected --restarts of 1 or more, got {options.restarts}.")
+        raise InputError(f"Expected --restarts of 1 or more, got {options.restarts}.")
     entries = {} if options.config is None else read_file(options.config)
     own = ("dataset", "algorithm", "seed", *train_domains.FLAGS)
     flags = {key: getattr(options, key) for key in own}

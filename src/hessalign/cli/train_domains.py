@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign.algorithms import find_algorithm
 from hessalign.data import DomainDataset, find_dataset
 from hessalign.report.tables import markdown_table, mean_and_std
@@ -56,7 +57,7 @@ def run(
         warn: Tells the user something that is not an error.
 
     Raises:
-        ValueError: If something is missing.
+        InputError: If something is missing.
         KeyboardInterrupt: Passed on, after saying how to continue.
     """
     rest = dict(entries)
@@ -72,7 +73,7 @@ def run(
         if value is None
     ]  # fmt: skip
     if missing or output is None:
-        raise ValueError(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
+        raise InputError(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
     data = find_dataset(dataset, str(data_dir))
     runs = []
     first = _whole("seed", trial)
@@ -111,7 +112,7 @@ def run(
 
 def _whole(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"Expected {key} as a whole number, got {value!r}.")
+        raise InputError(f"Expected {key} as a whole number, got {value!r}.")
     return value
 
 

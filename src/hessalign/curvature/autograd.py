@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float, Int
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import Domains, make_domains
@@ -195,7 +196,7 @@ def _check_samples_apart(head: nn.Module) -> None:
     """Refuse a head whose batch normalisation has only the batch to take its statistics from."""
     for name, module in head.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
-            raise ValueError(
+            raise InputError(
                 f"Expected a head that treats each sample on its own, got {type(module).__name__} "
                 f"without running statistics{f' as {name!r}' if name else ''}, which mixes the "
                 "samples of a batch. Make it with track_running_stats=True, or leave it out of the "
@@ -213,7 +214,7 @@ def _traceless_logits(head: nn.Module, z: Float[Tensor, "n d"]) -> Tensor:
     changed = [name for name, old in head.named_buffers() if not torch.equal(old, buffers[name])]
     if random or changed:
         does = "draws random numbers" if random else f"changes its buffer {changed[0]!r}"
-        raise ValueError(
+        raise InputError(
             f"Expected a deterministic head, got {type(head).__name__}, whose forward pass {does}. "
             "Use head.eval(), or leave dropout and batch normalisation out of the head."
         )
@@ -248,7 +249,7 @@ def autograd_head(
         The statistics, lazily computed.
 
     Raises:
-        ValueError: If the head has no parameters, mixes the samples of a batch, or its forward
+        InputError: If the head has no parameters, mixes the samples of a batch, or its forward
             pass draws random numbers or changes its buffers.
 
     Example:
@@ -262,7 +263,7 @@ def autograd_head(
     check_features(z)
     check_domain(domain, len(z))
     if next(head.parameters(), None) is None:
-        raise ValueError(f"Expected a head with parameters, got {type(head).__name__} with none.")
+        raise InputError(f"Expected a head with parameters, got {type(head).__name__} with none.")
     _check_samples_apart(head)
     logits = check_logits(_traceless_logits(head, z), len(z))
     check_targets(y, logits, head_loss)

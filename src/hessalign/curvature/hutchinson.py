@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature.autograd import AutogradHead
 from hessalign.curvature.linear import LinearHead
@@ -104,7 +105,7 @@ def _sum_over_probes(
 ) -> Float[Tensor, "e p"]:
     """Sum of r ∘ (H_e r) over probes for each of so many domains, or one for all."""
     if probes < 1:
-        raise ValueError(f"Expected at least 1 probe, got {probes}.")
+        raise InputError(f"Expected at least 1 probe, got {probes}.")
     source = torch.device("cpu") if generator is None else generator.device
     seed = int(torch.randint(2**62, (), generator=generator, device=source))
     axes, device = (domains, statistics.num_parameters), statistics.domains.ids.device

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
 
@@ -18,20 +19,20 @@ def check_features(z: Tensor) -> None:
         z: What should be the features.
 
     Raises:
-        TypeError: If it is not a floating-point tensor.
-        ValueError: If it has another shape than [n, d], no rows, or a value that is not finite.
+        InputTypeError: If it is not a floating-point tensor.
+        InputError: If it has another shape than [n, d], no rows, or a value that is not finite.
     """
     if not isinstance(z, Tensor) or not z.is_floating_point():
-        raise TypeError(
+        raise InputTypeError(
             f"Expected floating-point features z, got {found_and_remedy(z, 'z', 'float')}"
         )
     if z.ndim != 2:
-        raise ValueError(
+        raise InputError(
             f"Expected features z of shape [n, d], got {list(z.shape)}. Flatten what comes after "
             "the first axis."
         )
     if len(z) == 0:
-        raise ValueError("Expected at least one sample, got none: every domain is empty.")
+        raise InputError("Expected at least one sample, got none: every domain is empty.")
     check_finite(z, "features z")
 
 
@@ -46,14 +47,14 @@ def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
         The logits as a matrix.
 
     Raises:
-        TypeError: If they are not floating point.
-        ValueError: If their shape is wrong or a value is not finite.
+        InputTypeError: If they are not floating point.
+        InputError: If their shape is wrong or a value is not finite.
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         found = found_and_remedy(logits, "logits", "float")
-        raise TypeError(f"Expected floating-point logits, got {found}")
+        raise InputTypeError(f"Expected floating-point logits, got {found}")
     if logits.ndim not in {1, 2} or len(logits) != samples:
-        raise ValueError(
+        raise InputError(
             f"Expected logits of shape [{samples}, classes], one row per row of z, "
             f"got {list(logits.shape)}."
         )
@@ -69,16 +70,18 @@ def check_domain(domain: Tensor, samples: int) -> None:
         samples: The number of samples n.
 
     Raises:
-        TypeError: If they are not an integer tensor.
-        ValueError: If there is not exactly one per sample.
+        InputTypeError: If they are not an integer tensor.
+        InputError: If there is not exactly one per sample.
     """
     if not isinstance(domain, Tensor) or (
         domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
     ):
         found = found_and_remedy(domain, "domain", "long")
-        raise TypeError(f"Expected domain as an integer tensor, one id per sample, got {found}")
+        raise InputTypeError(
+            f"Expected domain as an integer tensor, one id per sample, got {found}"
+        )
     if domain.shape != (samples,):
-        raise ValueError(
+        raise InputError(
             f"Expected one domain id per row of z, shape [{samples}], got {list(domain.shape)}."
         )
 
@@ -92,14 +95,14 @@ def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss
         loss: The loss that will be applied.
 
     Raises:
-        ValueError: If its length is not that of the logits.
+        InputError: If its length is not that of the logits.
     """
     loss.check_logits(logits)
     if y is None:
         return
     check_is_tensor(y)
     if y.ndim == 0 or len(y) != len(logits):
-        raise ValueError(
+        raise InputError(
             f"Expected one target y per row of z, {len(logits)} in all, got shape {list(y.shape)}."
         )
     loss.check_targets(y, logits)
@@ -112,10 +115,10 @@ def check_is_tensor(y: Tensor) -> None:
         y: What should be the targets.
 
     Raises:
-        TypeError: If they are not.
+        InputTypeError: If they are not.
     """
     if not isinstance(y, Tensor):
-        raise TypeError(f"Expected y as a tensor, got {found_and_remedy(y, 'y', 'long')}")
+        raise InputTypeError(f"Expected y as a tensor, got {found_and_remedy(y, 'y', 'long')}")
 
 
 def found_and_remedy(value: object, name: str, method: str) -> str:
@@ -149,7 +152,7 @@ def check_finite(values: Tensor, what: str) -> None:
         what: Its name for the message.
 
     Raises:
-        ValueError: If an element is NaN or infinite.
+        InputError: If an element is NaN or infinite.
     """
     if math.isfinite(values.detach().sum().item()):
         return
@@ -157,7 +160,7 @@ def check_finite(values: Tensor, what: str) -> None:
     if not bool(bad.any()):
         return
     rows = bad.flatten(1).any(1).nonzero() if bad.ndim > 1 else bad.nonzero()
-    raise ValueError(
+    raise InputError(
         f"Expected finite {what}, found {int(bad.sum())} NaN or infinite values in {len(rows)} "
         f"of {len(values)} rows, the first in row {int(rows[0])}. The model may have diverged: "
         "lower the learning rate or check the inputs."

@@ -23,6 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float, Int
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import Domains, make_domains
@@ -84,7 +85,7 @@ class LinearHead:
 
     def _targets(self) -> Tensor:
         if self.y is None:
-            raise ValueError("Expected targets y: risk and gradient depend on them.")
+            raise InputError("Expected targets y: risk and gradient depend on them.")
         return self.y
 
     @cached_property

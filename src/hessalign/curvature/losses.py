@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation
@@ -24,7 +25,7 @@ from hessalign.curvature.factors import DiagonalCurvature, SoftmaxCurvature
 
 def _check_shape(y: Tensor, logits: Tensor) -> None:
     if y.shape != logits.shape and not (logits.shape[1] == 1 and y.shape == logits.shape[:1]):
-        raise ValueError(
+        raise InputError(
             f"Expected y with one value per logit, shape {list(logits.shape)}, got {list(y.shape)}."
         )
 
@@ -43,10 +44,10 @@ class CrossEntropy:
             logits: The logits.
 
         Raises:
-            ValueError: If there is only one.
+            InputError: If there is only one.
         """
         if logits.shape[1] < 2:
-            raise ValueError(
+            raise InputError(
                 "Expected logits for at least 2 classes, got 1 column, on which softmax is "
                 'constant. For a single logit use loss="binary".'
             )
@@ -59,22 +60,22 @@ class CrossEntropy:
             logits: The logits, for the number of classes.
 
         Raises:
-            TypeError: If the labels are not integers.
-            ValueError: If their shape or range is wrong.
+            InputTypeError: If the labels are not integers.
+            InputError: If their shape or range is wrong.
         """
         classes = logits.shape[1]
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-            raise TypeError(
+            raise InputTypeError(
                 f"Expected integer class labels y, got dtype {y.dtype}. Use y.long() if the "
                 'values are class indices, or loss="squared" for regression.'
             )
         if y.shape != logits.shape[:1]:
-            raise ValueError(
+            raise InputError(
                 f"Expected one label per row of logits, shape [{len(logits)}], got {list(y.shape)}."
             )
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= classes:
-            raise ValueError(
+            raise InputError(
                 f"Expected labels from 0 to {classes - 1} (logits have {classes} columns), "
                 f"found labels from {low} to {high}."
             )
@@ -148,10 +149,10 @@ class Binary:
             logits: The logits.
 
         Raises:
-            ValueError: If there are several.
+            InputError: If there are several.
         """
         if logits.shape[1] != 1:
-            raise ValueError(
+            raise InputError(
                 f"Expected a single logit per sample, got {logits.shape[1]} columns. For several "
                 'classes use loss="cross_entropy".'
             )
@@ -164,12 +165,12 @@ class Binary:
             logits: The logits.
 
         Raises:
-            ValueError: If shape or range of the targets is wrong.
+            InputError: If shape or range of the targets is wrong.
         """
         _check_shape(y, logits)
         low, high = float(y.min()), float(y.max())
         if not (low >= 0 and high <= 1):
-            raise ValueError(f"Expected labels from 0 to 1, found labels from {low:g} to {high:g}.")
+            raise InputError(f"Expected labels from 0 to 1, found labels from {low:g} to {high:g}.")
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
         """log(1 + eᵃ) − y a.
@@ -256,17 +257,17 @@ class Squared:
             logits: The outputs before the activation.
 
         Raises:
-            TypeError: If the targets are not floating point.
-            ValueError: If their shape is wrong or one is not finite.
+            InputTypeError: If the targets are not floating point.
+            InputError: If their shape is wrong or one is not finite.
         """
         if not y.is_floating_point():
-            raise TypeError(
+            raise InputTypeError(
                 f"Expected floating-point targets y for squared error, got dtype {y.dtype}. "
                 'Use y.float(), or loss="cross_entropy" for class labels.'
             )
         _check_shape(y, logits)
         if not bool(y.isfinite().all()):
-            raise ValueError("Expected finite targets y, found NaN or infinity.")
+            raise InputError("Expected finite targets y, found NaN or infinity.")
 
     def _residual(self, prediction: Tensor, y: Tensor) -> Tensor:
         return prediction - y.reshape(prediction.shape).to(prediction.dtype)
@@ -323,13 +324,13 @@ class Squared:
             The second derivative in a.
 
         Raises:
-            ValueError: If the activation is not the identity and no targets are given.
+            InputError: If the activation is not the identity and no targets are given.
         """
         first = self.activation.first(logits)
         if self.activation is ACTIVATIONS["identity"]:
             return DiagonalCurvature(first.square())
         if y is None:
-            raise ValueError(
+            raise InputError(
                 f"Expected targets y: the curvature of squared error with activation "
                 f"{self.activation.name!r} depends on them."
             )
@@ -355,7 +356,7 @@ def make_loss(
 
     Raises:
         UnknownNameError: If the name is unknown.
-        ValueError: If an activation is given to a loss that has its own.
+        InputError: If an activation is given to a loss that has its own.
 
     Example:
         >>> make_loss("squared", activation="tanh").name
@@ -368,7 +369,7 @@ def make_loss(
     if loss not in LOSSES:
         raise UnknownNameError("loss", loss, LOSSES)
     if activation != "identity":
-        raise ValueError(
+        raise InputError(
             f"Expected no activation with loss={loss!r}, which has its own; activation= goes "
             'with loss="squared".'
         )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError, MissingPackageError
 from hessalign.data.samples import LARGEST, DomainDataset, DomainSamples
 
 ARRAYS: Final = ("x", "y", "domain")
@@ -36,7 +37,7 @@ def read_arrays(path: Path) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is of another kind, damaged, or its arrays do not fit together. Without
+        InputError: If it is of another kind, damaged, or its arrays do not fit together. Without
             safetensors installed, a `.safetensors` file raises an ImportError.
 
     Example:
@@ -50,20 +51,20 @@ def read_arrays(path: Path) -> DomainDataset:
         tensor([[0., 1., 0.]], dtype=torch.float64)
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"Expected arrays in a file named *.npz or *.safetensors, got {path}.")
+        raise InputError(f"Expected arrays in a file named *.npz or *.safetensors, got {path}.")
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of arrays, found no file {path}.")
     arrays = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
     missing = [name for name in ARRAYS if name not in arrays]
     if missing:
-        raise ValueError(
+        raise InputError(
             f"Expected the arrays x, y and domain in {path}, found {', '.join(sorted(arrays))}; "
             f"missing: {', '.join(missing)}."
         )
     lengths = {name: len(np.atleast_1d(arrays[name])) for name in ARRAYS}
     if len(set(lengths.values())) > 1 or lengths["x"] == 0:
         found = ", ".join(f"{count} of {name}" for name, count in lengths.items())
-        raise ValueError(f"Expected x, y and domain of the same samples in {path}, found {found}.")
+        raise InputError(f"Expected x, y and domain of the same samples in {path}, found {found}.")
     labels, classes = _numbered(path, "y", arrays["y"], arrays.get("classes"))
     domain, names = _numbered(path, "domain", arrays["domain"], arrays.get("domains"))
     x = _tensor(path, arrays["x"])
@@ -78,11 +79,11 @@ def _read_npz(path: Path) -> dict[str, Array]:
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
-            raise ValueError("it holds one array without a name")
+            raise InputError("it holds one array without a name")
         with file:
             return {name: file[name] for name in file.files}
     except Exception as error:  # a damaged file makes numpy stumble in any way
-        raise ValueError(
+        raise InputError(
             f"Cannot read {path}: {error}. Expected what numpy.savez writes, without objects."
         ) from error
 
@@ -91,7 +92,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
         ) from error
     try:
@@ -100,21 +101,21 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
             metadata: Mapping[str, str] = file.metadata() or {}
         names = {name: np.array(json.loads(metadata[name])) for name in NAMES if name in metadata}
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"Cannot read {path}: {error}.") from error
+        raise InputError(f"Cannot read {path}: {error}.") from error
     return arrays | names
 
 
 def _tensor(path: Path, x: Array) -> Tensor:
     if x.dtype.kind not in "fiub":
-        raise ValueError(f"Expected numbers in x of {path}, found {x.dtype}.")
+        raise InputError(f"Expected numbers in x of {path}, found {x.dtype}.")
     if x.ndim < 2 or 0 in x.shape:
-        raise ValueError(
+        raise InputError(
             f"Expected a row of one or more numbers per sample in x of {path}, got the shape "
             f"{x.shape}."
         )
     if not (x.min() >= -LARGEST and x.max() <= LARGEST):
         row = int(np.argmin([(np.abs(row) <= LARGEST).all() for row in x]))
-        raise ValueError(
+        raise InputError(
             f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
         )
     return torch.tensor(x)
@@ -125,16 +126,16 @@ def _numbered(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Numbers from 0, and what they stand for."""
     if values.ndim != 1:
-        raise ValueError(f"Expected one value per sample in {name} of {path}, got {values.shape}.")
+        raise InputError(f"Expected one value per sample in {name} of {path}, got {values.shape}.")
     if values.dtype.kind not in "iuU":
-        raise ValueError(
+        raise InputError(
             f"Expected names or whole numbers in {name} of {path}, got {values.dtype}."
         )
     if names is None or values.dtype.kind == "U":
         found, numbers = np.unique(values, return_inverse=True)
         return torch.tensor(numbers), tuple(map(str, found))
     if names.ndim != 1 or values.min() < 0 or values.max() >= len(names):
-        raise ValueError(
+        raise InputError(
             f"Expected a list of names for the numbers {values.min()} to {values.max()} in {name} "
             f"of {path}, got {names.size} names."
         )

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from hessalign._errors import InputError
 from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float, Int
 from hessalign.data.colour import (
@@ -69,13 +70,13 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"Expected a size of 1 or more pixels, got {self.size}.")
+            raise InputError(f"Expected a size of 1 or more pixels, got {self.size}.")
         for name, (low, high), most in (
             ("scale", self.scale, 1.0),
             ("ratio", self.ratio, float("inf")),
         ):
             if not 0 < low <= high <= most:
-                raise ValueError(
+                raise InputError(
                     f"Expected {name} as (least, largest) above 0 and up to {most:g}, got "
                     f"{(low, high)}."
                 )
@@ -85,7 +86,7 @@ class Augmentation:
         ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value <= most:
-                raise ValueError(f"Expected {name} from 0 to {most:g}, got {value}.")
+                raise InputError(f"Expected {name} from 0 to {most:g}, got {value}.")
 
 
 def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
@@ -129,7 +130,7 @@ def augment(
         A new batch, or `out`.
 
     Raises:
-        ValueError: If there is not one size for each image, or the images are elsewhere.
+        InputError: If there is not one size for each image, or the images are elsewhere.
 
     Example:
         >>> images = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
@@ -140,7 +141,7 @@ def augment(
     settings = settings or Augmentation()
     _check_images(images)
     if images.device.type != "cpu":
-        raise ValueError(
+        raise InputError(
             f"Expected images on the CPU, got them on {images.device}: change them first, then "
             "move them."
         )
@@ -148,7 +149,7 @@ def augment(
     if original_sizes is None:
         original_sizes = torch.tensor([[width, height]]).expand(count, 2)
     if original_sizes.shape != (count, 2):
-        raise ValueError(
+        raise InputError(
             f"Expected the width and height of {count} images in original_sizes, got a tensor of "
             f"shape {list(original_sizes.shape)}."
         )
@@ -182,11 +183,11 @@ _CHANGES: Final = (change_brightness, change_contrast, change_saturation, turn_h
 
 def _check_images(images: Tensor) -> None:
     if images.ndim != 4 or images.shape[1] != 3:
-        raise ValueError(
+        raise InputError(
             f"Expected colour images of shape [n, 3, height, width], got {list(images.shape)}."
         )
     if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(f"Expected images as uint8 or floats, got {images.dtype}.")
+        raise InputError(f"Expected images as uint8 or floats, got {images.dtype}.")
 
 
 def draw_crops(

@@ -32,6 +32,7 @@ from typing import Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.data.mnist14 import load_mnist14
@@ -148,7 +149,7 @@ class ColoredDomain:
             A domain that shares images, labels and digits with this one.
 
         Raises:
-            ValueError: If the correlation is not between −1 and 1.
+            InputError: If the correlation is not between −1 and 1.
 
         Example:
             >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
@@ -157,7 +158,7 @@ class ColoredDomain:
             True
         """
         if not -1 <= correlation <= 1:
-            raise ValueError(
+            raise InputError(
                 f"Expected a correlation from -1 to 1, got {correlation}. "
                 "For colours that agree with the label with probability q pass 2 * q - 1."
             )
@@ -250,7 +251,7 @@ def make_colored_mnist(
 
 def _check_count(name: str, count: int, smallest: int, largest: int) -> None:
     if not smallest <= count <= largest:
-        raise ValueError(
+        raise InputError(
             f"Expected {name} from {smallest:,} to {largest:,}, got {count:,}. "
             f"Pass {name}={min(max(count, smallest), largest)}, the nearest possible number."
         )

@@ -6,6 +6,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from hessalign._errors import InputError
+
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     r"""The header of a CSV file, then its lines; blanks around values are not part of them.
@@ -17,7 +19,7 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         The number of a line and its values, as many as the header has; empty lines are passed over.
 
     Raises:
-        ValueError: If it is not text in UTF-8, or a line is not as long as the header.
+        InputError: If it is not text in UTF-8, or a line is not as long as the header.
 
     Example:
         >>> import tempfile
@@ -35,17 +37,17 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                     continue
                 width = width or len(cells)
                 if len(cells) != width:
-                    raise ValueError(
+                    raise InputError(
                         f"Expected {width} values on line {reader.line_num} of {path}, found "
                         f"{len(cells)}. Put values that contain a comma in quotes."
                     )
                 yield reader.line_num, [cell.strip() for cell in cells]
         except csv.Error as error:
-            raise ValueError(
+            raise InputError(
                 f"Cannot read line {reader.line_num} of {path}: {error}. A quote may not be closed."
             ) from error
         except UnicodeDecodeError as error:
-            raise ValueError(not_utf8(path, error)) from error
+            raise InputError(not_utf8(path, error)) from error
 
 
 def not_utf8(path: Path, error: UnicodeDecodeError) -> str:

@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign._shapes import Int
 from hessalign.data.images import ImageError, read_image
@@ -325,11 +326,11 @@ def _parts(
     data: DomainDataset, folder: Path, size: int, allow_truncated: bool
 ) -> list[list[_Part]]:
     if size < 1:
-        raise ValueError(f"Expected a size of 1 or more pixels, got {size}.")
+        raise InputError(f"Expected a size of 1 or more pixels, got {size}.")
     parts = []
     for number, domain in enumerate(data.domains):
         if not domain.paths:
-            raise ValueError(
+            raise InputError(
                 f"Expected image files in {data.name}; the domain {domain.name!r} holds arrays, "
                 "which need no preparation."
             )

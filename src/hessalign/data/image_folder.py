@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.data.catalog import PRESETS, ImageFolderPreset
 from hessalign.data.csv_lines import not_utf8
@@ -40,7 +41,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If there is no such folder, or a domain of the preset is missing.
-        ValueError: If it has no domains, a domain has no images, or the preset is unknown.
+        InputError: If it has no domains, a domain has no images, or the preset is unknown.
 
     Example:
         >>> import tempfile
@@ -62,7 +63,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
     name = root.resolve().name if preset is None else preset
     domains = _folders(root) if preset is None else list(PRESETS[preset].domains)
     if not domains:
-        raise ValueError(
+        raise InputError(
             f"Expected {root} to hold a folder for each domain (domain/class/image), found none."
         )
     left_out, _ = read_exclusions(root)
@@ -75,7 +76,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
             if path not in left_out
         ]
         if not found:
-            raise ValueError(
+            raise InputError(
                 f"Expected images in {root / domain}/<class>/, found none. Add images "
                 f"({' '.join(EXTENSIONS)}) or remove the folder: every folder of {root} is a "
                 "domain."
@@ -142,7 +143,7 @@ def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
         Their paths, and the lines that name no file.
 
     Raises:
-        ValueError: If the list is not text in UTF-8.
+        InputError: If the list is not text in UTF-8.
     """
     path = root / EXCLUSIONS
     if not path.is_file():
@@ -150,7 +151,7 @@ def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(not_utf8(path, error)) from error
+        raise InputError(not_utf8(path, error)) from error
     found, unmatched = set(), []
     for line in filter(None, map(str.strip, lines)):
         image = _named_image(root, line)

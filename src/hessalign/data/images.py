@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 
+from hessalign._errors import InputError, MissingPackageError
+
 Damage = Literal["truncated", "unreadable"]
 
 _DEEP_MODES: Final = ("I", "F")
@@ -21,7 +23,7 @@ _DEEP_MODES: Final = ("I", "F")
 
 
 @final
-class ImageError(ValueError):
+class ImageError(InputError):
     """An image that cannot be read.
 
     Args:
@@ -121,7 +123,7 @@ def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
 def _loaded(open_image: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     with _truncated_images(allow_truncated), path.open("rb") as file, open_image(file) as image:
         if image.mode.startswith(_DEEP_MODES):
-            raise ValueError(
+            raise InputError(
                 f"it has more than 8 bits for a grey value (mode {image.mode}), and would be cut "
                 "off at 255; scale it to 8 bits first"
             )
@@ -162,7 +164,7 @@ def _pillow() -> tuple[Any, Any]:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "Reading images needs Pillow: pip install 'hessalign[images]'."
         ) from error
     return Image.open, Image.Resampling.BILINEAR

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.data.csv_lines import csv_lines, not_utf8
 from hessalign.data.samples import DomainDataset, group_samples
@@ -34,7 +35,7 @@ def read_manifest(path: Path) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If the manifest, or an image it lists, does not exist.
-        ValueError: If the file is of another kind, has no lines, has another column, or a line is
+        InputError: If the file is of another kind, has no lines, has another column, or a line is
             not complete.
 
     Example:
@@ -47,13 +48,13 @@ def read_manifest(path: Path) -> DomainDataset:
         ('scans', ('north',), ('healthy',))
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"Expected a manifest named *.csv or *.jsonl, got {path}.")
+        raise InputError(f"Expected a manifest named *.csv or *.jsonl, got {path}.")
     if not path.is_file():
         raise FileNotFoundError(f"Expected a manifest, found no file {path}.")
     read = _csv_lines if path.suffix == ".csv" else _json_lines
     rows = [_row(path, number, entry) for number, entry in read(path)]
     if not rows:
-        raise ValueError(f"Expected images in {path}, found no lines besides the header.")
+        raise InputError(f"Expected images in {path}, found no lines besides the header.")
     missing = [str(file) for _, _, file in rows if not file.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -69,7 +70,7 @@ def _row(manifest: Path, number: int, entry: Mapping[str, object]) -> tuple[str,
         value = entry[column]
         if value is None or not str(value).strip() or isinstance(value, list | dict):
             found = "none" if value is None or value == "" else repr(value)
-            raise ValueError(
+            raise InputError(
                 f"Expected a value for {column!r} on line {number} of {manifest}, found {found}."
             )
     return str(entry["domain"]), str(entry["class"]), manifest.parent / str(entry[PATH])
@@ -78,7 +79,7 @@ def _row(manifest: Path, number: int, entry: Mapping[str, object]) -> tuple[str,
 def _check_columns(path: Path, number: int, columns: list[str]) -> None:
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
-        raise ValueError(
+        raise InputError(
             f"Expected the columns {', '.join(COLUMNS)} in {path}, line {number} lacks "
             f"{', '.join(missing)}; it has {', '.join(columns) or 'none'}."
         )
@@ -99,16 +100,16 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(not_utf8(path, error)) from error
+        raise InputError(not_utf8(path, error)) from error
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
         except ValueError as error:
-            raise ValueError(f"Expected JSON on line {number} of {path}: {error}.") from error
+            raise InputError(f"Expected JSON on line {number} of {path}: {error}.") from error
         if not isinstance(entry, dict):
-            raise ValueError(
+            raise InputError(
                 f"Expected an object with path, class and domain on line {number} of {path}, found "
                 f"{line[:60]!r}."
             )

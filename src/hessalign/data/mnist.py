@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Int
 
 SIDE: Final = 28
@@ -110,7 +111,7 @@ def read_idx(folder: Path, expected: IdxFile) -> np.ndarray:
 
     Raises:
         FileNotFoundError: If the file is not there.
-        ValueError: If it is damaged or another one.
+        InputError: If it is damaged or another one.
     """
     places = [folder, folder / "MNIST" / "raw", folder / "raw"]
     candidates = [p / f"{expected.name}{end}" for p in places for end in (".gz", "")]
@@ -124,17 +125,17 @@ def read_idx(folder: Path, expected: IdxFile) -> np.ndarray:
         try:
             content = gzip.decompress(content)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} is not a complete gzip file: {error}. {_REMEDY}") from error
+            raise InputError(f"{path} is not a complete gzip file: {error}. {_REMEDY}") from error
     header = bytes([0, 0, _UNSIGNED_BYTE, len(expected.shape)])
     header += b"".join(length.to_bytes(4, "big") for length in expected.shape)
     if content[: len(header)] != header:
-        raise ValueError(
+        raise InputError(
             f"{path}: expected the idx header {header.hex()} (unsigned bytes of shape "
             f"{expected.shape}), found {content[: len(header)].hex()}. {_REMEDY}"
         )
     found = hashlib.sha256(content).hexdigest()
     if found != expected.sha256:
-        raise ValueError(
+        raise InputError(
             f"{path}: expected content of SHA-256 {expected.sha256}, found {found}. {_REMEDY}"
         )
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(expected.shape)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import MissingPackageError
 from hessalign._names import check_name
 from hessalign.data.mnist import Mnist, load_mnist
 from hessalign.data.samples import DomainDataset, DomainSamples
@@ -43,13 +44,13 @@ def make_rotated_mnist(
         Six domains, named by their angles, with images of one channel from 0 to 1.
 
     Raises:
-        ImportError: If Pillow is not installed.
+        MissingPackageError: If Pillow is not installed.
     """
     check_name("interpolation", interpolation, get_args(Interpolation))
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "Rotating images needs Pillow: pip install 'hessalign[images]'."
         ) from error
     method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

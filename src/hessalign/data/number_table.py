@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from hessalign._errors import InputError
 from hessalign.data.csv_lines import csv_lines
 from hessalign.data.manifest import PATH
 from hessalign.data.samples import LARGEST, DomainDataset, DomainSamples
@@ -45,7 +46,7 @@ def read_number_table(path: Path) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If a column is missing or there twice, or a line is not complete or has
+        InputError: If a column is missing or there twice, or a line is not complete or has
             something else than finite numbers for features; it names the line.
 
     Example:
@@ -74,7 +75,7 @@ def read_number_table(path: Path) -> DomainDataset:
         )
         labels.setdefault(place, []).append(_name(path, line, header[label], cells[label]))
     if not features:
-        raise ValueError(f"Expected samples in {path}, found no lines besides the header.")
+        raise InputError(f"Expected samples in {path}, found no lines besides the header.")
     classes = _sorted({name for names in labels.values() for name in names})
     number = {name: index for index, name in enumerate(classes)}
     domains = tuple(
@@ -90,7 +91,7 @@ def _columns(path: Path, header: list[str]) -> tuple[int, int]:
     found = [i for i, cell in enumerate(header) if cell in LABELS]
     places = [i for i, cell in enumerate(header) if cell == DOMAIN]
     if len(found) != 1 or len(places) != 1 or len(header) < 3:
-        raise ValueError(
+        raise InputError(
             f"Expected one column y (or label), one column domain and at least one feature in "
             f"{path}, found the columns {', '.join(header) or '(none)'}."
         )
@@ -99,7 +100,7 @@ def _columns(path: Path, header: list[str]) -> tuple[int, int]:
 
 def _name(path: Path, line: int, column: str, cell: str) -> str:
     if not cell:
-        raise ValueError(f"Expected a value for {column!r} on line {line} of {path}, found none.")
+        raise InputError(f"Expected a value for {column!r} on line {line} of {path}, found none.")
     return cell
 
 
@@ -110,7 +111,7 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
     except ValueError:
         held = False
     if not held:
-        raise ValueError(
+        raise InputError(
             f"Expected finite numbers that float32 can hold in {path}; row {line - 1} (line "
             f"{line}) has {cell!r} in column {column!r}. Fill it in, or leave the row out."
         )

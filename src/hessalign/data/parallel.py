@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from hessalign._errors import InputError
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
@@ -35,14 +37,14 @@ def completed(
         One result for each job.
 
     Raises:
-        ValueError: If there is no worker.
+        InputError: If there is no worker.
 
     Example:
         >>> list(completed(abs, [-1, 2], workers=1))
         [1, 2]
     """
     if workers < 1:
-        raise ValueError(f"Expected 1 or more workers, got {workers}.")
+        raise InputError(f"Expected 1 or more workers, got {workers}.")
     if min(workers, len(jobs)) <= 1:
         yield from map(function, jobs)
         return

@@ -15,6 +15,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Int
 
@@ -44,7 +45,7 @@ class DomainSamples:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
-            raise ValueError(
+            raise InputError(
                 f"Expected one label per input in the domain {self.name!r}, got "
                 f"{len(self.inputs)} inputs and {len(self.labels)} labels."
             )
@@ -99,11 +100,11 @@ class DomainDataset:
 
     def __post_init__(self) -> None:
         if not self.domains:
-            raise ValueError(f"Expected at least one domain in {self.name}, found none.")
+            raise InputError(f"Expected at least one domain in {self.name}, found none.")
         for what, names in (("classes", self.classes), ("domains", self.domain_names)):
             repeated = [name for name, count in Counter(names).items() if count > 1]
             if repeated:
-                raise ValueError(f"Expected different {what} in {self.name}, got {repeated} twice.")
+                raise InputError(f"Expected different {what} in {self.name}, got {repeated} twice.")
         for domain in self.domains:
             _check_labels(self.name, domain, len(self.classes))
 
@@ -211,13 +212,13 @@ def _domain(name: str, samples: list[tuple[int, Path]]) -> DomainSamples:
 
 def _check_labels(name: str, domain: DomainSamples, classes: int) -> None:
     if len(domain) == 0:
-        raise ValueError(
+        raise InputError(
             f"Expected samples in the domain {domain.name!r} of {name}, found none. "
             "Add some, or leave the domain out."
         )
     least, most = int(domain.labels.min()), int(domain.labels.max())
     if least < 0 or most >= classes:
-        raise ValueError(
+        raise InputError(
             f"Expected labels from 0 to {classes - 1} in the domain {domain.name!r} of {name}, "
             f"found {least if least < 0 else most}."
         )

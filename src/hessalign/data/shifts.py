@@ -23,6 +23,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 
@@ -116,7 +117,7 @@ def make_shifted_data(
         The domains.
 
     Raises:
-        ValueError: If a number is out of range.
+        InputError: If a number is out of range.
 
     Example:
         >>> data = make_shifted_data("correlation", seed=0, samples=2000)
@@ -134,9 +135,9 @@ def make_shifted_data(
         ("other", other, 1),
     ):
         if value < least:
-            raise ValueError(f"Expected {name} of {least} or more, got {value}.")
+            raise InputError(f"Expected {name} of {least} or more, got {value}.")
     if not 0 <= strength <= 1:
-        raise ValueError(f"Expected strength from 0 to 1, got {strength}.")
+        raise InputError(f"Expected strength from 0 to 1, got {strength}.")
     generator = torch.Generator().manual_seed(seed)
     direction = torch.randn(core, generator=generator)
     direction /= direction.norm()

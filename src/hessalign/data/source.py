@@ -6,6 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from hessalign._errors import InputError
 from hessalign.data import arrays, manifest
 from hessalign.data.catalog import PRESETS
 from hessalign.data.image_folder import read_image_folder
@@ -31,7 +32,7 @@ def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If nothing is there.
-        ValueError: If it is none of these, or its content is not as expected.
+        InputError: If it is none of these, or its content is not as expected.
 
     Example:
         >>> read_dataset(Path("nowhere"))
@@ -43,14 +44,14 @@ def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
     if path.is_dir():
         return read_image_folder(path, preset)
     if preset is not None:
-        raise ValueError(f"Expected a folder for a preset, got the file {path}.")
+        raise InputError(f"Expected a folder for a preset, got the file {path}.")
     if is_number_table(path):
         return read_number_table(path)
     if path.suffix in manifest.SUFFIXES:
         return manifest.read_manifest(path)
     if path.suffix in arrays.SUFFIXES:
         return arrays.read_arrays(path)
-    raise ValueError(
+    raise InputError(
         f"Expected a folder, or a file named {', '.join(manifest.SUFFIXES + arrays.SUFFIXES)}; got "
         f"{path}."
     )

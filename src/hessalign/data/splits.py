@@ -12,6 +12,7 @@ from typing import Final, final
 
 import numpy as np
 
+from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 
 HOLDOUT_FRACTION: Final = 0.2
@@ -47,7 +48,7 @@ def split_domain(
         The split.
 
     Raises:
-        ValueError: If the size is negative or the fraction is not from 0 to 1.
+        InputError: If the size is negative or the fraction is not from 0 to 1.
 
     Example:
         >>> split = split_domain(10, trial_seed=0, domain=0)
@@ -55,9 +56,9 @@ def split_domain(
         ([2, 3], [8, 1, 4, 5, 0, 9, 6, 7])
     """
     if size < 0:
-        raise ValueError(f"Expected a size of 0 or more samples, got {size}.")
+        raise InputError(f"Expected a size of 0 or more samples, got {size}.")
     if not 0 <= holdout_fraction <= 1:
-        raise ValueError(f"Expected a holdout_fraction from 0 to 1, got {holdout_fraction}.")
+        raise InputError(f"Expected a holdout_fraction from 0 to 1, got {holdout_fraction}.")
     order = np.arange(size)
     np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
     held_out = _held_out(size, holdout_fraction)
@@ -74,14 +75,14 @@ def least_size(holdout_fraction: float = HOLDOUT_FRACTION) -> int:
         The number.
 
     Raises:
-        ValueError: If one of the parts is empty whatever the size.
+        InputError: If one of the parts is empty whatever the size.
 
     Example:
         >>> least_size(), least_size(0.5), least_size(0.9)
         (5, 2, 2)
     """
     if not 0 < holdout_fraction < 1:
-        raise ValueError(
+        raise InputError(
             f"Expected a holdout_fraction above 0 and below 1, got {holdout_fraction}: both parts "
             "of a domain need samples."
         )

@@ -12,6 +12,7 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LOSSES, make_loss
@@ -153,7 +154,7 @@ def diagnose(
         The diagnosis; `hessalign diagnose` shows it as text, JSON or a page.
 
     Raises:
-        ValueError: If an argument is out of range, there is one domain or one class only, or
+        InputError: If an argument is out of range, there is one domain or one class only, or
             there is no best head to be fitted.
 
     Example:
@@ -168,7 +169,7 @@ def diagnose(
     check_name("loss of a diagnosis", loss, [key for key in LOSSES if key != "squared"])
     check_positive(tolerance, "tolerance")
     if not 0 <= l2 < float("inf"):
-        raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
+        raise InputError(f"Expected an L2 weight of 0 or more, got {l2}.")
     stages = iter(enumerate(STAGES))
 
     def begin() -> None:

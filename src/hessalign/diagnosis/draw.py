@@ -12,6 +12,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
@@ -181,19 +182,21 @@ def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[
     if names is None:
         return tuple(map(str, ids))
     if len(names) < len(ids) or (what == "domain" and len(names) > len(ids)):
-        raise ValueError(f"Expected a name for each {what}, {len(ids)}, got {len(names)} names.")
+        raise InputError(f"Expected a name for each {what}, {len(ids)}, got {len(names)} names.")
     return tuple(map(str, names))
 
 
 def _check_labels(y: Tensor, samples: int) -> None:
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
-        raise TypeError(f"Expected integer class labels y, got {found_and_remedy(y, 'y', 'long')}")
+        raise InputTypeError(
+            f"Expected integer class labels y, got {found_and_remedy(y, 'y', 'long')}"
+        )
     if y.shape != (samples,):
-        raise ValueError(f"Expected one label y per row of z, {samples}, got {list(y.shape)}.")
+        raise InputError(f"Expected one label y per row of z, {samples}, got {list(y.shape)}.")
     if int(y.min()) < 0:
-        raise ValueError(f"Expected class labels y of 0 or more, found {int(y.min())}.")
+        raise InputError(f"Expected class labels y of 0 or more, found {int(y.min())}.")
     if int(y.min()) == int(y.max()):
-        raise ValueError(
+        raise InputError(
             f"Expected samples of at least 2 classes, found only class {int(y.min())}: there is "
             "nothing to tell apart. Check the argument y."
         )
@@ -201,10 +204,10 @@ def _check_labels(y: Tensor, samples: int) -> None:
 
 def _check_enough(sizes: Sequence[int], names: Sequence[str], samples: int | None) -> None:
     if samples is not None and samples < LEAST:
-        raise ValueError(f"Expected samples of {LEAST} or more of each domain, got {samples}.")
+        raise InputError(f"Expected samples of {LEAST} or more of each domain, got {samples}.")
     few = [f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < LEAST]
     if few:
-        raise ValueError(
+        raise InputError(
             f"Expected at least {LEAST} samples of each domain, but {', '.join(few[:3])}"
             f"{' and others have too few' if len(few) > 3 else ''}. Add some, or leave the domain "
             "out."

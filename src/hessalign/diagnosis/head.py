@@ -12,6 +12,7 @@ from typing import Final, Literal, final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.losses import Binary, HeadLoss
@@ -88,12 +89,12 @@ def make_head(
         The report, and the head's statistics.
 
     Raises:
-        ValueError: If the head does not suit the samples, or there is no best head to be fitted.
+        InputError: If the head does not suit the samples, or there is no best head to be fitted.
     """
     everyone = range(len(draw.domain_names))
     chosen = list(everyone if trained_on is None else trained_on)
     if not chosen or any(e not in everyone for e in chosen):
-        raise ValueError(
+        raise InputError(
             f"Expected trained_on to hold positions of domains, 0 to {everyone[-1]}, got {chosen}."
         )
     rows = torch.isin(draw.domain, torch.tensor(chosen))
@@ -103,12 +104,12 @@ def make_head(
     else:
         parameters, bias = head_matrix(head, draw.z.shape[1])
         if outputs == 1 and len(parameters) > 1:
-            raise ValueError(
+            raise InputError(
                 f'Expected a head with 1 output for loss="binary", got {len(parameters)}. Use '
                 'loss="cross_entropy".'
             )
         if len(parameters) < outputs:
-            raise ValueError(
+            raise InputError(
                 f"Expected a head with {outputs} outputs for {len(draw.class_names)} classes, got "
                 f"{len(parameters)}."
             )

@@ -18,6 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.models.mnist_cnn import make_mnist_cnn
 from hessalign.models.timm_models import make_timm_model
@@ -95,20 +96,20 @@ def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object)
         The number.
 
     Raises:
-        ValueError: If it does not take such images, or does not give one row for each.
+        InputError: If it does not take such images, or does not give one row for each.
     """
     shape = "×".join(map(str, input_shape))
     try:
         with torch.no_grad():
             features = backbone(torch.zeros(2, *input_shape))
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        raise ValueError(
+        raise InputError(
             f"The backbone {name} does not take images of {shape} (channels, height, width): "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(
+        raise InputError(
             f"Expected one row of features for each of 2 images from the backbone {name}, got "
             f"{got}. Let it end in a mean over the pixels, nn.AdaptiveAvgPool2d(1), and "
             "nn.Flatten()."
@@ -138,17 +139,17 @@ def _from_user(module: str, name: str, weights: str | None) -> nn.Module:
     try:
         made = getattr(importlib.import_module(module), name)()
     except (ModuleNotFoundError, AttributeError) as error:
-        raise ValueError(
+        raise InputError(
             f"Cannot make the backbone '{module}:{name}': {error}. Expected 'module:callable', "
             "with a module that Python finds from this folder."
         ) from error
     except Exception as error:  # the user's own code may raise anything
-        raise ValueError(
+        raise InputError(
             f"The backbone '{module}:{name}' cannot be made; it raised {type(error).__name__}: "
             f"{error}"
         ) from error
     if not isinstance(made, nn.Module):
-        raise ValueError(
+        raise InputError(
             f"Expected '{module}:{name}' to return a torch.nn.Module, got {type(made).__name__}."
         )
     return _with_weights(made, f"{module}:{name}", weights)
@@ -170,7 +171,7 @@ def _adapt_channels(module: nn.Module, channels: int) -> None:
     if first is None or first.in_channels == channels:
         return
     if first.groups != 1:
-        raise ValueError(
+        raise InputError(
             f"Expected images of {first.in_channels} channels, got {channels}: the first "
             "convolution treats channels apart, so it cannot be re-made for others."
         )

@@ -8,6 +8,7 @@ from typing import final
 
 from torch import nn
 
+from hessalign._errors import InputError
 from hessalign.models.backbones import feature_width, make_backbone
 from hessalign.models.network import Network
 from hessalign.models.normalisation import FrozenBatchNorm
@@ -32,7 +33,7 @@ class NetworkSpec:
         nonlinear_head: Two ReLU layers, of a half and a quarter of the features, in the head.
 
     Raises:
-        ValueError: If a number is out of its range.
+        InputError: If a number is out of its range.
     """
 
     input_shape: tuple[int, ...]
@@ -46,21 +47,21 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
-            raise ValueError(
+            raise InputError(
                 "Expected sizes of 1 or more, got inputs of "
                 f"{self.input_shape} and {self.outputs} outputs."
             )
         if self.hidden < 0:
-            raise ValueError(f"Expected hidden of 0 or more units, got {self.hidden}.")
+            raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
+            raise InputError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
         if self.backbone is not None and len(self.input_shape) != 3:
-            raise ValueError(
+            raise InputError(
                 "Expected channels, height and width of images for a backbone, got inputs of "
                 f"{self.input_shape}. Vectors, such as those of a feature bank, need no backbone."
             )
         if self.backbone is None and self.weights is not None:
-            raise ValueError(f"Expected a backbone for the weights {self.weights!r}, got none.")
+            raise InputError(f"Expected a backbone for the weights {self.weights!r}, got none.")
 
 
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import torch
 
+from hessalign._errors import MissingPackageError
+
 SCHEMAS: Final = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -51,7 +53,7 @@ def import_timm() -> Any:  # noqa: ANN401
 
 def _imported(name: str) -> ModuleType:
     if importlib.util.find_spec(name) is None:
-        raise ImportError(f"Backbones of {name} need it: pip install 'hessalign[vision]'.")
+        raise MissingPackageError(f"Backbones of {name} need it: pip install 'hessalign[vision]'.")
     if importlib.util.find_spec("torchvision") is not None:
         _declare_operators()
     return importlib.import_module(name)

@@ -6,6 +6,7 @@ from typing import Final
 
 from torch import nn
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.models.torchvision_import import import_torchvision
 from hessalign.models.weights import IMAGENET, fetch_file, load_state, named_file, read_state
@@ -40,14 +41,14 @@ def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
         A module that gives features.
 
     Raises:
-        ValueError: If its classifier is not one linear layer.
+        InputError: If its classifier is not one linear layer.
     """
     check_name("model of torchvision", name, torchvision_names())
     models = import_torchvision().models
     model: nn.Module | None = None if name in AUXILIARY else models.get_model(name, weights=None)
     head = None if model is None else _last_linear(model)
     if model is None or head is None:
-        raise ValueError(
+        raise InputError(
             f"The model {name} of torchvision does not end in a linear classifier alone, so it "
             f"cannot be a backbone. timm may have it: 'timm:{name}'."
         )

@@ -18,6 +18,7 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import UnknownNameError
 
 FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
@@ -52,7 +53,7 @@ SHOWN: Final = 3
 
 
 @final
-class WeightsError(ValueError):
+class WeightsError(InputError):
     """Weights that cannot be had, read or used."""
 
 
@@ -283,13 +284,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
         ) from error
     try:
         content: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{error}.") from error
+        raise InputError(f"{error}.") from error
     return content
 
 

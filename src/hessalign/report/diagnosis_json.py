@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from hessalign._errors import InputTypeError
 from hessalign._version import __version__
 from hessalign.diagnosis import Diagnosis
 
@@ -45,7 +46,7 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
         Dictionaries, lists, strings, numbers, booleans and None.
 
     Raises:
-        TypeError: If it is of another type.
+        InputTypeError: If it is of another type.
 
     Example:
         >>> import torch
@@ -65,4 +66,4 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    raise TypeError(f"Expected a value for JSON, got {type(value).__name__}.")
+    raise InputTypeError(f"Expected a value for JSON, got {type(value).__name__}.")

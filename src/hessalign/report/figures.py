@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hessalign._errors import MissingPackageError
 from hessalign.algorithms import ALGORITHMS
 from hessalign.training import Run
 
@@ -29,7 +30,9 @@ def _pyplot() -> Any:  # noqa: ANN401 - matplotlib is an optional dependency
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError("Figures need matplotlib: pip install 'hessalign[plot]'.") from error
+        raise MissingPackageError(
+            "Figures need matplotlib: pip install 'hessalign[plot]'."
+        ) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

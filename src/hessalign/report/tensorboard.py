@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import final
 
+from hessalign._errors import MissingPackageError
 from hessalign.training import Record
 
 
@@ -16,14 +17,14 @@ class TensorBoard:
         folder: Where to; `tensorboard --logdir` shows it.
 
     Raises:
-        ImportError: If TensorBoard is not installed.
+        MissingPackageError: If TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError(
+            raise MissingPackageError(
                 "Logging to TensorBoard needs tensorboard: pip install 'hessalign[tensorboard]'."
             ) from error
         self._writer = SummaryWriter(str(folder))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.reproduce.feature_sweep import FeatureSweep
 from hessalign.training import ColoredMnistConfig, Run
@@ -55,10 +56,10 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("restarts", "jobs"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
         for name, reason in SETTLED.items():
             if name in self.overrides:
-                raise ValueError(f"Expected no entry {name!r}: {reason}.")
+                raise InputError(f"Expected no entry {name!r}: {reason}.")
 
     def counted(self, items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
         """Things to go through one by one, with a display of how far it is.

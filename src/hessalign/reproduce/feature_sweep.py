@@ -18,6 +18,7 @@ from typing import Final, final
 
 import torch
 
+from hessalign._errors import InputError
 from hessalign.algorithms import find_algorithm
 from hessalign.data.parallel import completed
 from hessalign.selection import Candidate, choose, read_run, training_domain
@@ -112,7 +113,7 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
         Records by job, the data where `data_dir` says.
 
     Raises:
-        ValueError: If there are none, or they do not belong together.
+        InputError: If there are none, or they do not belong together.
     """
     found: dict[Job, SweepRun] = {}
     wanted = set(algorithms)
@@ -125,7 +126,7 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
         if fits and job.algorithm in wanted:
             found[dataclasses.replace(job, data_dir=sweep.data_dir)] = _read(path.parent)
     if not any(job.algorithm == find_algorithm(REFERENCE).recorded for job in found):
-        raise ValueError(
+        raise InputError(
             f"Expected complete runs of ERM on {sweep.dataset} with one test domain and drawn "
             f"hyper-parameters in {sweep.folder}, found none. Give the sweep's folder with --sweep "
             "and its data set with --dataset."
@@ -134,7 +135,7 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
         values = {getattr(job, name) for job in found}
         if len(values) > 1:
             texts = ", ".join(sorted(map(str, values)))
-            raise ValueError(
+            raise InputError(
                 f"Expected runs with the same {name} in {sweep.folder}, found {texts}. Keep each "
                 "protocol in a sweep of its own."
             )
@@ -238,5 +239,5 @@ def _done(folder: Path, job: Job) -> bool:
 def _read(folder: Path) -> SweepRun:
     run, _ = read_run(folder / RESULTS, done=True)
     if run is None:
-        raise ValueError(f"Expected records in {folder / RESULTS}, found none.")
+        raise InputError(f"Expected records in {folder / RESULTS}, found none.")
     return run

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from hessalign._errors import InputTypeError
 from hessalign.report.attack_figures import plot_attacked_heads
 from hessalign.report.tables import markdown_table
 from hessalign.reproduce.attacked_features import gap_cells, present_features
@@ -41,11 +42,11 @@ def attack(run: Run) -> dict[str, list[float]]:
         By name, one value per radius, the trained head itself first.
 
     Raises:
-        TypeError: If the head is not linear.
+        InputTypeError: If the head is not linear.
     """
     head = run.network.head
     if not isinstance(head, nn.Linear):
-        raise TypeError(f"Expected a linear head, got {type(head).__name__}.")
+        raise InputTypeError(f"Expected a linear head, got {type(head).__name__}.")
     z, y, domain = head_inputs(run, SAMPLES, seed=0)
     generator = torch.Generator().manual_seed(0)
     result = worst_case_gap(z, y, domain, head, DELTAS, loss=LOSS, generator=generator)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.algorithms import ALGORITHMS
 from hessalign.algorithms.registry import DOMAINBED, FIDELITY
@@ -132,7 +133,7 @@ def find_banks(
         Names of the form DATASET@BACKBONE, in the order of the data sets.
 
     Raises:
-        ValueError: If there are none, or it is not clear which are meant.
+        InputError: If there are none, or it is not clear which are meant.
     """
     found = {
         path.stem
@@ -143,13 +144,13 @@ def find_banks(
     chosen = [each for each in backbones if backbone in (None, each)]
     if not chosen:
         wanted = f"DATASET@{backbone or 'BACKBONE'}{SUFFIXES[-1]}"
-        raise ValueError(
+        raise InputError(
             f"Expected feature banks named {wanted} in {data_dir}, with DATASET one of "
             f"{', '.join(datasets)}; found {', '.join(sorted(found)) or 'none'}. Make them with "
             "`hessalign features extract`, or name their folder with --data-dir."
         )
     if len(chosen) > 1:
-        raise ValueError(
+        raise InputError(
             f"Expected the features of one backbone, found in {data_dir} those of "
             f"{', '.join(chosen)}. Choose one with --backbone."
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+from hessalign._errors import InputError
 from hessalign.algorithms import find_algorithm
 from hessalign.reproduce.experiment import Report
 from hessalign.reproduce.scales import DEFAULT_BACKBONE, Head, Scale, find_banks, find_scale
@@ -162,7 +163,7 @@ def sweep_folders(
         Heads with their folders; all heads under default names if no folder is named.
 
     Raises:
-        ValueError: If there are more folders than heads, or two for one head.
+        InputError: If there are more folders than heads, or two for one head.
     """
     scale = find_scale(options.scale)
     if not options.sweeps:
@@ -174,7 +175,7 @@ def sweep_folders(
         if head is None:
             fresh.append(folder)
         elif head in found:
-            raise ValueError(
+            raise InputError(
                 f"Expected one sweep with a {head.title}, got {found[head]} and {folder}."
             )
         else:
@@ -182,7 +183,7 @@ def sweep_folders(
     free = [head for head in specs if head not in found]
     if len(fresh) > len(free):
         titles = ", ".join(head.title for head in specs)
-        raise ValueError(
+        raise InputError(
             f"Expected a folder for each of: {titles}; got {', '.join(map(str, options.sweeps))}."
         )
     found |= dict(zip(free, fresh, strict=False))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from hessalign._errors import InputError
 from hessalign.report.sweep_progress import SweepProgress
 from hessalign.reproduce.experiment import write_report
 from hessalign.reproduce.sweep_experiment import Part, Results, SweepExperiment, SweepOptions
@@ -50,7 +51,7 @@ def reproduce_sweeps(
         The Markdown page.
 
     Raises:
-        ValueError: If no run is finished.
+        InputError: If no run is finished.
     """
     parts = experiment.parts(options)
     without_data = launcher is None
@@ -63,7 +64,7 @@ def reproduce_sweeps(
     results = [read_part(part, group) for part, group in zip(parts, jobs, strict=True)]
     if not any(each.runs for each in results):
         folders = ", ".join(str(part.folder) for part in parts)
-        raise ValueError(
+        raise InputError(
             f"Expected finished runs of {experiment.name} in {folders}, found none. Name the "
             "folders of its sweeps with --sweep, and the same --data-dir, which is part of what "
             "identifies a run; or leave out --finished to have them done."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from hessalign._errors import InputError
 from hessalign.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.selection.records import Note, Run
 
@@ -81,7 +82,7 @@ def distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
         One run per key, and a note for each copy that was left out.
 
     Raises:
-        ValueError: If two runs with the same key differ in a step that both recorded, or in their
+        InputError: If two runs with the same key differ in a step that both recorded, or in their
             hyper-parameters or protocol.
     """
     kept: dict[Hashable, Run] = {}
@@ -92,7 +93,7 @@ def distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
             continue
         difference = _difference(other, run)
         if difference is not None:
-            raise ValueError(
+            raise InputError(
                 f"Expected one run of {run.key}, got two that differ in {difference}: {other.path} "
                 f"and {run.path}. Remove one of them."
             )
@@ -127,7 +128,7 @@ def check_protocols(runs: Sequence[Run]) -> None:
         runs: The runs.
 
     Raises:
-        ValueError: If they disagree; the text lists the fields, the values and a run of each.
+        InputError: If they disagree; the text lists the fields, the values and a run of each.
     """
     problems: list[str] = []
     for name in ("task", "holdout_fraction", "uda_holdout_fraction"):
@@ -145,7 +146,7 @@ def check_protocols(runs: Sequence[Run]) -> None:
     problems += _hparams_disagreements(runs)
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise ValueError(
+        raise InputError(
             f"Expected runs of one protocol in one table, got several:{listed}\nCollect them "
             "apart, or mix them on purpose (--mix)."
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from hessalign._errors import InputError
 from hessalign.selection.checks import check_protocols, distinct_runs, finished_runs
 from hessalign.selection.methods import SELECTIONS, find_selection
 from hessalign.selection.reading import read_runs
@@ -49,14 +50,14 @@ def collect(
         The tables and what to know about them.
 
     Raises:
-        ValueError: If there is nothing to collect, or runs contradict each other.
+        InputError: If there is nothing to collect, or runs contradict each other.
     """
     methods = [find_selection(name) for name in selections]
     runs, notes = read_runs(folder)
     if not include_unfinished:
         finished, found = finished_runs(runs)
         if not finished:
-            raise ValueError(
+            raise InputError(
                 f"Expected a finished run below {os.fspath(folder)!r}, found {len(runs)} "
                 f"unfinished, such as {found[0].text} Include them with --include-unfinished."
             )

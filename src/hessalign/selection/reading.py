@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from hessalign._errors import InputError
 from hessalign.selection.records import Note, Record, Run, RunKey, RunProtocol
 
 RESULTS: Final = "results.jsonl"
@@ -34,11 +35,11 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
         The runs by path, and what was odd about their files.
 
     Raises:
-        ValueError: If there is no such folder or no run in it, or if a record makes no sense.
+        InputError: If there is no such folder or no run in it, or if a record makes no sense.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ValueError(f"Expected the folder of a sweep, got {str(folder)!r}, which is none.")
+        raise InputError(f"Expected the folder of a sweep, got {str(folder)!r}, which is none.")
     runs: list[Run] = []
     notes: list[Note] = []
     for path, has_results, done in _job_folders(root):
@@ -49,7 +50,7 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
         else:
             notes.append(Note("run not started", f"{path} has no {RESULTS}."))
     if not runs:
-        raise ValueError(
+        raise InputError(
             f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none."
         )
     return runs, notes
@@ -78,7 +79,7 @@ def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, l
         The run, None if there is no record, and what was odd about the file.
 
     Raises:
-        ValueError: If records contradict each other or make no sense.
+        InputError: If records contradict each other or make no sense.
     """
     name = os.fspath(path)
     notes: list[Note] = []
@@ -107,7 +108,7 @@ def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, l
             text = f"{name}, line {number} repeats step {record.step} of line {lines[record.step]}."
             notes.append(Note("repeated record", text))
         else:
-            raise ValueError(
+            raise InputError(
                 f"Expected one record per step, got two different ones of step {record.step}: "
                 f"{name}, line {lines[record.step]} and {where}. Remove the lines of the attempt "
                 "that was abandoned."
@@ -147,15 +148,15 @@ def _parse(line: bytes) -> Mapping[str, Any] | None:
 
 def _check_same_run(first: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
     if not isinstance(fields.get("args"), dict):
-        raise ValueError(f"Expected a record with the arguments of its run as 'args' in {where}.")
+        raise InputError(f"Expected a record with the arguments of its run as 'args' in {where}.")
     same_args = fields["args"] == first["args"]
     if same_args or _identity(fields["args"], where) == _identity(first["args"], where):
         if fields.get("hparams") == first.get("hparams"):
             return
-        raise ValueError(
+        raise InputError(
             f"Expected the same hyper-parameters in all records of a run, got others in {where}."
         )
-    raise ValueError(
+    raise InputError(
         f"Expected the records of one run per file, got those of another in {where}: "
         f"{_identity(fields['args'], where)[0]}. Give each run a folder of its own."
     )
@@ -164,7 +165,7 @@ def _check_same_run(first: Mapping[str, Any], fields: Mapping[str, Any], where: 
 def _identity(args: Mapping[str, Any], where: str) -> tuple[RunKey, RunProtocol]:
     wrong = [name for name, kind in _IDENTITY.items() if not isinstance(args.get(name), kind)]
     if wrong:
-        raise ValueError(
+        raise InputError(
             "Expected the arguments of a run to have names as 'dataset' and 'algorithm', a list as "
             "'test_envs' and whole numbers as 'trial_seed' and 'hparams_seed', got "
             f"{', '.join(f'{name}={args.get(name)!r}' for name in wrong)} in {where}."
@@ -182,11 +183,11 @@ def _identity(args: Mapping[str, Any], where: str) -> tuple[RunKey, RunProtocol]
 def _record(fields: Mapping[str, Any], where: str) -> Record:
     step = fields.get("step")
     if not isinstance(step, int) or step < 0:
-        raise ValueError(f"Expected a step of 0 or more in {where}, got {step!r}.")
+        raise InputError(f"Expected a step of 0 or more in {where}, got {step!r}.")
     outer = _held_out(fields, where)
     inner = tuple(_accuracy(fields, f"env{domain}_in_acc", where) for domain in range(len(outer)))
     if not outer or f"env{len(outer)}_in_acc" in fields:
-        raise ValueError(
+        raise InputError(
             f"Expected env0_out_acc, env1_out_acc and so on, one for each domain, in {where}, got "
             f"{len(outer)}."
         )
@@ -206,25 +207,25 @@ def _held_out(fields: Mapping[str, Any], where: str) -> tuple[float, ...]:
 def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
     value = fields.get(name)
     if name in fields and not (isinstance(value, int | float) and 0 <= value <= 1):
-        raise ValueError(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
+        raise InputError(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
     return value
 
 
 def _check_domains(run: Run) -> None:
     counts = {len(record.inner) for record in run.records}
     if len(counts) > 1:
-        raise ValueError(
+        raise InputError(
             f"Expected the same domains in all records of {run.path}, got {sorted(counts)} domains."
         )
     domains = run.key.test_domains
     if not domains or not 0 <= domains[0] <= domains[-1] < run.domains:
-        raise ValueError(
+        raise InputError(
             f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got {list(domains)}."
         )
     for record in run.records:
         missing = [domain for domain in domains if record.inner[domain] is None]
         if missing:
-            raise ValueError(
+            raise InputError(
                 f"Expected env{missing[0]}_in_acc, the accuracy of a test domain, in every record "
                 f"of {run.path}; step {record.step} has none."
             )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
+from hessalign._errors import InputError
+
 NoteKind = Literal[
     "torn line",
     "unreadable line",
@@ -57,11 +59,11 @@ class Record(NamedTuple):
             A share; reading made sure that it is there.
 
         Raises:
-            ValueError: If it was not measured.
+            InputError: If it was not measured.
         """
         value = self.inner[domain]
         if value is None:
-            raise ValueError(f"Expected env{domain}_in_acc at step {self.step}, found none.")
+            raise InputError(f"Expected env{domain}_in_acc at step {self.step}, found none.")
         return value
 
 

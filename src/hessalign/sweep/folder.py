@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.sweep.execution import SPECIFICATION
 from hessalign.sweep.specification import SweepSpec, make_specification
@@ -64,7 +65,7 @@ def check_protocol(folder: Path, found: SweepSpec, asked: SweepSpec) -> None:
         asked: What is to be run.
 
     Raises:
-        ValueError: If they differ in more than which runs there are.
+        InputError: If they differ in more than which runs there are.
     """
     theirs, ours = found.protocol, asked.protocol
     differences = [
@@ -73,7 +74,7 @@ def check_protocol(folder: Path, found: SweepSpec, asked: SweepSpec) -> None:
         if theirs[key] != ours[key]
     ]
     if differences:
-        raise ValueError(
+        raise InputError(
             f"{folder} belongs to a sweep with another protocol: {'; '.join(differences)}. Choose "
             "another folder with --output, or remove that one."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
+from hessalign._errors import InputError
 from hessalign.data.splits import HOLDOUT_FRACTION
 from hessalign.training.job import Job
 
@@ -23,7 +24,7 @@ def held_out_sets(
         Sets of indices, in DomainBed's order.
 
     Raises:
-        ValueError: If no training domain would remain.
+        InputError: If no training domain would remain.
 
     Example:
         >>> held_out_sets(3)
@@ -36,7 +37,7 @@ def held_out_sets(
     least = 3 if pairs else 2
     if domains < least:
         remedy = " Leave out the pairs." if domains == 2 else ""
-        raise ValueError(
+        raise InputError(
             f"Expected {least} or more domains so that one remains to train on, got {domains}."
             f"{remedy}"
         )
@@ -85,14 +86,14 @@ def list_jobs(
         The jobs.
 
     Raises:
-        ValueError: If there would be none.
+        InputError: If there would be none.
 
     Example:
         >>> len(list_jobs({"PACS": 4}, ["ERM"], data_dir="data"))
         600
     """
     if not domains or not algorithms or n_trials < 1 or n_hparams <= first_hparams_seed:
-        raise ValueError(
+        raise InputError(
             "Expected one or more data sets, algorithms, trials and hyper-parameter seeds, got "
             f"data sets {list(domains)}, algorithms {list(algorithms)}, {n_trials} trials, seeds "
             f"from {first_hparams_seed} to below {n_hparams}."

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Final, final
 
+from hessalign._errors import InputError
 from hessalign.sweep.execution import Outcome, Task, Work, execute
 from hessalign.sweep.launcher import Retries, Waiting
 from hessalign.training.interruption import (
@@ -42,7 +43,7 @@ class LocalLauncher:
 
     def __init__(self, jobs: int, retries: Retries | None = None) -> None:
         if jobs < 1:
-            raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
+            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
         self.parallel = jobs
         self.retries = retries or Retries()
 

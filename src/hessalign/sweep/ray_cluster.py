@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
+from hessalign._errors import InputError, MissingPackageError
 from hessalign.sweep.execution import Outcome, Task, Work, execute
 from hessalign.sweep.launcher import Retries, Waiting
 from hessalign.training.interruption import Interruption
@@ -67,9 +68,9 @@ class RayLauncher:
         connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         if jobs is not None and jobs < 1:
-            raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
+            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
         if cpus_per_run <= 0 or gpus_per_run < 0:
-            raise ValueError(
+            raise InputError(
                 "Expected more than 0 CPUs and 0 or more GPUs per run, got "
                 f"{cpus_per_run} and {gpus_per_run}."
             )
@@ -169,7 +170,7 @@ class RayLauncher:
                 places = min(places, gpus / self.gpus_per_run)
             room += int(places)
         if room < least:
-            raise ValueError(
+            raise InputError(
                 f"Expected a machine with {self.cpus_per_run:g} CPUs and {self.gpus_per_run:g} GPUs"
                 f" for a run, found in the cluster: {'; '.join(found) or 'none'}. Ask for fewer "
                 "per run."
@@ -186,14 +187,14 @@ def import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
         The package.
 
     Raises:
-        ImportError: If it is not installed.
+        MissingPackageError: If it is not installed.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' "
             "needs nothing."
         ) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final, get_args
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
 from hessalign.algorithms import ALGORITHMS, find_algorithm
 from hessalign.algorithms.search import Preset
@@ -147,7 +148,7 @@ def make_specification(entries: Mapping[str, object]) -> SweepSpec:
 def _names(key: str, value: object) -> tuple[str, ...]:
     names = value if isinstance(value, list | tuple) else [value]
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"Expected {key} as one or more names, got {value!r}.")
+        raise InputError(f"Expected {key} as one or more names, got {value!r}.")
     return tuple(dict.fromkeys(names))
 
 
@@ -182,7 +183,7 @@ def _domains(key: str, value: object) -> object:
         return {name: _domains(f"{key} of {name}", domains) for name, domains in value.items()}
     domains = value if isinstance(value, list | tuple) else [value]
     if not domains or not all(_is_domain(domain) for domain in domains):
-        raise ValueError(
+        raise InputError(
             f"Expected {key} as names or numbers from 0, 'all', or a mapping from data sets to "
             f"these, got {value!r}."
         )
@@ -206,19 +207,19 @@ def _by_dataset(domains: object, datasets: object) -> dict[str, object]:
 
 def _count(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"Expected {key} as a whole number of 1 or more, got {value!r}.")
+        raise InputError(f"Expected {key} as a whole number of 1 or more, got {value!r}.")
     return value
 
 
 def _truth(key: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"Expected {key} as true or false, got {value!r}.")
+        raise InputError(f"Expected {key} as true or false, got {value!r}.")
     return value
 
 
 def _path(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"Expected {key} as a path, got {value!r}.")
+        raise InputError(f"Expected {key} as a path, got {value!r}.")
     return value
 
 
@@ -232,12 +233,12 @@ def _one_of(names: Iterable[str]) -> Callable[[str, object], object]:
 
 def _overrides(key: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"Expected {key} as a mapping of names to values, got {value!r}.")
+        raise InputError(f"Expected {key} as a mapping of names to values, got {value!r}.")
     for name, each in value.items():
         if not isinstance(name, str) or not isinstance(each, bool | int | float | str | None):
-            raise ValueError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
+            raise InputError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
     if PRESET in value:
-        raise ValueError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")
+        raise InputError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")
     return dict(value)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.algorithms import (
     AbstractAlgorithm,
@@ -84,13 +85,13 @@ class ColoredMnistConfig:
     def __post_init__(self) -> None:
         for name in ("train_images", "test_images", "steps", "width", "evaluate_every"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
         for name in ("jump", "penalty_weight", "l2", "seed"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
+                raise InputError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
         check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
         if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"Expected a positive learning_rate, got {self.learning_rate}.")
+            raise InputError(f"Expected a positive learning_rate, got {self.learning_rate}.")
 
 
 @final

@@ -10,13 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, final, get_args, get_origin, get_type_hints
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.algorithms import ALGORITHMS
 from hessalign.training.colored_mnist import ColoredMnistConfig
 
 
 @final
-class ConfigurationError(ValueError):
+class ConfigurationError(InputError):
     """Everything that is wrong with a configuration.
 
     Args:

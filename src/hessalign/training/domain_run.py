@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
@@ -181,10 +182,10 @@ def head_samples(
         Features, labels and the number of the domain, of samples of every domain.
 
     Raises:
-        ValueError: If the run has no trained network.
+        InputError: If the run has no trained network.
     """
     if run.algorithm is None:
-        raise ValueError("Expected a run with its trained network, got one that kept no model.")
+        raise InputError("Expected a run with its trained network, got one that kept no model.")
     network, inputs = run.algorithm.network.eval(), open_inputs(run.plan)
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []

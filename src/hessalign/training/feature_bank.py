@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import torch
 
+from hessalign._errors import InputError, MissingPackageError
 from hessalign._files import atomic_file
 from hessalign.data import DomainDataset
 
@@ -23,7 +24,7 @@ MADE_WITH: Final = "made_with"
 
 
 @final
-class FeatureBankError(ValueError):
+class FeatureBankError(InputError):
     """A bank that cannot be made, or was made with something else."""
 
 
@@ -138,7 +139,7 @@ def _safetensors(bank: Path) -> tuple[Any, Any]:
         from safetensors import safe_open
         from safetensors.numpy import save_file
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"The bank {bank} needs safetensors: pip install 'hessalign[safetensors]'. Or call it "
             "*.npz."
         ) from error

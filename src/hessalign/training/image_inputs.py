@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 from hessalign.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.training.image_sampling import ImageMinibatches, image_chunks
@@ -39,7 +40,7 @@ class ImageInputs:
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         if data.root is None:
-            raise ValueError(f"Expected {data.name} to come from a folder or a manifest.")
+            raise InputError(f"Expected {data.name} to come from a folder or a manifest.")
         self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
         if not self.reader.cached:
             warn(

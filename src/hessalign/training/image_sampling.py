@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import Batch
 from hessalign.data import Augmentation, ImageBatch, ImageError, ImageReader, augment, normalise
@@ -67,7 +68,7 @@ class ImageMinibatches:
         workers: How many processes make batches; 0: this one; None: what suits the machine.
 
     Raises:
-        ValueError: If there is no domain, a domain has no rows, or a number is out of range.
+        InputError: If there is no domain, a domain has no rows, or a number is out of range.
 
     Example:
         ```python
@@ -87,16 +88,16 @@ class ImageMinibatches:
         workers: int | None = None,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"Expected a batch size of 1 or more, got {batch_size}.")
+            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
         workers = default_workers() if workers is None else workers
         if workers < 0:
-            raise ValueError(f"Expected 0 or more workers, got {workers}.")
+            raise InputError(f"Expected 0 or more workers, got {workers}.")
         if not rows:
-            raise ValueError("Expected one or more training domains, got none.")
+            raise InputError("Expected one or more training domains, got none.")
         for domain, chosen in rows.items():
             if len(chosen) == 0:
                 name = reader.data.domains[domain].name
-                raise ValueError(f"Expected images to train on in every domain, {name!r} has none.")
+                raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
         self._fill = _Recipe(reader, arrays, batch_size, seed, augmentation)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
@@ -164,10 +165,10 @@ def image_chunks(
         Normalised images and their labels.
 
     Raises:
-        ValueError: If the size is not positive.
+        InputError: If the size is not positive.
     """
     if size < 1:
-        raise ValueError(f"Expected chunks of 1 or more images, got {size}.")
+        raise InputError(f"Expected chunks of 1 or more images, got {size}.")
     chosen = np.asarray(rows, np.int64)
     for first in range(0, len(chosen), size):
         part = chosen[first : first + size]
@@ -184,7 +185,7 @@ def _read(reader: ImageReader, domain: int, rows: np.ndarray) -> ImageBatch:
     try:
         return reader.read(domain, rows)
     except ImageError as error:
-        raise ValueError(
+        raise InputError(
             f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
             "prepare` meets them before training does."
         ) from error

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputTypeError
 from hessalign.data import DomainDataset
 from hessalign.models import Network
 from hessalign.training.device import device_of
@@ -68,7 +69,7 @@ class TensorInputs:
         self.x: list[Tensor] = []
         for domain in data.domains:
             if not isinstance(domain.inputs, Tensor):
-                raise TypeError(f"Expected tensors as inputs of {data.name}, got files.")
+                raise InputTypeError(f"Expected tensors as inputs of {data.name}, got files.")
             self.x.append(domain.inputs.float())
         self.y = [domain.labels for domain in data.domains]
         self.shape = tuple(self.x[0].shape[1:])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 from hessalign.data.splits import HOLDOUT_FRACTION
 
@@ -53,7 +54,7 @@ class Job:
     def __post_init__(self) -> None:
         found = self.test_domains
         if not found or any(domain < 0 for domain in found) or list(found) != sorted(set(found)):
-            raise ValueError(
+            raise InputError(
                 "Expected test_domains as one or more indices, each once and ascending, "
                 f"got {found}."
             )
@@ -120,7 +121,7 @@ def job_from(args: Mapping[str, Any]) -> Job:
         The job.
 
     Raises:
-        ValueError: If an argument is missing or the seed is not that of the job.
+        InputError: If an argument is missing or the seed is not that of the job.
 
     Example:
         >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
@@ -131,9 +132,9 @@ def job_from(args: Mapping[str, Any]) -> Job:
     names["test_domains"] = "test_envs"
     missing = [name for name in REQUIRED if name not in args]
     if missing:
-        raise ValueError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
+        raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
     values = {field: args[name] for field, name in names.items() if name in args}
     job = Job(**values | {"test_domains": tuple(values["test_domains"])})
     if args.get("seed", job.seed) != job.seed:
-        raise ValueError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")
+        raise InputError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")
     return job

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import torch
 
+from hessalign._errors import InputError
 from hessalign.algorithms import find_algorithm
 from hessalign.algorithms.hyper_parameters import RunHyperParameters, run_hyper_parameters
 from hessalign.data import DomainDataset, Family, find_dataset, split_domain
@@ -96,14 +97,14 @@ def plan_job(job: Job) -> JobPlan:
         Everything that is needed to train it.
 
     Raises:
-        ValueError: If the test domains do not fit the data set, or a domain is too small to be
+        InputError: If the test domains do not fit the data set, or a domain is too small to be
             split.
     """
     data = find_dataset(job.dataset, job.data_dir, job.seed)
     count = len(data.domains)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(data.domain_names))
-        raise ValueError(
+        raise InputError(
             f"Expected test domains of {data.name} that leave one or more to train on, got "
             f"{list(job.test_domains)}. It has: {names}."
         )
@@ -142,7 +143,7 @@ def _check_sizes(data: DomainDataset, holdout_fraction: float) -> None:
     least = least_size(holdout_fraction)
     small = [f"{domain.name!r} has {len(domain)}" for domain in data.domains if len(domain) < least]
     if small:
-        raise ValueError(
+        raise InputError(
             f"Expected {least} or more samples in each domain of {data.name}, of which "
             f"{holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains with "
             "others, or leave them out."

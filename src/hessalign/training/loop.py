@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.algorithms import (
     MAIN,
@@ -59,7 +60,7 @@ class LoopConfig:
         checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
 
     Raises:
-        ValueError: If a number is out of its range.
+        InputError: If a number is out of its range.
     """
 
     steps: int
@@ -75,13 +76,13 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"Expected steps of 1 or more, got {self.steps}.")
+            raise InputError(f"Expected steps of 1 or more, got {self.steps}.")
         if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
-            raise ValueError(
+            raise InputError(
                 f"Expected a learning rate of 0 or more, got lr = {self.learning_rate}."
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
+            raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
 
 
 def train(
@@ -220,7 +221,7 @@ def update(
         The terms of the loss before the update.
 
     Raises:
-        TypeError: If the algorithm is of no known kind.
+        InputTypeError: If the algorithm is of no known kind.
     """
     if isinstance(algorithm, AbstractStepOwner):
         return algorithm.update(step, optimizers)
@@ -230,7 +231,7 @@ def update(
     elif isinstance(algorithm, AbstractObjective):
         terms = differentiate_objective(algorithm, step, config)
     else:
-        raise TypeError(
+        raise InputTypeError(
             "Expected an objective, a gradient rule or a step owner, got "
             f"{type(algorithm).__name__}."
         )

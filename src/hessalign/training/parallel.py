@@ -19,6 +19,7 @@ from queue import Empty, Queue
 
 import torch
 
+from hessalign._errors import InputError
 from hessalign.data.parallel import explaining_kills, follow_parent
 from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
 from hessalign.training.interruption import (
@@ -54,10 +55,10 @@ def train_many(
         The runs, in the order of the configurations.
 
     Raises:
-        ValueError: If `jobs` is not positive.
+        InputError: If `jobs` is not positive.
     """
     if jobs < 1:
-        raise ValueError(f"Expected 1 or more jobs, got {jobs}.")
+        raise InputError(f"Expected 1 or more jobs, got {jobs}.")
     if jobs == 1:
         torch.set_num_threads(1)
         return [

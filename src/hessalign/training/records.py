@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, final
 
+from hessalign._errors import InputError
+
 
 @final
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def read_lines(path: Path, form: RecordForm) -> list[tuple[str, Record]]:
         Lines without their ends, and what they say.
 
     Raises:
-        ValueError: If another line than the last is not a record.
+        InputError: If another line than the last is not a record.
     """
     if not path.exists():
         return []
@@ -213,7 +215,7 @@ def read_lines(path: Path, form: RecordForm) -> list[tuple[str, Record]]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break
-            raise ValueError(
+            raise InputError(
                 f"Expected a record on line {number} of {path}, found {line[:60]!r}. Remove the "
                 "line, or the run's folder to start afresh."
             ) from error

@@ -28,6 +28,7 @@ from typing import Any, Final, TextIO, final
 
 import torch
 
+from hessalign._errors import InputError, UserError
 from hessalign._files import write_atomically
 from hessalign.models.weights import DAMAGE
 from hessalign.training.provenance import describe_software
@@ -49,7 +50,7 @@ _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 @final
-class RunFolderError(RuntimeError):
+class RunFolderError(UserError, RuntimeError):
     """A folder that cannot be used for this run.
 
     Args:
@@ -253,9 +254,9 @@ class RunFolder:
         """The state in a checkpoint, read without running any code it may contain."""
         content = torch.load(path, weights_only=True, map_location="cpu")
         if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
-            raise ValueError("it is no checkpoint")
+            raise InputError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):
-            raise ValueError("it belongs to another configuration")
+            raise InputError("it belongs to another configuration")
         state: dict[str, Any] = content["state"]
         return state
 

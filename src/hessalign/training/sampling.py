@@ -8,6 +8,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign.algorithms import Batch
 
 
@@ -66,7 +67,7 @@ class Minibatches:
         seed: Determines the draws.
 
     Raises:
-        ValueError: If a domain is empty or the batch size is not positive.
+        InputError: If a domain is empty or the batch size is not positive.
 
     Example:
         >>> x, y = [torch.zeros(5, 2), torch.ones(7, 2)], [torch.zeros(5), torch.ones(7)]
@@ -79,10 +80,10 @@ class Minibatches:
         self, x: Sequence[Tensor], y: Sequence[Tensor], batch_size: int, seed: int
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"Expected a batch size of 1 or more, got {batch_size}.")
+            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
         for index, labels in enumerate(y):
             if len(labels) == 0:
-                raise ValueError(f"Expected samples in every domain, domain {index} has none.")
+                raise InputError(f"Expected samples in every domain, domain {index} has none.")
         self.x, self.y, self.batch_size = x, y, batch_size
         self.generator = torch.Generator().manual_seed(seed)
         self.domain = torch.arange(len(y)).repeat_interleave(batch_size)

@@ -10,6 +10,7 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign.algorithms import find_algorithm
 from hessalign.data import ColoredDomain
 from hessalign.data.colored_mnist import TEST_COLOUR_NOISE, TRAIN_COLOUR_NOISE
@@ -118,10 +119,10 @@ def held_out_domains(run: Run) -> tuple[ColoredDomain, ...]:
         Disjoint thirds of the unseen domain's images.
 
     Raises:
-        ValueError: If the run is on imbalanced data, which colours alone do not describe.
+        InputError: If the run is on imbalanced data, which colours alone do not describe.
     """
     if run.config.imbalance is not None:
-        raise ValueError(
+        raise InputError(
             "Expected a run on balanced Colored MNIST to make held-out images for, got imbalance "
             f"{run.config.imbalance!r}."
         )
@@ -149,10 +150,10 @@ def domain_run_head(
         The head.
 
     Raises:
-        ValueError: If the run has no trained network.
+        InputError: If the run has no trained network.
     """
     if run.algorithm is None:
-        raise ValueError("Expected a run with its trained network, got one that kept no model.")
+        raise InputError("Expected a run with its trained network, got one that kept no model.")
     job = run.plan.job
     z, y, domain = head_samples(run, samples, seed, held_out=held_out)
     return TrainedHead(
@@ -170,5 +171,5 @@ def domain_run_head(
 
 def _linear(head: nn.Module) -> nn.Linear:
     if not isinstance(head, nn.Linear):
-        raise ValueError(f"Expected a run with a linear head, got {type(head).__name__}.")
+        raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")
     return head

@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float, Int
 from hessalign.alignment import HessianAlignment
 from hessalign.alignment.penalties import HessianKind
@@ -106,7 +107,7 @@ def fit_aligned_head(
         The head, its terms, and whether the optimiser converged.
 
     Raises:
-        ValueError: If no step is allowed.
+        InputError: If no step is allowed.
 
     Example:
         >>> z, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 2.0, 1.0, 3.0])
@@ -118,7 +119,7 @@ def fit_aligned_head(
     """
     align = HessianAlignment(alpha, beta, hessian, probes=probes)
     if max_steps < 1:
-        raise ValueError(f"Expected max_steps of 1 or more, got {max_steps}.")
+        raise InputError(f"Expected max_steps of 1 or more, got {max_steps}.")
     check_positive(tolerance, "tolerance")
     data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data = data.to(torch.float64)

@@ -12,6 +12,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.distance import spectral_norm_of_difference
@@ -169,11 +170,11 @@ def bound_at(
         The bound, without a measured remainder.
 
     Raises:
-        ValueError: If μ is zero.
+        InputError: If μ is zero.
     """
     mu = fitted.strong_convexity(strong_convexity)
     if not mu.value > 0:
-        raise ValueError(
+        raise InputError(
             f"Expected a strongly convex risk, found μ = 0 from {mu.origin!r} at l2={data.l2:g}: "
             "the minimal set of the source is not bounded. Use l2 > 0."
         )
@@ -254,10 +255,10 @@ def measured_remainder(
         The gap at the maximiser less its expansion; negative if the expansion is too large.
 
     Raises:
-        ValueError: If the measure is of another head.
+        InputError: If the measure is of another head.
     """
     if tuple(measure.maximiser.shape) != data.shape:
-        raise ValueError(
+        raise InputError(
             f"Expected the transfer measure of the same problem, with a head of shape "
             f"{list(data.shape)}, got {list(measure.maximiser.shape)}."
         )

@@ -11,6 +11,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature import make_loss
 from hessalign.curvature.inputs import check_features
@@ -138,11 +139,11 @@ def fit_domain(data: HeadData, e: int) -> FittedHead:
         The minimiser.
 
     Raises:
-        ValueError: If the risk is not convex, has no minimiser, or Newton's method does not reach
+        InputError: If the risk is not convex, has no minimiser, or Newton's method does not reach
             it.
     """
     if isinstance(data.loss, Squared) and data.loss.activation.name != "identity":
-        raise ValueError(
+        raise InputError(
             f"Expected a loss that is convex in the head, got squared error with activation "
             f"{data.loss.activation.name!r}: its minimiser and strong convexity are not defined. "
             "Use the identity, or worst_case_gap, which needs neither."
@@ -156,7 +157,7 @@ def fit_domain(data: HeadData, e: int) -> FittedHead:
     risk, gradient = _at(data, point, e)
     while float(gradient.norm()) > goal:
         if steps == MAX_STEPS:
-            raise ValueError(
+            raise InputError(
                 f"Expected to reach a minimum in {MAX_STEPS} Newton steps, but the gradient norm "
                 f"is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
             )
@@ -219,7 +220,7 @@ def _check_minimum(
     step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
     moved = float((data.features[e] @ step.view(data.shape).T).abs().max())
     if moved > STILL_MOVING:
-        raise ValueError(
+        raise InputError(
             f"Expected data with a best head, but the loss keeps falling as the head grows (norm "
             f"{float(point.norm()):.1f}, risk {_at(data, point, e)[0]:.1e}). {_remedy(data)}"
         )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import (
@@ -45,7 +46,7 @@ def make_head_data(
         The data, domains ordered by id.
 
     Raises:
-        ValueError: If the L2 weight is negative or not finite.
+        InputError: If the L2 weight is negative or not finite.
 
     Example:
         >>> z, y, domain = torch.ones(3, 2), torch.tensor([0, 2, 1]), torch.tensor([7, 3, 7])
@@ -57,7 +58,7 @@ def make_head_data(
     check_domain(domain, len(z))
     check_is_tensor(y)
     if not 0 <= l2 < float("inf"):
-        raise ValueError(f"Expected an L2 weight of 0 or more, got {l2}.")
+        raise InputError(f"Expected an L2 weight of 0 or more, got {l2}.")
     count = needed_outputs(y, loss) if outputs is None else outputs
     check_targets(y, z.new_zeros(len(z), count), loss)
     domains = make_domains(domain)
@@ -95,10 +96,10 @@ def check_positive(value: float, name: str) -> None:
         name: Its name for the message.
 
     Raises:
-        ValueError: If it is not.
+        InputError: If it is not.
     """
     if not 0 < value < float("inf"):
-        raise ValueError(f"Expected a positive, finite {name}, got {value}.")
+        raise InputError(f"Expected a positive, finite {name}, got {value}.")
 
 
 def check_several(ids: Sequence[int]) -> None:
@@ -108,10 +109,10 @@ def check_several(ids: Sequence[int]) -> None:
         ids: The domains there are.
 
     Raises:
-        ValueError: If there is only one.
+        InputError: If there is only one.
     """
     if len(ids) < 2:
-        raise ValueError(
+        raise InputError(
             f"Expected samples of at least 2 domains, got only domain {ids[0]}: a gap is between "
             "two. Check the argument domain."
         )
@@ -129,15 +130,15 @@ def source_and_target(data: HeadData, source: int, target: int) -> tuple[HeadDat
         The samples in float64, and the positions of the two domains.
 
     Raises:
-        ValueError: If there is only one domain, no domain of that id, or both are the same.
+        InputError: If there is only one domain, no domain of that id, or both are the same.
     """
     check_several(data.ids)
     for role, wanted in (("source", source), ("target", target)):
         if wanted not in data.ids:
             found = ", ".join(map(str, data.ids))
-            raise ValueError(f"Expected the {role} to be one of the domains {found}, got {wanted}.")
+            raise InputError(f"Expected the {role} to be one of the domains {found}, got {wanted}.")
     if source == target:
-        raise ValueError(
+        raise InputError(
             f"Expected two different domains as source and target, got {source} for both."
         )
     return data.to(torch.float64), data.ids.index(source), data.ids.index(target)
@@ -153,12 +154,12 @@ def check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
         The radii, ascending, each once.
 
     Raises:
-        ValueError: If there is none, or one is not positive and finite.
+        InputError: If there is none, or one is not positive and finite.
     """
     values = delta.tolist() if isinstance(delta, Tensor) else delta
     radii: list[float] = np.asarray(values, dtype=float).ravel().tolist()
     if not radii:
-        raise ValueError("Expected at least one delta, got none.")
+        raise InputError("Expected at least one delta, got none.")
     for radius in radii:
         check_positive(radius, "delta")
     return tuple(sorted(set(radii)))
@@ -176,8 +177,8 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
         matrix has one if it is wider than the features by one.
 
     Raises:
-        TypeError: If the head is neither.
-        ValueError: If its width does not suit the features, or a parameter is not finite.
+        InputTypeError: If the head is neither.
+        InputError: If its width does not suit the features, or a parameter is not finite.
 
     Example:
         >>> head_matrix(nn.Linear(3, 2, bias=False), 3)[1], head_matrix(torch.zeros(2, 4), 3)[1]
@@ -185,7 +186,7 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
     """
     if isinstance(head, nn.Linear):
         if head.in_features != features:
-            raise ValueError(
+            raise InputError(
                 f"Expected a head for the {features} features of z, got one for "
                 f"{head.in_features}. Use the layer that follows z."
             )
@@ -193,13 +194,13 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
         head = torch.cat(parts, dim=1)
     if not isinstance(head, Tensor) or not head.is_floating_point():
         found = head.dtype if isinstance(head, Tensor) else type(head).__name__
-        raise TypeError(f"Expected the head as a torch.nn.Linear or its matrix, got {found}.")
+        raise InputTypeError(f"Expected the head as a torch.nn.Linear or its matrix, got {found}.")
     matrix = head.detach().double()
     if matrix.ndim != 2 or matrix.shape[1] not in {features, features + 1}:
-        raise ValueError(
+        raise InputError(
             f"Expected a head of shape [outputs, {features}], or [outputs, {features + 1}] with "
             f"its bias in the last column, to match z; got {list(matrix.shape)}."
         )
     if not bool(matrix.isfinite().all()):
-        raise ValueError("Expected finite parameters of the head, found NaN or infinity.")
+        raise InputError("Expected finite parameters of the head, found NaN or infinity.")
     return matrix, matrix.shape[1] == features + 1

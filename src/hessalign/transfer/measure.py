@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.transfer.ascent import ascend
@@ -172,7 +173,7 @@ def _minimal_set(data: HeadData, s: int, fitted: FittedHead, tolerance: float) -
     centre = fitted.parameters.flatten()
     metric = make_whitening(data, centre, s)
     if data.l2 == 0 and not metric.spanning:
-        raise ValueError(
+        raise InputError(
             f"Expected source features that span all {data.shape[1]} dimensions: without an L2 "
             "term the heads that fit the source equally well are unbounded, and the transfer "
             "measure can be infinite. Use l2 > 0."

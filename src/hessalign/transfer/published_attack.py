@@ -17,6 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.transfer.head_data import HeadData
 from hessalign.transfer.inputs import check_positive
@@ -41,7 +42,7 @@ class PublishedAttack:
         check_positive(self.learning_rate, "learning_rate")
         for name in ("batch_size", "epochs"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
 
     def steps(self, data: HeadData) -> int:
         """Steps in all.
