@@ -7,12 +7,13 @@ a given fraction of the squared norm, from one half down to 1e-8.
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from tests import oracles
 from tests.cases import Batch
 
-from hessalign.alignment import dispersion, inner_products
+from hessalign.alignment import dispersion, distances, inner_products
 from hessalign.alignment.quantities import quantity_dispersion
 from hessalign.curvature import linear_head, products
 
@@ -24,7 +25,7 @@ HEADS = {
 }
 """Loss, outputs and features; twelve classes are past what is written out for inner products."""
 
-QUANTITIES = ("hessian", "hessian_diagonal", "gradient")
+QUANTITIES = ("hessian", "hessian_diagonal", "gradient", "hessian_gradient")
 
 
 def make_batch(head, samples, disturbance, seed=0):
@@ -120,6 +121,61 @@ def test_second_moments_of_so_many_samples_that_they_are_multiplied_in_float32(h
     samples = 18_000
     assert samples // 2 > products.FEW_SAMPLES
     check(head, samples, "hessian", "primal", ratio)
+
+
+@pytest.mark.parametrize("features", [12, 64])
+def test_products_far_nearer_to_alignment(features, monkeypatch):
+    """Two thousand samples per domain, whose gradients agree to seven digits.
+
+    What a framework makes of the slopes in the logits, the sum over samples that is the slope in
+    the head's weights, is another matter: a float32 sum of the exact slopes is off by some percent
+    here.
+    """
+    monkeypatch.setitem(HEADS, "wide", ("cross_entropy", 5, features))
+    batch = make_batch("wide", 4000, 1e-5)
+    value, slopes, ratio = exact(batch, "wide", "hessian_gradient")
+    assert ratio < 1e-11
+    for evaluation in ("auto", "primal"):
+        for found, found_slopes in measured(batch, "wide", "hessian_gradient", evaluation):
+            assert found == pytest.approx(value, rel=1e-4)
+            for ours, theirs in zip(found_slopes, slopes, strict=True):
+                assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+def extended_binary(z, logits, y, quantity):
+    """One domain's gradient, diagonal or Hessian of a binary head, in extended precision."""
+    z = np.concatenate([z, np.ones_like(z[:, :1])], axis=1)
+    p = 1 / (1 + np.exp(-logits))
+    if quantity == "gradient":
+        return ((p - y)[:, None] * z).mean(0)
+    if quantity == "hessian_diagonal":
+        return ((p * (1 - p))[:, None] * z * z).mean(0)
+    return ((p * (1 - p))[:, None, None] * z[:, :, None] * z[:, None, :]).mean(0)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no extended precision here")
+@pytest.mark.parametrize("disturbance", [1e-3, 1e-7, 1e-11])
+@pytest.mark.parametrize("quantity", ["gradient", "hessian_diagonal", "hessian"])
+def test_primal_subtracts_the_means_before_it_squares(quantity, disturbance):
+    """A dispersion of 1e-22 of the squared norm keeps four digits in float64."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(50, 6, generator=generator, dtype=torch.float64)
+    z = torch.cat([z, z + disturbance * torch.randn(50, 6, generator=generator).double()])
+    logits = z @ torch.randn(6, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (50,), generator=generator).repeat(2)
+    domain = torch.arange(2).repeat_interleave(50)
+    exact = [
+        extended_binary(
+            *(x[domain == e].numpy().astype(np.longdouble) for x in (z, logits, y)), quantity
+        )
+        for e in (0, 1)
+    ]
+    distance = np.sqrt(((exact[0] - exact[1]) ** 2).sum())
+    head = linear_head(z, logits, y, domain, loss="binary")
+    value = quantity_dispersion(head, quantity, "primal")
+    assert value.item() == pytest.approx(float(distance**2) / 4, rel=1e-4)
+    found = distances(inner_products(head, quantity, "primal", centred=True))
+    assert found[0, 1].item() == pytest.approx(float(distance), rel=1e-4)
 
 
 def test_float32_alone_would_not_do():

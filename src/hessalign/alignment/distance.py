@@ -71,7 +71,7 @@ def hessian_distance(
         raise UnknownNameError("norm", norm, get_args(Norm))
     if norm == "fro":
         head = linear_head(z, logits, y, domain, loss=loss, activation=activation, bias=bias)
-        return distances(inner_products(head, "hessian", evaluation))
+        return distances(inner_products(head, "hessian", evaluation, centred=True))
     with torch.no_grad():
         wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
         head = linear_head(wide, logits, y, domain, loss=loss, activation=activation, bias=bias)
@@ -167,4 +167,6 @@ def attribute_distances(
         logit_covariance 0.75
     """
     head = linear_head(z, logits, y, domain, loss=loss, activation=activation)
-    return {name: distances(inner_products(head, name, evaluation)) for name in TABLE_1}
+    return {
+        name: distances(inner_products(head, name, evaluation, centred=True)) for name in TABLE_1
+    }

@@ -13,6 +13,7 @@ Indices: e and f domain, n and m sample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, final, get_args
@@ -21,22 +22,38 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.curvature.domains import Domains
-from hessalign.curvature.factors import LeftFactor, Linear, Outer, RightFactor
+from hessalign.curvature.factors import (
+    OVERHEAD,
+    Cost,
+    LeftFactor,
+    Linear,
+    Outer,
+    RightFactor,
+)
+from hessalign.curvature.linear import MOST_BYTES
 
 Evaluation = Literal["auto", "primal", "dual"]
 
 PAIR_ELEMENTS = 1 << 19
 """Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
 
-PAIR_COST = 256
-"""Price of what is done elementwise to the inner products of one pair, in multiplications."""
+PAIR_PRICES = (32.0, 0.16, 0.08)
+"""Nanoseconds of one core for a pair of samples, forward and backward: for what is done to their
+inner products elementwise, and for each multiplication in that of the left and of the right."""
 
-MEAN_COST = 32
-"""Price of keeping and multiplying one component of one domain's mean, in multiplications."""
+BLOCK_PRICES = (20.0, 0.25, 0.22)
+"""The same where pairs are too many to hold: they stay in cache, but are computed twice."""
+
+WRITTEN_OUT_PRICE = 60.0
+"""Added to the former for curvatures that are not written out."""
+
+MOST_SECONDS = 60.0
+"""What takes longer on one core is not begun unless an evaluation is asked for by name."""
 
 
 def check_evaluation(evaluation: str) -> None:
@@ -50,6 +67,11 @@ def check_evaluation(evaluation: str) -> None:
     """
     if evaluation not in get_args(Evaluation):
         raise UnknownNameError("evaluation", evaluation, get_args(Evaluation))
+
+
+@final
+class TooCostlyError(InputError):
+    """A comparison that would take minutes or gigabytes; it has not begun."""
 
 
 @final
@@ -68,23 +90,44 @@ class Moment:
     domains: Domains
 
     def cheaper(self) -> Literal["primal", "dual"]:
-        """The evaluation that needs fewer multiplications."""
-        samples = sum(self.domains.sizes)
-        components = self.left.size * self.right.size
-        primal = (samples + MEAN_COST * len(self.domains)) * components
-        dual = samples**2 * (self.left.dual_size + self.right.dual_size + PAIR_COST)
-        return "primal" if primal <= dual else "dual"
+        """The evaluation that takes less time, of those that fit into memory."""
+        costs = {"primal": self.cost("primal"), "dual": self.cost("dual")}
+        fits = costs["primal"].memory <= MOST_BYTES
+        return "primal" if fits and costs["primal"].time <= costs["dual"].time else "dual"
 
-    def inner(self, evaluation: Evaluation = "auto") -> Float[Tensor, "e e"]:
+    def cost(self, evaluation: Literal["primal", "dual"]) -> Cost:
+        """What an evaluation will take, estimated from the shapes.
+
+        Args:
+            evaluation: "primal" or "dual".
+
+        Returns:
+            Time and memory, forward and backward.
+        """
+        if evaluation == "primal":
+            return self.right.mean_cost(self.left.size, len(self.domains))
+        pairs = sum(self.domains.sizes) ** 2
+        pair, left, right = PAIR_PRICES if self._pairs_fit() else BLOCK_PRICES
+        if not self._pairs_fit() and self.left.dual_size < self.left.size:
+            pair += WRITTEN_OUT_PRICE
+        price = pair + left * self.left.dual_size + right * self.right.dual_size
+        return Cost(OVERHEAD + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))
+
+    def inner(
+        self, evaluation: Evaluation = "auto", *, centred: bool = False
+    ) -> Float[Tensor, "e e"]:
         """Inner products between the moments of all pairs of domains.
 
         Args:
             evaluation: "primal", "dual", or "auto" for the cheaper one.
+            centred: Of their deviations from the mean of the moments. Distances and dispersions
+                that come from these do not subtract large numbers near alignment.
 
         Returns:
             The Gram matrix of the domains, in float64.
         """
-        return self._primal() if self._chosen(evaluation) == "primal" else self._dual()
+        chosen = self._primal if self._chosen(evaluation) == "primal" else self._dual
+        return chosen(centred=centred)
 
     def dispersion(self, evaluation: Evaluation = "auto") -> Float[Tensor, ""]:
         r"""Mean squared distance of the domains' moments to their mean.
@@ -99,8 +142,8 @@ class Moment:
             The dispersion, in float64.
         """
         if self._chosen(evaluation) == "primal":
-            return dispersion(self._primal())
-        deviating = self.domains.deviating
+            return dispersion(self._primal(centred=True))
+        deviating = self.domains.centring / math.sqrt(len(self.domains))
         if isinstance(self.right, Linear | Outer) and self._pairs_fit():
             return self.right.pair_sum(self.left.inner(slice(None)), deviating.T @ deviating)
         return self._over_pairs(
@@ -109,16 +152,30 @@ class Moment:
 
     def _chosen(self, evaluation: Evaluation) -> Literal["primal", "dual"]:
         check_evaluation(evaluation)
-        return self.cheaper() if evaluation == "auto" else evaluation
+        chosen = self.cheaper() if evaluation == "auto" else evaluation
+        time, memory = self.cost(chosen)
+        if memory > MOST_BYTES:
+            raise self._refusal(f"{memory / 2**30:.0f} GiB", "take the dual evaluation")
+        if evaluation == "auto" and time * 1e-9 > MOST_SECONDS:
+            price = f"{time * 1e-9:.0f} s of one core each time"
+            raise self._refusal(price, f'ask for evaluation="{chosen}" and wait')
+        return chosen
 
-    def _primal(self) -> Float[Tensor, "e e"]:
-        return self.right.mean_inner(self.left.rows(), self.domains.sizes)
-
-    def _dual(self) -> Float[Tensor, "e e"]:
-        averaging = self.domains.averaging
-        return self._over_pairs(
-            lambda block, products: averaging[:, block] @ products @ averaging.T
+    def _refusal(self, price: str, otherwise: str) -> TooCostlyError:
+        components = f"{self.left.size:,} × {self.right.size:,}"
+        return TooCostlyError(
+            f"Expected a comparison of at most {MOST_SECONDS:.0f} s and {MOST_BYTES >> 30} GiB, "
+            f"but that of {sum(self.domains.sizes):,} samples with {components} derivatives would "
+            f"take about {price}. Use fewer samples of each domain at a time, or fewer features; "
+            f'align hessian="diagonal" or "product" instead of "full"; or {otherwise}.'
         )
+
+    def _primal(self, *, centred: bool) -> Float[Tensor, "e e"]:
+        return self.right.mean_inner(self.left.rows(), self.domains.sizes, centred=centred)
+
+    def _dual(self, *, centred: bool) -> Float[Tensor, "e e"]:
+        means = self.domains.centring if centred else self.domains.averaging
+        return self._over_pairs(lambda block, products: means[:, block] @ products @ means.T)
 
     def _pairs_fit(self) -> bool:
         """Whether the inner products of all pairs can be held at once."""

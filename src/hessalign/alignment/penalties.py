@@ -166,8 +166,8 @@ def expected_dispersion(
     Returns:
         The expectation, deterministic.
     """
-    full = inner_products(statistics, "hessian", evaluation)
-    diagonal = inner_products(statistics, "hessian_diagonal", evaluation)
+    full = inner_products(statistics, "hessian", evaluation, centred=shared)
+    diagonal = inner_products(statistics, "hessian_diagonal", evaluation, centred=shared)
     off = full - diagonal
     if shared:
         extra = dispersion(off)

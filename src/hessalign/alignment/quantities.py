@@ -101,7 +101,11 @@ def moment(head: LinearHead, quantity: str) -> Moment:
 
 
 def inner_products(
-    statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
+    statistics: HeadStatistics,
+    quantity: str,
+    evaluation: Evaluation = "auto",
+    *,
+    centred: bool = False,
 ) -> Float[Tensor, "e e"]:
     """Inner products of one quantity between all pairs of domains.
 
@@ -110,6 +114,7 @@ def inner_products(
             derivatives of the risk).
         quantity: A name in `QUANTITIES`.
         evaluation: "primal", "dual" or "auto", for the closed form.
+        centred: Of the deviations from the mean over domains, which is what distances need.
 
     Returns:
         The Gram matrix of the domains, in float64.
@@ -126,10 +131,12 @@ def inner_products(
                 [3., 9.]], dtype=torch.float64)
     """
     if isinstance(statistics, LinearHead):
-        return moment(statistics, quantity).inner(evaluation)
+        return moment(statistics, quantity).inner(evaluation, centred=centred)
     if quantity not in _FIELDS:
         raise UnknownNameError("quantity of a head without closed form", quantity, _FIELDS)
     values = _FIELDS[quantity](statistics).reshape(len(statistics.domains), -1)
+    if centred:
+        values = values - values.mean(0)
     return values @ values.T
 
 
@@ -155,4 +162,4 @@ def quantity_dispersion(
     """
     if isinstance(statistics, LinearHead):
         return moment(statistics, quantity).dispersion(evaluation)
-    return dispersion(inner_products(statistics, quantity, evaluation))
+    return dispersion(inner_products(statistics, quantity, evaluation, centred=True))

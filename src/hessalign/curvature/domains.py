@@ -5,7 +5,6 @@ Indices: e domain, n sample.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -55,12 +54,12 @@ class Domains:
         return self._of_means(self._identity())
 
     @cached_property
-    def deviating(self) -> Float[Tensor, "e n"]:
+    def centring(self) -> Float[Tensor, "e n"]:
         """The matrix whose product with per-sample rows is the deviation of the domains' means.
 
-        That is from the mean of the means, and divided by √E: the sum of squares is the dispersion.
+        That is from the mean of the means.
         """
-        return self._of_means((self._identity() - 1 / len(self)) / math.sqrt(len(self)))
+        return self._of_means(self._identity() - 1 / len(self))
 
     def _identity(self) -> Float[Tensor, "e e"]:
         device = self.ids.device

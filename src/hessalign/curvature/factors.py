@@ -5,7 +5,8 @@ is small (errors, curvature of the loss in the logits) and can be written out as
 factor* is built from the features (1, z, z², z zᵀ), and knows how to average itself against left
 rows without being written out. Both know the inner products between samples, which is all the
 dual evaluation needs. `size` counts the components of one sample's factor, `dual_size` the
-multiplications of one inner product.
+multiplications of one inner product, and `mean_cost` tells what forming the domains' means and
+going back through them costs.
 
 A head with a bias sees the features z̃ = [z, 1]. The constant is never stored: it adds 1 to an
 inner product, and splits z̃ z̃ᵀ into z zᵀ, twice z, and 1.
@@ -18,18 +19,55 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.gram import CANCELLATION, gram, inner, pair_sum
-from hessalign.curvature.products import accumulation_dtype, mean_outer_gram, mean_second_moments
-from hessalign.curvature.softmax_gram import softmax_gram
+from hessalign.curvature.products import (
+    accumulation_dtype,
+    mean_outer_gram,
+    second_moments_gram,
+)
+from hessalign.curvature.softmax_gram import softmax_gram, softmax_inner
 
 WRITTEN_OUT = 64
 """Up to this many components a factor is written out, even for inner products."""
+
+SEVERAL = 8
+"""From so many left components on, products of features are written out if there is room."""
+
+MOMENT_ELEMENTS = 1 << 22
+"""Entries of second moments, or products of features, that are held at once: 32 MiB."""
+
+
+OVERHEAD = 5e5
+"""Nanoseconds of an evaluation of nothing, forward and backward.
+
+This price and those below are times on one core (`python -m benchmarks.evaluation` measures them);
+the choice of an evaluation needs only their ratios.
+"""
+
+
+class Cost(NamedTuple):
+    """What an evaluation takes, forward and backward.
+
+    Attributes:
+        time: Nanoseconds on one core.
+        memory: Bytes that are held between forward and backward.
+    """
+
+    time: float
+    memory: float
+
+
+def _outer_cost(components: int, width: int, samples: int, domains: int) -> Cost:
+    """The cost of means of outer products: their products, the means, both sorts of rows."""
+    means = domains * components * width
+    time = 0.11 * samples * components * width + 4 * means
+    return Cost(OVERHEAD + time + 2 * samples * width + 15 * samples * components, 8 * means)
 
 
 @final
@@ -94,12 +132,12 @@ class SoftmaxCurvature:
         on_diagonal = torch.eye(products.shape[1], dtype=torch.bool, device=products.device)
         return torch.where(on_diagonal, torch.diag_embed(self.diagonal()), -products)
 
-    def _leader(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The most probable class, its probability, and all probabilities with 0 in its place."""
+    def _leader(self) -> tuple[Tensor, Tensor]:
+        """The most probable class, and all probabilities with 0 in its place."""
         # Where a prediction is confident, S is tiny but 1 − p and p·q − … are differences of
         # numbers near 1. Sums over the other classes say the same without cancellation.
         top = self.probs.argmax(1, keepdim=True)
-        return top, self.probs.gather(1, top), self.probs.scatter(1, top, 0)
+        return top, self.probs.scatter(1, top, 0)
 
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
@@ -121,7 +159,7 @@ class SoftmaxCurvature:
         Returns:
             The products.
         """
-        top, _, rest = (part[samples] for part in self._leader())
+        top, rest = (part[samples] for part in self._leader())
         axes = (len(top), *[1] * (vectors.ndim - 2), -1)
         index = top.view(axes).expand(*vectors.shape[:-1], 1)
         below = vectors.gather(-1, index) - vectors
@@ -139,9 +177,7 @@ class SoftmaxCurvature:
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
 
-        For few classes the rows are written out. For many it is grouped as
-        Σ_c p_c(1−p_c) q_c(1−q_c) + Σ_{c≠k} p_c q_c p_k q_k, with the most probable class of either
-        sample apart from the rest, so that no large terms cancel.
+        For few classes the rows are written out.
 
         Args:
             block: The samples n.
@@ -153,14 +189,7 @@ class SoftmaxCurvature:
             return inner(self.rows(), block)
         if block == slice(None):
             return softmax_gram(self.probs)
-        top, lead, rest = self._leader()
-        # What p·q owes to the leading class of n (of m: its mirror image), and to a common one.
-        ours = lead[block] * rest[:, top[block, 0]].T
-        theirs = rest[block][:, top[:, 0]] * lead.T
-        common = torch.where(top[block] == top.T, lead[block] * lead.T, 0)
-        others = inner(rest, block)
-        pairs = others * (others + 2 * (ours + theirs + common)) + 2 * ours * theirs
-        return inner(self.diagonal(), block) + (pairs - inner(rest.square(), block))
+        return softmax_inner(self.probs, block)
 
 
 @final
@@ -263,7 +292,7 @@ class Features:
             power: The power p, 1 or 2.
 
         Returns:
-            The sum, differentiable once in `left` and the features.
+            The sum.
         """
         if self.z.dtype != left.dtype and "gram" not in self.__dict__:
             total = pair_sum(left, self.rough, weights, bias=bias, power=power)
@@ -314,11 +343,15 @@ class Constant:
     size = 1
     dual_size = 0
 
+    def mean_cost(self, components: int, domains: int) -> Cost:
+        """The cost of the means of left rows."""
+        return _outer_cost(components, 1, len(self.like), domains)
+
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ 1."""
-        return mean_outer_gram(left, left.new_ones((len(left), 1)), sizes)
+        return mean_outer_gram(left, left.new_ones((len(left), 1)), sizes, centred=centred)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """All ones."""
@@ -349,11 +382,15 @@ class Linear:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
+    def mean_cost(self, components: int, domains: int) -> Cost:
+        """The cost of the means of left ⊗ z̃."""
+        return _outer_cost(components, self.size, len(self.features.z), domains)
+
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃."""
-        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias)
+        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias, centred=centred)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
@@ -389,11 +426,17 @@ class Squares:
         """Multiplications per inner product."""
         return self.features.z.shape[1]
 
+    def mean_cost(self, components: int, domains: int) -> Cost:
+        """The cost of the means of left ⊗ z̃²."""
+        return _outer_cost(components, self.size, len(self.features.z), domains)
+
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃²."""
-        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias, squared=True)
+        return mean_outer_gram(
+            left, self.features.z, sizes, bias=self.bias, squared=True, centred=centred
+        )
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃²·z̃'² = z²·z'² + 1."""
@@ -424,16 +467,51 @@ class Outer:
         return self.features.dual_size
 
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...]
+        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃ z̃ᵀ."""
         z = self.features.z
-        components = left.split(1, dim=1)
-        products = [gram(mean_second_moments(s, z, sizes).flatten(1)) for s in components]
+        if self._packs(left.shape[1]):
+            return mean_outer_gram(left, self._packed(), sizes, centred=centred)
+        products = [
+            second_moments_gram(components, z, sizes, centred=centred)
+            for components in left.split(self._at_once(len(sizes)), dim=1)
+        ]
         if self.bias:  # twice z, once 1
-            products.append(2 * mean_outer_gram(left, z, sizes))
-            products.append(Constant(left).mean_inner(left, sizes))
+            products.append(2 * mean_outer_gram(left, z, sizes, centred=centred))
+            products.append(Constant(left).mean_inner(left, sizes, centred=centred))
         return torch.stack(products).sum(0)
+
+    def mean_cost(self, components: int, domains: int) -> Cost:
+        """The cost of the means of left ⊗ z̃ z̃ᵀ."""
+        samples, width = self.features.z.shape
+        means = domains * components * width**2
+        if self._packs(components):
+            products = samples * width**2 // 2
+            time = OVERHEAD + 0.2 * products * components + 3.5 * means + 11 * products
+            return Cost(time + 34 * samples * components, 4 * means + 16 * products)
+        rounds = math.ceil(components / self._at_once(domains))
+        rows = samples * components * width
+        time = OVERHEAD * (1 + 2 * rounds) + 0.1 * rows * width + 10 * means + 8 * rows
+        return Cost(time, 8 * means)
+
+    def _at_once(self, domains: int) -> int:
+        """Of how many components the means can be held."""
+        return max(1, MOMENT_ELEMENTS // (domains * self.features.z.shape[1] ** 2))
+
+    def _packs(self, components: int) -> bool:
+        """Whether to write out the products of features, which several components share."""
+        samples, width = self.features.z.shape
+        return components >= SEVERAL and samples * width**2 <= 2 * MOMENT_ELEMENTS
+
+    def _packed(self) -> Float[Tensor, "n p"]:
+        """The upper triangle of z̃ z̃ᵀ, off-diagonal entries times √2 to keep inner products."""
+        z = self.features.z.to(accumulation_dtype(self.features.z.device))
+        if self.bias:
+            z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
+        above, right = torch.triu_indices(z.shape[1], z.shape[1], 1, device=z.device)
+        pairs = z.index_select(1, above) * z.index_select(1, right)
+        return torch.cat([z.square(), math.sqrt(2) * pairs], dim=1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from hessalign._shapes import Float
 from hessalign.curvature.products import accumulation_dtype
@@ -105,25 +104,29 @@ class _PairSum(Function):
         bias: bool,
         power: int,
     ) -> Float[Tensor, ""]:
-        right = products + 1 if bias else products
-        weighted = weights * right if power == 1 else weights * right * right
-        ctx.save_for_backward(left, right, weights, weighted)
-        ctx.power = power
+        right, weighted = _weigh(products, weights, bias, power)
+        ctx.save_for_backward(left, products, weights, right, weighted)
+        ctx.bias, ctx.power = bias, power
         return torch.dot(weighted.view(-1), left.reshape(-1))
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        left, right, weights, weighted = ctx.saved_tensors
+        left, products, weights, right, weighted = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted
+            right, weighted = _weigh(products, weights, ctx.bias, ctx.power)
         slope = grad_outputs[0]
         d_left = slope * weighted if ctx.needs_input_grad[0] else None
         d_products = (ctx.power * slope) * weights * left
-        if ctx.power == 2:
-            d_products *= right
-        return d_left, d_products, None, None, None
+        return d_left, d_products if ctx.power == 1 else d_products * right, None, None, None
+
+
+def _weigh(products: Tensor, weights: Tensor, bias: bool, power: int) -> tuple[Tensor, Tensor]:
+    """K + b and w (K + b)ᵖ."""
+    right = products + 1 if bias else products
+    return right, weights * right if power == 1 else weights * right * right
 
 
 _pair_sum: Callable[..., Tensor] = _PairSum.apply
@@ -147,7 +150,7 @@ def pair_sum(
         power: The power p, 1 or 2.
 
     Returns:
-        The sum, differentiable once in `left` and `products`.
+        The sum.
 
     Example:
         >>> ones, products = torch.ones(2, 2), torch.tensor([[1.0, 2.0], [2.0, 4.0]])

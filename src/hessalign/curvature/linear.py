@@ -38,6 +38,9 @@ from hessalign.curvature.products import (
     mean_second_moments,
 )
 
+MOST_BYTES = 4 << 30
+"""What takes more is not formed."""
+
 PARAMETERS_PER_PROBE = 3
 """With fewer parameters than this times the probes, forming the Hessian is cheaper than probing."""
 
@@ -129,8 +132,19 @@ class LinearHead:
 
         It has (k·d̃)² entries per domain. Distances between Hessians do not need it: see
         `hessalign.alignment`.
+
+        Raises:
+            InputError: If it would take gigabytes.
         """
         outputs, width = self.shape
+        size = 8 * len(self.domains) * self.num_parameters**2
+        if size > MOST_BYTES:
+            raise InputError(
+                f"Expected dense Hessians of at most {MOST_BYTES >> 30} GiB, but those of "
+                f"{len(self.domains)} domains and {self.num_parameters:,} parameters take "
+                f"{size / 2**30:.0f} GiB. Use hvp for products with them, or hessian_distance and "
+                "HessianAlignment, which do not form them."
+            )
         z, sizes = self.features.z, self.domains.sizes
         rows = self.curvature.matrix().flatten(1)
         moments = mean_second_moments(rows, z, sizes)
@@ -248,14 +262,13 @@ class LinearHead:
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""
-        matrices = vectors.reshape(-1, *self.shape)
+        matrices = vectors.reshape(-1, *self.shape).to(self.logits.dtype)
         width = self.features.z.shape[1]
         logits = domain_products(self.features.z, matrices[..., :width], self.domains.sizes)
-        logits = logits.to(self.logits.dtype)
         if not self.bias:
             return logits
         sizes = torch.tensor(self.domains.sizes, device=logits.device)
-        return logits + matrices[..., -1].to(logits.dtype).repeat_interleave(sizes, dim=0)
+        return logits + matrices[..., -1].repeat_interleave(sizes, dim=0)
 
     @cached_property
     def hgp(self) -> Float[Tensor, "e p"]:

@@ -12,7 +12,8 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -67,76 +68,136 @@ def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
     return parts[0].flatten(0, 1) if len(parts) == 1 else torch.cat(parts, dim=1)[0]
 
 
-class _MeanOptions(NamedTuple):
-    """The grouping, whether a 1 is appended to the right rows, and whether they are squared."""
+@final
+@dataclass(frozen=True)
+class _OuterMeans:
+    """Means of left_n ⊗ right_n: how they are formed, and how slopes in them are pulled back.
+
+    Attributes:
+        sizes: Samples per domain.
+        bias: Whether a 1 is appended to the right rows.
+        squared: Whether their squares are taken.
+    """
 
     sizes: tuple[int, ...]
     bias: bool
     squared: bool
 
+    def form(self, left: Tensor, right: Tensor) -> Tensor:
+        """The means [e, l, d + bias] in float64, without a graph."""
+        width = right.shape[1]
+        means = left.new_zeros((len(self.sizes), left.shape[1], width + self.bias))
+        for domains, (a, b) in _domain_batches(self.sizes, left, right):
+            shares = a / a.shape[1]
+            total = means[domains, :, :width]
+            rows = chunk_rows(len(b) * width)
+            for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
+                wide = x.to(left.dtype)
+                total.baddbmm_(share.mT, wide.square() if self.squared else wide)
+            if self.bias:
+                means[domains, :, width] = shares.sum(1)
+        return means
 
-def _form_means(left: Tensor, right: Tensor, options: _MeanOptions) -> Tensor:
-    """The means [e, l, d + bias] in float64, without a graph."""
-    sizes, bias, squared = options
-    width = right.shape[1]
-    means = left.new_zeros((len(sizes), left.shape[1], width + bias))
-    for domains, (a, b) in _domain_batches(sizes, left, right):
-        shares = a / a.shape[1]
-        total = means[domains, :, :width]
-        rows = chunk_rows(len(b) * width)
-        for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
-            wide = x.to(left.dtype)
-            total.baddbmm_(share.mT, wide.square() if squared else wide)
-        if bias:
-            means[domains, :, width] = shares.sum(1)
-    return means
-
-
-def _pull_back(
-    grad: Tensor, left: Tensor, right: Tensor, options: _MeanOptions
-) -> tuple[Tensor, Tensor]:
-    """Slopes in left and right rows, given those in the means."""
-    # In the features' own precision: what flows back is already the small difference between
-    # domains, so nothing cancels here.
-    sizes, bias, squared = options
-    slopes = grad[..., : right.shape[1]].to(right.dtype)
-    d_left, d_right = [], []
-    for domains, (a, b) in _domain_batches(sizes, left, right):
-        slope, size = slopes[domains], a.shape[1]
-        pulled = torch.bmm(slope, (b.square() if squared else b).mT).mT.to(left.dtype)
-        d_left.append((pulled + grad[domains, None, :, -1] if bias else pulled) / size)
-        pulled = torch.bmm((a * ((2 if squared else 1) / size)).to(right.dtype), slope)
-        d_right.append(pulled.mul_(b) if squared else pulled)
-    return _joined(d_left), _joined(d_right)
+    def pull_back(self, grad: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes in left and right rows, given those in the means."""
+        # In the features' own precision: what flows back is already the small difference between
+        # domains, so nothing cancels here.
+        slopes = grad[..., : right.shape[1]].to(right.dtype)
+        d_left, d_right = [], []
+        for domains, (a, b) in _domain_batches(self.sizes, left, right):
+            slope, size = slopes[domains], a.shape[1]
+            pulled = torch.bmm(slope, (b.square() if self.squared else b).mT).mT.to(left.dtype)
+            d_left.append((pulled + grad[domains, None, :, -1] if self.bias else pulled) / size)
+            pulled = torch.bmm((a * ((2 if self.squared else 1) / size)).to(right.dtype), slope)
+            d_right.append(pulled.mul_(b) if self.squared else pulled)
+        return _joined(d_left), _joined(d_right)
 
 
-class _MeanOuter(Function):
-    """Means of left_n ⊗ right_n."""
+@final
+@dataclass(frozen=True)
+class _SecondMoments:
+    """Means of s_n z_n z_nᵀ; the symmetry in z makes pulling back one product instead of two.
+
+    Attributes:
+        sizes: Samples per domain.
+    """
+
+    sizes: tuple[int, ...]
+
+    def form(self, weights: Tensor, z: Tensor) -> Tensor:
+        """The moments [e, l, d, d] in float64, without a graph."""
+        (components, width), dtype = (weights.shape[1], z.shape[1]), weights.dtype
+        total = z.new_zeros((len(self.sizes), components * width, width), dtype=dtype)
+        for domains, (shares, features) in _domain_batches(self.sizes, weights, z):
+            count, size = shares.shape[:2]
+            # Short chunks: the fewer float32 products are added before they reach float64, the
+            # better.
+            rows = min(256, chunk_rows(count * components * width))
+            multiplied = dtype if size <= FEW_SAMPLES else z.dtype
+            part = total[domains]
+            for s, x in zip(shares.split(rows, 1), features.split(rows, 1), strict=True):
+                wide = x.to(multiplied)
+                weighted = (s / size).to(multiplied).unsqueeze(3) * wide.unsqueeze(2)
+                if multiplied == dtype:
+                    part.baddbmm_(weighted.flatten(2).mT, wide)
+                else:
+                    part += weighted.flatten(2).mT @ wide
+        return total.view(len(self.sizes), components, width, width)
+
+    def pull_back(self, grad: Tensor, weights: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes in weights and features, given those in the moments."""
+        symmetric = (grad + grad.mT).to(z.dtype)
+        components, width = symmetric.shape[1:3]
+        flat = symmetric.transpose(1, 2).flatten(2)
+        d_weights, d_z = [], []
+        for domains, (shares, features) in _domain_batches(self.sizes, weights, z):
+            count, size = shares.shape[:2]
+            rows = chunk_rows(count * components * width)
+            narrow = (shares / size).to(z.dtype)
+            slopes: tuple[list[Tensor], list[Tensor]] = ([], [])
+            for s, x in zip(narrow.split(rows, 1), features.split(rows, 1), strict=True):
+                product = torch.bmm(x, flat[domains]).unflatten(2, (components, width))
+                slopes[0].append(torch.linalg.vecdot(product, x.unsqueeze(2)))
+                slopes[1].append(torch.linalg.vecdot(product.mT, s.unsqueeze(2)))
+            d_weights.append(_whole(slopes[0]).to(weights.dtype) / (2 * size))
+            d_z.append(_whole(slopes[1]))
+        return _joined(d_weights), _joined(d_z)
+
+
+def _whole(chunks: list[Tensor]) -> Float[Tensor, "e n k"]:
+    """The rows of all chunks of samples."""
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
+
+
+_Form = _OuterMeans | _SecondMoments
+
+
+class _Means(Function):
+    """Means over domains, never with all the samples' products at once."""
 
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401 - torch's context has no public type
         left: Float[Tensor, "n l"],
         right: Float[Tensor, "n d"],
-        options: _MeanOptions,
-    ) -> Float[Tensor, "e l d_bias"]:
+        form: _Form,
+    ) -> Float[Tensor, "e l *d"]:
         ctx.save_for_backward(left, right)
-        ctx.options = options
-        return _form_means(left, right, options)
+        ctx.form = form
+        return form.form(left, right)
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
     ) -> tuple[Tensor, Tensor, None]:
-        left, right = ctx.saved_tensors
-        return *_pull_back(grad_outputs[0], left, right, ctx.options), None
+        return *ctx.form.pull_back(grad_outputs[0], *ctx.saved_tensors), None
 
 
-_mean_outer: Callable[[Tensor, Tensor, _MeanOptions], Tensor] = _MeanOuter.apply
+_means: Callable[[Tensor, Tensor, _Form], Tensor] = _Means.apply
 
 
-class _MeanOuterGram(Function):
+class _MeansGram(Function):
     """Inner products between the domains' means, M Mᵀ; the symmetry saves a product backward."""
 
     @staticmethod
@@ -144,27 +205,36 @@ class _MeanOuterGram(Function):
         ctx: Any,  # noqa: ANN401
         left: Float[Tensor, "n l"],
         right: Float[Tensor, "n d"],
-        options: _MeanOptions,
+        form: _Form,
+        centred: bool,
     ) -> Float[Tensor, "e e"]:
-        means = _form_means(left, right, options)
+        means = form.form(left, right).flatten(1)
+        if centred:
+            means -= means.mean(0)
         ctx.save_for_backward(left, right, means)
-        ctx.options = options
-        return means.flatten(1) @ means.flatten(1).T
+        ctx.form, ctx.centred = form, centred
+        return means @ means.T
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor, None]:
+    ) -> tuple[Tensor, Tensor, None, None]:
         left, right, means = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
-            means = _mean_outer(left, right, ctx.options)
+            means = _means(left, right, ctx.form).flatten(1)
+            means = means - means.mean(0) if ctx.centred else means
         (grad,) = grad_outputs
-        slope = ((grad + grad.T) @ means.flatten(1)).view(means.shape)
-        return *_pull_back(slope, left, right, ctx.options), None
+        weights = grad + grad.T
+        if ctx.centred:
+            weights = weights - weights.mean(0)
+        slope = (weights @ means).unflatten(1, (left.shape[1], -1))
+        if isinstance(ctx.form, _SecondMoments):
+            slope = slope.unflatten(2, (right.shape[1], right.shape[1]))
+        return *ctx.form.pull_back(slope, left, right), None, None
 
 
-_mean_outer_gram: Callable[[Tensor, Tensor, _MeanOptions], Tensor] = _MeanOuterGram.apply
+_means_gram: Callable[[Tensor, Tensor, _Form, bool], Tensor] = _MeansGram.apply
 
 
 def mean_outer(
@@ -195,8 +265,8 @@ def mean_outer(
         tensor([[2., 1.],
                 [5., 1.]], dtype=torch.float64)
     """
-    options = _MeanOptions(sizes, bias, squared)
-    return _mean_outer(left.to(accumulation_dtype(right.device)), right, options)
+    form = _OuterMeans(sizes, bias, squared)
+    return _means(left.to(accumulation_dtype(right.device)), right, form)
 
 
 def mean_outer_gram(
@@ -206,6 +276,7 @@ def mean_outer_gram(
     *,
     bias: bool = False,
     squared: bool = False,
+    centred: bool = False,
 ) -> Float[Tensor, "e e"]:
     r"""Inner products $\langle M_e, M_f\rangle$ between the means of `mean_outer`.
 
@@ -215,6 +286,7 @@ def mean_outer_gram(
         sizes: Samples per domain.
         bias: Append a 1 to the right rows.
         squared: Take the squares of the right rows.
+        centred: Subtract the mean of the domains' means first.
 
     Returns:
         The Gram matrix of the means.
@@ -224,9 +296,34 @@ def mean_outer_gram(
         >>> mean_outer_gram(torch.ones(3, 1), right, (2, 1))
         tensor([[ 4., 10.],
                 [10., 25.]], dtype=torch.float64)
+        >>> mean_outer_gram(torch.ones(3, 1), right, (2, 1), centred=True)
+        tensor([[ 2.2500, -2.2500],
+                [-2.2500,  2.2500]], dtype=torch.float64)
     """
-    options = _MeanOptions(sizes, bias, squared)
-    return _mean_outer_gram(left.to(accumulation_dtype(right.device)), right, options)
+    form = _OuterMeans(sizes, bias, squared)
+    return _means_gram(left.to(accumulation_dtype(right.device)), right, form, centred)
+
+
+def second_moments_gram(
+    weights: Float[Tensor, "n l"],
+    z: Float[Tensor, "n d"],
+    sizes: tuple[int, ...],
+    *,
+    centred: bool = False,
+) -> Float[Tensor, "e e"]:
+    """Inner products between the moments of `mean_second_moments`.
+
+    Args:
+        weights: One row per sample, domains contiguous.
+        z: Features.
+        sizes: Samples per domain.
+        centred: Subtract the mean of the domains' moments first.
+
+    Returns:
+        The Gram matrix of the moments.
+    """
+    wide = weights.to(accumulation_dtype(z.device))
+    return _means_gram(wide, z, _SecondMoments(sizes), centred)
 
 
 class _DomainProducts(Function):
@@ -241,8 +338,15 @@ class _DomainProducts(Function):
     ) -> Float[Tensor, "n k"]:
         ctx.save_for_backward(z, matrices)
         ctx.sizes = sizes
-        parts = zip(z.split(sizes), matrices, strict=True)
-        return torch.cat([part @ matrix.T for part, matrix in parts])
+        rows = chunk_rows(z.shape[1])
+        # Their small differences between domains are what counts: in the matrices' precision.
+        return torch.cat(
+            [
+                chunk.to(matrices.dtype) @ matrix.T
+                for part, matrix in zip(z.split(sizes), matrices, strict=True)
+                for chunk in part.split(rows)
+            ]
+        )
 
     @staticmethod
     def backward(
@@ -250,12 +354,13 @@ class _DomainProducts(Function):
         *grad_outputs: Tensor,
     ) -> tuple[Tensor, Tensor, None]:
         z, matrices = ctx.saved_tensors
-        slopes = grad_outputs[0].split(ctx.sizes)
+        slopes = grad_outputs[0].to(z.dtype).split(ctx.sizes)
+        narrow = matrices.to(z.dtype)
         d_matrices = [
             slope.T @ part for slope, part in zip(slopes, z.split(ctx.sizes), strict=True)
         ]
-        d_z = [slope @ matrix for slope, matrix in zip(slopes, matrices, strict=True)]
-        return torch.cat(d_z), torch.stack(d_matrices), None
+        d_z = [slope @ matrix for slope, matrix in zip(slopes, narrow, strict=True)]
+        return torch.cat(d_z), torch.stack(d_matrices).to(matrices.dtype), None
 
 
 _domain_products: Callable[[Tensor, Tensor, tuple[int, ...]], Tensor] = _DomainProducts.apply
@@ -272,59 +377,14 @@ def domain_products(
         sizes: Samples per domain.
 
     Returns:
-        The products, in the precision of the rows.
+        The products, in the precision of the matrices.
 
     Example:
         >>> matrices = torch.tensor([[[1.0]], [[2.0]]])
         >>> domain_products(torch.ones(3, 1), matrices, (2, 1)).flatten()
         tensor([1., 1., 2.])
     """
-    return _domain_products(z, matrices.to(z.dtype), sizes)
-
-
-class _SecondMoments(Function):
-    """Sums of s_n z_n z_nᵀ; the symmetry in z makes backward one product instead of two."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        weights: Float[Tensor, "n l"],
-        z: Float[Tensor, "n d"],
-    ) -> Float[Tensor, "l d d"]:
-        ctx.save_for_backward(weights, z)
-        (components, width), dtype = (weights.shape[1], z.shape[1]), accumulation_dtype(z.device)
-        total = z.new_zeros((components * width, width), dtype=dtype)
-        # Short chunks: the fewer float32 products are added before they reach float64, the better.
-        rows = min(256, chunk_rows(components * width))
-        multiplied = dtype if len(z) <= FEW_SAMPLES else z.dtype
-        for s, x in zip(weights.split(rows), z.split(rows), strict=True):
-            wide = x.to(multiplied)
-            weighted = (s.to(multiplied).unsqueeze(2) * wide.unsqueeze(1)).flatten(1)
-            total += weighted.T @ wide
-        return total.view(components, width, width)
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        weights, z = ctx.saved_tensors
-        (grad,) = grad_outputs
-        symmetric = (grad + grad.mT).to(z.dtype)
-        d_weights, d_z = torch.empty_like(weights), torch.empty_like(z)
-        rows = chunk_rows(weights.shape[1] * z.shape[1])
-        flat = symmetric.permute(1, 0, 2).flatten(1)
-        narrow = weights.to(z.dtype)
-        for start in range(0, len(z), rows):
-            block = slice(start, start + rows)
-            x, s = z[block], narrow[block].unsqueeze(2)
-            product = (x @ flat).unflatten(1, symmetric.shape[:2])
-            d_weights[block] = torch.linalg.vecdot(product, x.unsqueeze(1)) / 2
-            d_z[block] = (product * s).sum(1)
-        return d_weights, d_z
-
-
-_second_moments: Callable[[Tensor, Tensor], Tensor] = _SecondMoments.apply
+    return _domain_products(z, matrices, sizes)
 
 
 def mean_second_moments(
@@ -348,5 +408,4 @@ def mean_second_moments(
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
-    parts = zip(weights.split(sizes), z.split(sizes), sizes, strict=True)
-    return torch.stack([_second_moments(s, x) / size for s, x, size in parts])
+    return _means(weights.to(accumulation_dtype(z.device)), z, _SecondMoments(sizes))

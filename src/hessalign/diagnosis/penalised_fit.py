@@ -16,6 +16,7 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, final
@@ -132,7 +133,8 @@ class FixedFeatures:
 
     def _form(self, right: Float[Tensor, "n d"], power: int) -> _Form:
         """The form w ∘ ⟨right, right'⟩ᵖ, factored where that has fewer numbers."""
-        deviating, width = self.domains.deviating, right.shape[1]
+        deviating = self.domains.centring / math.sqrt(len(self.domains))
+        width = right.shape[1]
         columns = width if power == 1 else width * (width + 1) // 2
         if 2 * len(deviating) * columns > len(right):
             products = (right @ right.T).double()

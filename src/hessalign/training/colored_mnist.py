@@ -292,7 +292,7 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
             metrics[f"{name}_loss"] = float(head.risk.mean())
             if name == "train" and hessian_distance:
                 metrics["hessian_distance"] = float(
-                    distances(inner_products(head, "hessian")).max()
+                    distances(inner_products(head, "hessian", centred=True)).max()
                 )
         return metrics
 

@@ -39,65 +39,65 @@ def place_of_warning():
 
 ERRORS = {
     # lengths and shapes
-    "align(z[:5], logits, y, domain)": "ValueError: Expected logits of shape [5, classes], one row "
+    "align(z[:5], logits, y, domain)": "InputError: Expected logits of shape [5, classes], one row "
     "per row of z, got [6, 3].",
-    "align(z, logits[:5], y, domain)": "ValueError: Expected logits of shape [6, classes], one row "
+    "align(z, logits[:5], y, domain)": "InputError: Expected logits of shape [6, classes], one row "
     "per row of z, got [5, 3].",
-    "align(z, logits, y[:5], domain)": "ValueError: Expected one target y per row of z, 6 in all, "
+    "align(z, logits, y[:5], domain)": "InputError: Expected one target y per row of z, 6 in all, "
     "got shape [5].",
-    "align(z, logits, y, domain[:5])": "ValueError: Expected one domain id per row of z, shape "
+    "align(z, logits, y, domain[:5])": "InputError: Expected one domain id per row of z, shape "
     "[6], got [5].",
-    "align(z, logits, y, domain.view(6, 1))": "ValueError: Expected one domain id per row of z, "
+    "align(z, logits, y, domain.view(6, 1))": "InputError: Expected one domain id per row of z, "
     "shape [6], got [6, 1].",
-    "align(z.view(6, 2, 2), logits, y, domain)": "ValueError: Expected features z of shape [n, d], "
+    "align(z.view(6, 2, 2), logits, y, domain)": "InputError: Expected features z of shape [n, d], "
     "got [6, 2, 2]. Flatten what comes after the first axis.",
-    "align(z, logits, nn.functional.one_hot(y), domain)": "ValueError: Expected one label per row "
+    "align(z, logits, nn.functional.one_hot(y), domain)": "InputError: Expected one label per row "
     "of logits, shape [6], got [6, 3].",
-    "align(z[:0], logits[:0], y[:0], domain[:0])": "ValueError: Expected at least one sample, got "
+    "align(z[:0], logits[:0], y[:0], domain[:0])": "InputError: Expected at least one sample, got "
     "none: every domain is empty.",
     # types
-    "align(z.long(), logits, y, domain)": "TypeError: Expected floating-point features z, got "
+    "align(z.long(), logits, y, domain)": "InputTypeError: Expected floating-point features z, got "
     "torch.int64. Use z.float().",
-    "align(z, logits.long(), y, domain)": "TypeError: Expected floating-point logits, got "
+    "align(z, logits.long(), y, domain)": "InputTypeError: Expected floating-point logits, got "
     "torch.int64. Use logits.float().",
-    "align(z, logits, y.float(), domain)": "TypeError: Expected integer class labels y, got dtype "
+    "align(z, logits, y.float(), domain)": "InputTypeError: Expected integer class labels y, got dtype "
     'torch.float32. Use y.long() if the values are class indices, or loss="squared" for '
     "regression.",
-    "align(z, logits, y, domain.float())": "TypeError: Expected domain as an integer tensor, one "
+    "align(z, logits, y, domain.float())": "InputTypeError: Expected domain as an integer tensor, one "
     "id per sample, got torch.float32. Use domain.long().",
-    "align(z.numpy(), logits, y, domain)": "TypeError: Expected floating-point features z, got "
+    "align(z.numpy(), logits, y, domain)": "InputTypeError: Expected floating-point features z, got "
     "ndarray. Use torch.as_tensor(z).",
-    "align(z, logits.tolist(), y, domain)": "TypeError: Expected floating-point logits, got list. "
+    "align(z, logits.tolist(), y, domain)": "InputTypeError: Expected floating-point logits, got list. "
     "Use torch.as_tensor(logits).",
-    "align(z, logits, y.numpy(), domain)": "TypeError: Expected y as a tensor, got ndarray. Use "
+    "align(z, logits, y.numpy(), domain)": "InputTypeError: Expected y as a tensor, got ndarray. Use "
     "torch.as_tensor(y).",
-    "align(z, logits, y, domain.tolist())": "TypeError: Expected domain as an integer tensor, one "
+    "align(z, logits, y, domain.tolist())": "InputTypeError: Expected domain as an integer tensor, one "
     "id per sample, got list.",
-    "align(z, logits, None, domain)": "ValueError: Expected targets y: risk and gradient depend on "
+    "align(z, logits, None, domain)": "InputError: Expected targets y: risk and gradient depend on "
     "them.",
     # values
-    "align(z, logits, y + 1, domain)": "ValueError: Expected labels from 0 to 2 (logits have 3 "
+    "align(z, logits, y + 1, domain)": "InputError: Expected labels from 0 to 2 (logits have 3 "
     "columns), found labels from 1 to 3.",
-    "align(z, logits, y - 1, domain)": "ValueError: Expected labels from 0 to 2 (logits have 3 "
+    "align(z, logits, y - 1, domain)": "InputError: Expected labels from 0 to 2 (logits have 3 "
     "columns), found labels from -1 to 1.",
-    "align(changed(z, (4, 2), torch.nan), logits, y, domain)": "ValueError: Expected finite "
+    "align(changed(z, (4, 2), torch.nan), logits, y, domain)": "InputError: Expected finite "
     "features z, found 1 NaN or infinite values in 1 of 6 rows, the first in row 4.",
-    "align(changed(z, 2, torch.inf), logits, y, domain)": "ValueError: Expected finite features z, "
+    "align(changed(z, 2, torch.inf), logits, y, domain)": "InputError: Expected finite features z, "
     "found 4 NaN or infinite values in 1 of 6 rows, the first in row 2.",
-    "align(z, changed(logits, (5, 0), -torch.inf), y, domain)": "ValueError: Expected finite "
+    "align(z, changed(logits, (5, 0), -torch.inf), y, domain)": "InputError: Expected finite "
     "logits, found 1 NaN or infinite values in 1 of 6 rows, the first in row 5.",
-    "align(z, logits[:, :1], 0 * y, domain)": "ValueError: Expected logits for at least 2 classes, "
+    "align(z, logits[:, :1], 0 * y, domain)": "InputError: Expected logits for at least 2 classes, "
     'got 1 column, on which softmax is constant. For a single logit use loss="binary".',
-    "make(loss='binary')(z, logits, y, domain)": "ValueError: Expected a single logit per sample, "
+    "make(loss='binary')(z, logits, y, domain)": "InputError: Expected a single logit per sample, "
     'got 3 columns. For several classes use loss="cross_entropy".',
-    "make(loss='binary')(z, logits[:, 0], y, domain)": "ValueError: Expected labels from 0 to 1, "
+    "make(loss='binary')(z, logits[:, 0], y, domain)": "InputError: Expected labels from 0 to 1, "
     "found labels from 0 to 2.",
-    "make(loss='squared')(z, logits, y, domain)": "TypeError: Expected floating-point targets y "
+    "make(loss='squared')(z, logits, y, domain)": "InputTypeError: Expected floating-point targets y "
     "for squared error, got dtype torch.int64.",
-    "make(loss='squared')(z, logits, y.float(), domain)": "ValueError: Expected y with one value "
+    "make(loss='squared')(z, logits, y.float(), domain)": "InputError: Expected y with one value "
     "per logit, shape [6, 3], got [6].",
     # the head as a module
-    "align(z, logits, y, domain, head=nn.Identity())": "ValueError: Expected a head with "
+    "align(z, logits, y, domain, head=nn.Identity())": "InputError: Expected a head with "
     "parameters, got Identity with none.",
     # names
     "make(hessian='ful')": "UnknownNameError: Unknown hessian kind 'ful'. Expected one of: 'full', "
@@ -110,7 +110,7 @@ ERRORS = {
     "make(loss='squared', activation='sigmoidal')": "UnknownNameError: Unknown activation "
     "'sigmoidal'. Expected one of: 'identity', 'sigmoid', 'tanh', 'softplus'. Did you mean "
     "'sigmoid'?",
-    "make(activation='tanh')": "ValueError: Expected no activation with loss='cross_entropy', "
+    "make(activation='tanh')": "InputError: Expected no activation with loss='cross_entropy', "
     'which has its own; activation= goes with loss="squared".',
     "make(fidelity='release')": "UnknownNameError: Unknown fidelity 'release'. Expected one of: "
     "'paper', 'released'. Did you mean 'released'?",
@@ -123,36 +123,36 @@ ERRORS = {
     "attributes(z, logits, y, domain, evaluation='primel')": "UnknownNameError: Unknown evaluation "
     "'primel'.",
     # numbers
-    "make(alpha=-1)": "ValueError: Expected a finite alpha of 0 or more, got -1.",
-    "make(beta=float('nan'))": "ValueError: Expected a finite beta of 0 or more, got nan.",
-    "make(alpha=float('inf'))": "ValueError: Expected a finite alpha of 0 or more, got inf.",
-    "make(probes=0)": "ValueError: Expected at least 1 probe, got 0.",
+    "make(alpha=-1)": "InputError: Expected a finite alpha of 0 or more, got -1.",
+    "make(beta=float('nan'))": "InputError: Expected a finite beta of 0 or more, got nan.",
+    "make(alpha=float('inf'))": "InputError: Expected a finite alpha of 0 or more, got inf.",
+    "make(probes=0)": "InputError: Expected at least 1 probe, got 0.",
     # the same checks guard the other functions
-    "distance(z.long(), logits, domain)": "TypeError: Expected floating-point features z, got "
+    "distance(z.long(), logits, domain)": "InputTypeError: Expected floating-point features z, got "
     "torch.int64.",
-    "distance(z.long(), logits, domain, norm='spectral')": "TypeError: Expected floating-point "
+    "distance(z.long(), logits, domain, norm='spectral')": "InputTypeError: Expected floating-point "
     "features z, got torch.int64.",
-    "distance(z.numpy(), logits, domain, norm='spectral')": "TypeError: Expected floating-point "
+    "distance(z.numpy(), logits, domain, norm='spectral')": "InputTypeError: Expected floating-point "
     "features z, got ndarray.",
-    "distance(z, logits, domain[1:])": "ValueError: Expected one domain id per row of z, shape "
+    "distance(z, logits, domain[1:])": "InputError: Expected one domain id per row of z, shape "
     "[6], got [5].",
-    "attributes(z, logits, None, domain)": "ValueError: Expected targets y: risk and gradient "
+    "attributes(z, logits, None, domain)": "InputError: Expected targets y: risk and gradient "
     "depend on them.",
-    "ha.autograd_head(nn.Linear(4, 3), z, y + 1, domain)": "ValueError: Expected labels from 0 to "
+    "ha.autograd_head(nn.Linear(4, 3), z, y + 1, domain)": "InputError: Expected labels from 0 to "
     "2 (logits have 3 columns), found labels from 1 to 3.",
-    "ha.autograd_head(nn.Linear(4, 3), z, y, domain[1:])": "ValueError: Expected one domain id per "
+    "ha.autograd_head(nn.Linear(4, 3), z, y, domain[1:])": "InputError: Expected one domain id per "
     "row of z, shape [6], got [5].",
 }
 
 SHAPES_WITHOUT_TARGETS = {
     # Unchecked they would give distances of 0, or of a head that does not exist.
-    "distance(z, logits[:, :1], domain)": "ValueError: Expected logits for at least 2 classes, got "
+    "distance(z, logits[:, :1], domain)": "InputError: Expected logits for at least 2 classes, got "
     "1 column",
-    "distance(z, logits[:, 0], domain)": "ValueError: Expected logits for at least 2 classes, got "
+    "distance(z, logits[:, 0], domain)": "InputError: Expected logits for at least 2 classes, got "
     "1 column",
-    "distance(z, logits, domain, loss='binary')": "ValueError: Expected a single logit per sample, "
+    "distance(z, logits, domain, loss='binary')": "InputError: Expected a single logit per sample, "
     "got 3 columns.",
-    "ha.linear_head(z, logits[:, :1], None, domain)": "ValueError: Expected logits for at least 2 "
+    "ha.linear_head(z, logits[:, :1], None, domain)": "InputError: Expected logits for at least 2 "
     "classes, got 1 column",
 }
 

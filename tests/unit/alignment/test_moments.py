@@ -5,10 +5,12 @@ import torch
 from tests.cases import CASES, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.alignment import QUANTITIES, Moment, dispersion, inner_products, moments
+from hessalign.alignment.moments import TooCostlyError
 from hessalign.alignment.quantities import moment, quantity_dispersion
-from hessalign.curvature import linear_head, products
+from hessalign.curvature import factors, linear_head, products
 from hessalign.curvature.domains import Domains
 from hessalign.curvature.factors import Features, Linear, Outer, Rows
 
@@ -63,7 +65,9 @@ def test_auto_takes_the_cheaper_one(monkeypatch, choice):
     called = []
     for name in ("primal", "dual"):
         monkeypatch.setattr(
-            Moment, f"_{name}", lambda self, name=name: called.append(name) or torch.eye(3).double()
+            Moment,
+            f"_{name}",
+            lambda self, name=name, **_: called.append(name) or torch.eye(3).double(),
         )
     monkeypatch.setattr(Moment, "cheaper", lambda self: choice)
     inner_products(head, "hessian", "auto")
@@ -77,7 +81,9 @@ def test_the_choice_can_be_overridden(monkeypatch, evaluation):
     called = []
     for name in ("primal", "dual"):
         monkeypatch.setattr(
-            Moment, f"_{name}", lambda self, name=name: called.append(name) or torch.eye(3).double()
+            Moment,
+            f"_{name}",
+            lambda self, name=name, **_: called.append(name) or torch.eye(3).double(),
         )
     inner_products(head, "hessian", evaluation)
     assert called == [evaluation]
@@ -171,3 +177,48 @@ def test_unknown_evaluation():
     )
     with pytest.raises(UnknownNameError, match=text):
         moments.check_evaluation("duel")
+
+
+def test_what_would_take_minutes_is_refused_before_it_begins():
+    head = head_of_size(features=2048, outputs=7, sizes=(5000, 5000, 5000))
+    with pytest.raises(
+        TooCostlyError, match=r"15,000 samples with 28 × 4,198,401 derivatives"
+    ) as e:
+        inner_products(head, "hessian")
+    for advice in ("s of one core", "fewer samples", 'hessian="diagonal"', 'evaluation="dual"'):
+        assert advice in str(e.value)
+    assert quantity_dispersion(head, "hessian_diagonal").item() < 1e-20  # this one is quick
+
+
+def test_what_would_take_gigabytes_is_refused_even_if_asked_for_by_name():
+    head = head_of_size(features=2048, outputs=345, sizes=(8, 8))
+    with pytest.raises(TooCostlyError, match=r"GiB\. Use .* or take the dual evaluation\."):
+        quantity_dispersion(head, "hessian", "primal")
+    assert moment(head, "hessian").cheaper() == "dual"
+    with pytest.raises(InputError, match=r"Expected dense Hessians of at most 4 GiB, .* Use hvp"):
+        head.hessian  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        {"features": 16, "outputs": 20, "sizes": (128, 128, 128)},
+        {"features": 16, "outputs": 7, "sizes": (512, 512, 512)},
+        {"features": 64, "outputs": 7, "sizes": (512, 512, 512)},
+    ],
+)
+def test_narrow_heads_are_primal_and_need_few_products(size, monkeypatch):
+    """No loop over pairs of classes: all means come from one product of rows."""
+    head = head_of_size(**size)
+    assert moment(head, "hessian").cheaper() == "primal"
+    called = []
+    for name in ("mean_outer_gram", "second_moments_gram"):
+        plain = getattr(factors, name)
+
+        def spy(*arguments, plain=plain, **options):
+            called.append(plain)
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(factors, name, spy)
+    inner_products(head, "hessian", "primal")
+    assert len(called) <= 3

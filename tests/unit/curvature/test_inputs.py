@@ -146,28 +146,28 @@ def test_large_finite_numbers_whose_sum_overflows_are_fine(dtype):
 UNTYPED = {
     "array of features": (
         "check_features(np.zeros((2, 3), dtype=np.float32))",
-        "TypeError: Expected floating-point features z, got ndarray",
+        "InputTypeError: Expected floating-point features z, got ndarray",
     ),
     "list of features": (
         "check_features([[0.0]])",
-        "TypeError: Expected floating-point features z, got list",
+        "InputTypeError: Expected floating-point features z, got list",
     ),
     "list of logits": (
         "check_logits([[0.0, 1.0]], 1)",
-        "TypeError: Expected floating-point logits, got list",
+        "InputTypeError: Expected floating-point logits, got list",
     ),
     "list of ids": (
         "check_domain([0, 1], 2)",
-        "TypeError: Expected domain as an integer tensor, one id per sample, got list. "
+        "InputTypeError: Expected domain as an integer tensor, one id per sample, got list. "
         r"Use torch.as_tensor\(domain\)\.",
     ),
     "array of ids": (
         "check_domain(np.array([0, 1]), 2)",
-        "TypeError: Expected domain as an integer tensor, one id per sample, got ndarray",
+        "InputTypeError: Expected domain as an integer tensor, one id per sample, got ndarray",
     ),
     "list of targets": (
         'check_targets([0, 1], torch.zeros(2, 2), make_loss("cross_entropy"))',
-        "TypeError: Expected y as a tensor, got list",
+        "InputTypeError: Expected y as a tensor, got list",
     ),
 }
 
