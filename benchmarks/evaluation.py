@@ -1,0 +1,204 @@
+"""`python -m benchmarks.evaluation [--quick]`: whether `auto` chooses the faster evaluation.
+
+The penalty with its gradient term, forward and backward, on one thread, over a grid of shapes:
+once with every moment in the primal form, once in the dual, once as `auto` chooses. An evaluation
+that by the library's own estimate takes more than twenty times the other, or more memory than it
+accepts, is not measured: the other one is the faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from benchmarks.cases import Batch, Case
+from benchmarks.output import add_output, write_result
+from benchmarks.progress import Progress
+from benchmarks.timing import Effort, measure, settle_allocator
+from hessalign.alignment import HessianAlignment
+from hessalign.alignment.moments import MOST_SECONDS, Evaluation
+from hessalign.alignment.quantities import moment
+from hessalign.curvature import linear_head
+from hessalign.curvature.linear import MOST_BYTES
+
+BOUND: Final = 1.3
+"""Times the faster of the two that `auto` may take."""
+
+HOPELESS: Final = 20.0
+"""Times the other evaluation, by estimate, from which one is not measured."""
+
+GRID: Final = {
+    "samples": (8, 32, 128, 512),
+    "features": (16, 128, 512, 2048),
+    "classes": (2, 7, 65, 345),
+    "domains": (2, 3, 6),
+}
+QUICK: Final = {"samples": (8, 32), "features": (16,), "classes": (2, 7), "domains": (2,)}
+KINDS: Final = {
+    "full": ("hessian",),
+    "diagonal": ("hessian_diagonal",),
+    "product": ("hessian_gradient",),
+    "expected": ("hessian", "hessian_diagonal"),
+    "gradient": (),
+}
+"""The quantities compared for each kind of Hessian; gradients are compared for all."""
+
+EVALUATIONS: Final[tuple[Evaluation, ...]] = ("primal", "dual", "auto")
+
+
+def worthwhile(case: Case, kind: str) -> list[Evaluation]:
+    """The evaluations that are measured.
+
+    Args:
+        case: The shapes.
+        kind: A name in `KINDS`.
+
+    Returns:
+        "auto", and one or both of the others; nothing if `auto` refuses.
+    """
+    batch = case.batch()
+    time: dict[Evaluation, float] = {"primal": 0.0, "dual": 0.0}
+    fits: dict[Evaluation, bool] = {"primal": True, "dual": True}
+    for quantity in (*KINDS[kind], "gradient"):
+        compared = moment(linear_head(batch.z, batch.logits, batch.y, batch.domain), quantity)
+        for evaluation in ("primal", "dual"):
+            cost = compared.cost(evaluation)
+            time[evaluation] += cost.time
+            fits[evaluation] &= cost.memory <= MOST_BYTES
+    fastest = min(time[each] for each in time if fits[each])
+    if fastest * 1e-9 > MOST_SECONDS:
+        return []
+    found: list[Evaluation] = [
+        each for each in time if fits[each] and time[each] <= HOPELESS * fastest
+    ]
+    return [*found, "auto"]
+
+
+def procedure(batch: Batch, kind: str, evaluation: Evaluation) -> Callable[[], None]:
+    """One step's penalty, forward and backward.
+
+    Args:
+        batch: The batch.
+        kind: A name in `KINDS`.
+        evaluation: How.
+
+    Returns:
+        What to time.
+    """
+    hessian: Any = None if kind == "gradient" else kind
+    align = HessianAlignment(1.0, 1.0, hessian, evaluation=evaluation)
+
+    def run() -> None:
+        terms = align(batch.z, batch.logits, batch.y, batch.domain)
+        torch.autograd.grad(terms.penalty, (batch.z, batch.logits))
+
+    return run
+
+
+def measure_grid(
+    grid: dict[str, tuple[int, ...]], effort: Effort, progress: Progress
+) -> list[dict[str, Any]]:
+    """Time every point of a grid.
+
+    Args:
+        grid: Sizes to combine.
+        effort: How long to measure each procedure.
+        progress: Where to report.
+
+    Returns:
+        For each shape and kind, milliseconds by evaluation and how `auto` compares.
+    """
+    rows = []
+    shapes = list(itertools.product(*grid.values()))
+    for number, shape in enumerate(shapes, start=1):
+        sizes = dict(zip(grid, shape, strict=True))
+        case = Case(**sizes)
+        batch = case.batch()
+        progress.stage(f"{number} of {len(shapes)}")
+        for kind in KINDS:
+            chosen = worthwhile(case, kind)
+            if not chosen:
+                continue
+            timings = measure(
+                {each: procedure(batch, kind, each) for each in chosen}, effort, progress
+            )
+            best = {each: min(timing.cpu) for each, timing in timings.items()}
+            ratio = best["auto"] / min(best[each] for each in chosen if each != "auto")
+            rows.append({**sizes, "kind": kind, "milliseconds": best, "ratio": ratio})
+    return rows
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The measurements for people: the spread of the ratios, and the worst points.
+
+    Args:
+        rows: What was measured.
+
+    Returns:
+        Markdown.
+    """
+    lines = [
+        "# The choice of an evaluation",
+        "",
+        "Penalty and gradient term, forward and backward, one thread: the time that `auto` takes "
+        "divided by that of the faster of primal and dual (the least of several repeats each; "
+        f"at most {BOUND} is wanted). Made by `python -m benchmarks.evaluation`.",
+        "",
+        "| kind | points | both measured | median | worst | above the bound |",
+        "|:--|--:|--:|--:|--:|--:|",
+    ]
+    for kind in KINDS:
+        found = sorted(row["ratio"] for row in rows if row["kind"] == kind)
+        both = sum(len(row["milliseconds"]) == 3 for row in rows if row["kind"] == kind)
+        above = sum(ratio > BOUND for ratio in found)
+        median = found[len(found) // 2]
+        lines.append(
+            f"| {kind} | {len(found)} | {both} | {median:.2f} | {found[-1]:.2f} | {above} |"
+        )
+    lines += [
+        "",
+        "The points at which `auto` compares worst:",
+        "",
+        "| kind | n per domain | d | C | E | primal ms | dual ms | auto ms | ratio |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in sorted(rows, key=lambda row: -row["ratio"])[:12]:
+        times = [
+            f"{row['milliseconds'][each]:.2f}" if each in row["milliseconds"] else "–"
+            for each in EVALUATIONS
+        ]
+        sizes = [str(row[name]) for name in ("samples", "features", "classes", "domains")]
+        cells = [row["kind"], *sizes, *times, f"{row['ratio']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the grid and write the result.
+
+    Args:
+        arguments: The command line.
+
+    Returns:
+        The exit status, 0 also if the bound is missed: that is a finding, not an error.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluation", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small grid")
+    add_output(parser)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    settle_allocator()
+    grid, effort = (QUICK, Effort(0.0, 2, 2)) if options.quick else (GRID, Effort(0.3, 3, 9))
+    rows = measure_grid(grid, effort, Progress())
+    record = {"bound": BOUND, "quick": options.quick, "grid": grid, "rows": rows}
+    write_result(options.output, "evaluation", record, page(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
