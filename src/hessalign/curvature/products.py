@@ -158,7 +158,7 @@ class _SecondMoments:
             for s, x in zip(narrow.split(rows, 1), features.split(rows, 1), strict=True):
                 product = torch.bmm(x, flat[domains]).unflatten(2, (components, width))
                 slopes[0].append(torch.linalg.vecdot(product, x.unsqueeze(2)))
-                slopes[1].append(torch.linalg.vecdot(product.mT, s.unsqueeze(2)))
+                slopes[1].append((product * s.unsqueeze(3)).sum(2))
             d_weights.append(_whole(slopes[0]).to(weights.dtype) / (2 * size))
             d_z.append(_whole(slopes[1]))
         return _joined(d_weights), _joined(d_z)
