@@ -60,19 +60,19 @@ ERRORS = {
     "torch.int64. Use z.float().",
     "align(z, logits.long(), y, domain)": "InputTypeError: Expected floating-point logits, got "
     "torch.int64. Use logits.float().",
-    "align(z, logits, y.float(), domain)": "InputTypeError: Expected integer class labels y, got dtype "
-    'torch.float32. Use y.long() if the values are class indices, or loss="squared" for '
+    "align(z, logits, y.float(), domain)": "InputTypeError: Expected integer class labels y, got "
+    'dtype torch.float32. Use y.long() if the values are class indices, or loss="squared" for '
     "regression.",
-    "align(z, logits, y, domain.float())": "InputTypeError: Expected domain as an integer tensor, one "
-    "id per sample, got torch.float32. Use domain.long().",
-    "align(z.numpy(), logits, y, domain)": "InputTypeError: Expected floating-point features z, got "
-    "ndarray. Use torch.as_tensor(z).",
-    "align(z, logits.tolist(), y, domain)": "InputTypeError: Expected floating-point logits, got list. "
-    "Use torch.as_tensor(logits).",
-    "align(z, logits, y.numpy(), domain)": "InputTypeError: Expected y as a tensor, got ndarray. Use "
-    "torch.as_tensor(y).",
-    "align(z, logits, y, domain.tolist())": "InputTypeError: Expected domain as an integer tensor, one "
-    "id per sample, got list.",
+    "align(z, logits, y, domain.float())": "InputTypeError: Expected domain as an integer tensor, "
+    "one id per sample, got torch.float32. Use domain.long().",
+    "align(z.numpy(), logits, y, domain)": "InputTypeError: Expected floating-point features z, "
+    "got ndarray. Use torch.as_tensor(z).",
+    "align(z, logits.tolist(), y, domain)": "InputTypeError: Expected floating-point logits, got "
+    "list. Use torch.as_tensor(logits).",
+    "align(z, logits, y.numpy(), domain)": "InputTypeError: Expected y as a tensor, got ndarray. "
+    "Use torch.as_tensor(y).",
+    "align(z, logits, y, domain.tolist())": "InputTypeError: Expected domain as an integer tensor, "
+    "one id per sample, got list.",
     "align(z, logits, None, domain)": "InputError: Expected targets y: risk and gradient depend on "
     "them.",
     # values
@@ -92,8 +92,8 @@ ERRORS = {
     'got 3 columns. For several classes use loss="cross_entropy".',
     "make(loss='binary')(z, logits[:, 0], y, domain)": "InputError: Expected labels from 0 to 1, "
     "found labels from 0 to 2.",
-    "make(loss='squared')(z, logits, y, domain)": "InputTypeError: Expected floating-point targets y "
-    "for squared error, got dtype torch.int64.",
+    "make(loss='squared')(z, logits, y, domain)": "InputTypeError: Expected floating-point targets "
+    "y for squared error, got dtype torch.int64.",
     "make(loss='squared')(z, logits, y.float(), domain)": "InputError: Expected y with one value "
     "per logit, shape [6, 3], got [6].",
     # the head as a module
@@ -130,10 +130,10 @@ ERRORS = {
     # the same checks guard the other functions
     "distance(z.long(), logits, domain)": "InputTypeError: Expected floating-point features z, got "
     "torch.int64.",
-    "distance(z.long(), logits, domain, norm='spectral')": "InputTypeError: Expected floating-point "
-    "features z, got torch.int64.",
-    "distance(z.numpy(), logits, domain, norm='spectral')": "InputTypeError: Expected floating-point "
-    "features z, got ndarray.",
+    "distance(z.long(), logits, domain, norm='spectral')": "InputTypeError: Expected "
+    "floating-point features z, got torch.int64.",
+    "distance(z.numpy(), logits, domain, norm='spectral')": "InputTypeError: Expected "
+    "floating-point features z, got ndarray.",
     "distance(z, logits, domain[1:])": "InputError: Expected one domain id per row of z, shape "
     "[6], got [5].",
     "attributes(z, logits, None, domain)": "InputError: Expected targets y: risk and gradient "
