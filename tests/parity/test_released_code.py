@@ -1,8 +1,9 @@
-"""The procedures of the paper's released code, in small, against `fidelity="released"`.
+"""The paper's equations and the procedures of its released code, in small, against `fidelity=`.
 
-What they do that the equations do not say: the target is the quantity of the mean loss (H̄ḡ, an
-estimate of diag H̄ from probes of its own), detached in the DomainBed algorithms; there the penalty
-is the mean over domains, in the Colored MNIST scripts the sum, with nothing detached.
+What the code does that the equations do not say: the target is the quantity of the mean loss (H̄ḡ,
+an estimate of diag H̄ from probes of its own). The DomainBed algorithms ("domainbed") detach it and
+take the mean over domains; the Colored MNIST scripts ("released") detach nothing and take the sum.
+The module and the algorithms have to agree on all three.
 """
 
 import pytest
@@ -13,10 +14,10 @@ from torch.autograd import grad
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import hessalign as ha
-from hessalign.alignment import gradient_dispersion, hessian_dispersion
-from hessalign.alignment.penalties import POOLED
-from hessalign.curvature import linear_head
+from hessalign.algorithms import Batch, Setting, Step, make_algorithm
+from hessalign.models import Network
 
+FIDELITIES = ("paper", "domainbed", "released")
 ALPHA, BETA, PROBES = 0.3, 0.7, 6
 SIZES = (4, 6, 5)
 
@@ -103,54 +104,85 @@ def released_terms(model, kind, signs, *, detach):
     )
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
-@pytest.mark.parametrize("kind", ["product", "sampled"])
-def test_domainbed(drawn, kind, loss):
-    model = Model(loss)
-    align = ha.HessianAlignment(ALPHA, BETA, kind, loss=loss, probes=PROBES, fidelity="released")
-    terms = align(*model.library())
-    hessian, gradient = released_terms(model, kind, drawn, detach=True)
-    expected = sum(ALPHA * h + BETA * g for h, g in zip(hessian, gradient, strict=True)) / 3
-    assert_agrees(terms.hessian, sum(hessian) / 3, 1e-9)
-    assert_agrees(terms.gradient, sum(gradient) / 3)
-    assert_agrees(terms.penalty, expected, 1e-9)
-    ours, theirs = (slopes(value, model.parameters) for value in (terms.penalty, expected))
-    for a, b in zip(ours, theirs, strict=True):
-        assert_agrees(a, b, 1e-9)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
-@pytest.mark.parametrize("kind", ["product", "sampled"])
-def test_colored_mnist_scripts(drawn, kind, loss):
-    model = Model(loss)
-    head = linear_head(*model.library(), loss=loss)
-    actual = 3 * ALPHA * hessian_dispersion(head, kind, probes=PROBES, target=POOLED)
-    actual = actual + 3 * BETA * gradient_dispersion(head)
-    hessian, gradient = released_terms(model, kind, drawn, detach=False)
-    expected = sum(ALPHA * h + BETA * g for h, g in zip(hessian, gradient, strict=True))
-    assert_agrees(actual, expected, 1e-9)
-    ours, theirs = (slopes(value, model.parameters) for value in (actual, expected))
-    for a, b in zip(ours, theirs, strict=True):
-        assert_agrees(a, b, 1e-9)
-
-
-@pytest.mark.parametrize("kind", ["product", "sampled"])
-def test_the_two_fidelities_differ(kind):
-    """Otherwise the tests above could not tell which one the library computes."""
-    model = Model("cross_entropy")
-    paper, released = (
-        ha.HessianAlignment(
-            ALPHA,
-            BETA,
-            kind,
-            probes=PROBES,
-            fidelity=fidelity,
-            generator=torch.Generator().manual_seed(1),
-        )(*model.library())
-        for fidelity in ("paper", "released")
+def printed_terms(model, kind, signs):
+    """Eq. 17 and 20: squared distances to the mean over domains, nothing detached."""
+    risks = model.risks()
+    if kind == "product":
+        values = [hessian_gradient_product(model, risk) for risk in risks]
+    else:
+        values = [diagonal_estimate(model, risk, signs[0][:, e]) for e, risk in enumerate(risks)]
+    gradients = [head_gradient(model, risk) for risk in risks]
+    return tuple(
+        [(value - sum(vectors) / len(vectors)).square().sum() for value in vectors]
+        for vectors in (values, gradients)
     )
-    assert abs(paper.hessian.item() / released.hessian.item() - 1) > 1e-3
-    assert_agrees(paper.gradient, released.gradient)
+
+
+def expected_terms(model, kind, fidelity, signs):
+    """The two terms of the penalty before their weights, as each source has them."""
+    if fidelity == "paper":
+        terms = printed_terms(model, kind, signs)
+    else:
+        terms = released_terms(model, kind, signs, detach=fidelity == "domainbed")
+    divisor = 1 if fidelity == "released" else len(SIZES)
+    return [sum(term) / divisor for term in terms]
+
+
+def module_penalty(model, kind, fidelity):
+    align = ha.HessianAlignment(
+        ALPHA, BETA, kind, loss=model.loss, probes=PROBES, fidelity=fidelity
+    )
+    terms = align(*model.library())
+    return terms.hessian, terms.gradient, terms.penalty
+
+
+def algorithm_penalty(model, kind, fidelity):
+    """The same from the algorithm of that name, as the training loop asks for it."""
+    setting = Setting(
+        lambda **_: Network(model.featurizer, model.classifier),
+        outputs=model.classifier.out_features,
+        domains=len(SIZES),
+        loss=model.loss,
+        steps=1,
+        generator=torch.Generator().manual_seed(0),
+    )
+    name = {"product": "hgp", "sampled": "hutchinson"}[kind]
+    options = {"alpha": ALPHA, "beta": BETA, "probes": PROBES, "fidelity": fidelity}
+    algorithm = make_algorithm(name, options, setting)
+    batch = Batch(model.x, model.y, model.domain)
+    terms = algorithm.terms(Step(algorithm.network, batch, 0, model.loss))
+    return terms.parts["hessian"], terms.parts["gradient"], terms.penalty
+
+
+@pytest.mark.parametrize("offered", [module_penalty, algorithm_penalty])
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+@pytest.mark.parametrize("kind", ["product", "sampled"])
+def test_each_fidelity_is_what_its_source_does(drawn, kind, loss, fidelity, offered):
+    model = Model(loss)
+    hessian, gradient, penalty = offered(model, kind, fidelity)
+    own_hessian, own_gradient = expected_terms(model, kind, fidelity, drawn)
+    expected = ALPHA * own_hessian + BETA * own_gradient
+    assert_agrees(hessian, own_hessian, 1e-9)
+    assert_agrees(gradient, own_gradient)
+    assert_agrees(penalty, expected, 1e-9)
+    ours, theirs = (slopes(value, model.parameters) for value in (penalty, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_agrees(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["product", "sampled"])
+def test_the_fidelities_differ(drawn, kind):
+    """Otherwise the test above could not tell which one the library computes."""
+    model, values = Model("cross_entropy"), []
+    for fidelity in FIDELITIES:
+        drawn.clear()
+        torch.manual_seed(1)
+        penalty = module_penalty(model, kind, fidelity)[-1]
+        values.append(torch.cat([slope.flatten() for slope in slopes(penalty, model.parameters)]))
+    for i, first in enumerate(values):
+        for second in values[:i]:
+            assert (first - second).norm() > 1e-3 * first.norm()
 
 
 def test_no_guard_is_needed_where_the_gradient_is_zero():
@@ -158,7 +190,7 @@ def test_no_guard_is_needed_where_the_gradient_is_zero():
     z = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     domain = torch.tensor([0, 0, 0, 1, 1, 1])
-    for fidelity in ("paper", "released"):
+    for fidelity in FIDELITIES:
         align = ha.HessianAlignment(1.0, 1.0, "product", loss="squared", fidelity=fidelity)
         terms = align(z, logits, logits.detach(), domain)
         assert terms.penalty.item() == 0

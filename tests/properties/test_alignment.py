@@ -13,7 +13,7 @@ from hessalign.alignment import QUANTITIES, dispersion, distances, inner_product
 from hessalign.curvature import linear_head
 
 DETERMINISTIC = st.sampled_from(["full", "diagonal", "expected", "product"])
-FIDELITY = st.sampled_from(["paper", "released"])
+FIDELITY = st.sampled_from(["paper", "domainbed", "released"])
 EVALUATION = st.sampled_from(["primal", "dual", "auto"])
 
 

@@ -1,6 +1,7 @@
 """The Colored MNIST experiment as a whole."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -42,6 +43,20 @@ def test_options_reach_the_algorithm():
         assert not torch.equal(
             default, final_parameters(ColoredMnistConfig("hutchinson", options, **TINY))
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "probes"),
+    [({}, 150), ({"fidelity": "paper"}, 100), ({"fidelity": "domainbed"}, 300)],
+)
+def test_the_fidelity_says_how_many_probes(options, probes, tmp_path):
+    """Runs without a number of probes are those with the number of what they follow."""
+    config = ColoredMnistConfig("hutchinson", options, **TINY)
+    given = ColoredMnistConfig("hutchinson", {**options, "probes": probes}, **TINY)
+    assert torch.equal(final_parameters(config), final_parameters(given))
+    train_colored_mnist(config, tmp_path)
+    first = (tmp_path / "records.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["algorithm"]["probes"] == probes
 
 
 def test_batch_keeps_every_image_with_its_label_and_domain():

@@ -277,6 +277,11 @@ def test_reference_lists_every_public_name(package):
     assert public <= listed, f"docs/reference.md lacks {sorted(public - listed)} of {package}"
 
 
+def test_reference_lists_every_name_once():
+    listed = directives(REFERENCE.read_text(encoding="utf-8"))
+    assert sorted(set(listed)) == sorted(listed)
+
+
 # --- the checks themselves ----------------------------------------------------------------------
 
 

@@ -5,39 +5,30 @@ All minimise
 $$\frac1E \sum_e L_e + w \left(\alpha \frac1E \sum_e \|Q_e - t\|^2
 + \beta \frac1E \sum_e \|g_e - \bar g\|^2\right)$$
 
-and differ in the quantity Q that stands for the Hessian: see `hessalign.alignment.penalties`.
+and differ in the quantity Q that stands for the Hessian: see `hessalign.alignment.penalties`. What
+the target t is, and whether domains are averaged, is a matter of the fidelity: see
+`hessalign.alignment.fidelity`.
 The weight w follows a schedule of the training loop.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Final, final, get_args
 
 from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign.algorithms.checks import check_count
 from hessalign.algorithms.kinds import AbstractObjective, Setting
 from hessalign.algorithms.schedule import PenaltySchedule
 from hessalign.algorithms.search import Power, SearchSpace
 from hessalign.algorithms.step import ObjectiveTerms, Step
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
-from hessalign.alignment.penalties import (
-    HESSIAN_KINDS,
-    MEAN,
-    POOLED,
-    POOLED_DETACHED,
-    HessianKind,
-    Target,
-)
-
-Fidelity = Literal["paper", "released", "domainbed"]
-TARGETS: Final[Mapping[Fidelity, Target]] = {
-    "paper": MEAN,
-    "released": POOLED,
-    "domainbed": POOLED_DETACHED,
-}
+from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
+from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
 
 
 @final
@@ -49,18 +40,18 @@ class AlignmentConfig:
         alpha: Weight of the Hessian term, relative to the scheduled weight.
         beta: Weight of the gradient term, relative to the scheduled weight.
         hessian: What stands for the Hessian; None leaves the gradient term alone.
-        probes: Probes per domain, for "sampled" and "expected"; 100 in the paper.
+        probes: Probes per domain, for "sampled" and "expected"; None for those of the fidelity.
         shared_probes: The same probes for all domains.
-        fidelity: "paper" for eq. 17 and 20 as printed. "released" for the authors' Colored MNIST
-            scripts: sums over domains instead of means, and targets taken from the mean loss.
-            "domainbed" for the authors' code on DomainBed: means, and targets from the mean loss
-            that are constants in backpropagation.
+        fidelity: "paper" for eq. 17 and 20 as printed, with 100 probes. "domainbed" for the
+            authors' code on DomainBed: means, targets from the mean loss that are constants in
+            backpropagation, 300 probes. "released" for their Colored MNIST scripts: sums over
+            domains instead of means, targets from the mean loss, 150 probes.
     """
 
     alpha: float = 1.0
     beta: float = 1.0
     hessian: HessianKind | None = "full"
-    probes: int = 100
+    probes: int | None = None
     shared_probes: bool = False
     fidelity: Fidelity = "paper"
 
@@ -71,10 +62,8 @@ class AlignmentConfig:
                     f"Expected {name} as a finite number of 0 or more, got {weight!r}."
                 )
         check_name("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
-        if not (isinstance(self.probes, int) and self.probes >= 1):
-            raise InputError(
-                f"Expected probes as a whole number of 1 or more, got {self.probes!r}."
-            )
+        if self.probes is not None:
+            check_count("probes", self.probes)
         if not isinstance(self.shared_probes, bool):
             raise InputError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
         check_name("fidelity", self.fidelity, get_args(Fidelity))
@@ -83,6 +72,19 @@ class AlignmentConfig:
                 "Expected something to align, but the weights of both terms are 0: raise alpha or "
                 "beta, or use the algorithm 'erm'."
             )
+
+    @property
+    def reading(self) -> Reading:
+        """What the fidelity says, with the probes asked for."""
+        return make_reading(self.fidelity, self.probes)
+
+    def settled(self) -> AlignmentConfig:
+        """The same configuration, with nothing left to the fidelity.
+
+        Returns:
+            A configuration that says the number of probes.
+        """
+        return dataclasses.replace(self, probes=self.reading.probes)
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -149,7 +151,6 @@ class Alignment(AbstractObjective):
         self.config = config
         self.network = setting.make_network()
         self.generator = setting.generator
-        self.target = TARGETS[config.fidelity]
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty.
@@ -161,16 +162,17 @@ class Alignment(AbstractObjective):
             The terms; parts "hessian" and "gradient" are dispersions before α and β.
         """
         config, statistics = self.config, step.statistics
-        scale = len(statistics.domains) if config.fidelity == "released" else 1
+        reading = config.reading
+        scale = reading.scale(len(statistics.domains))
         parts = {}
         if config.hessian is not None and config.alpha > 0:
             parts["hessian"] = scale * hessian_dispersion(
                 statistics,
                 config.hessian,
-                probes=config.probes,
+                probes=reading.probes,
                 shared_probes=config.shared_probes,
                 generator=self.generator,
-                target=self.target,
+                target=reading.target,
             )
         if config.beta > 0:
             parts["gradient"] = scale * gradient_dispersion(statistics)

@@ -90,7 +90,6 @@ _OURS = "this package"
 _RELEASED = {"fidelity": "released"}
 _RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
 """On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
-_RELEASED_PROBES = {**_RELEASED_WEIGHTS, "probes": 150}
 
 _ROWS = (
     AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
@@ -154,7 +153,7 @@ _ROWS = (
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
         f"{_HEMATI}, eq. 20",
-        released=_RELEASED_PROBES,
+        released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["sampled"],
         search_released=hessian.RELEASED_SEARCH,
@@ -166,7 +165,7 @@ _ROWS = (
         Alignment,
         "as hutchinson, without sampling",
         f"{_OURS}, expectation of eq. 20",
-        released=_RELEASED_PROBES,
+        released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["expected"],
         record_name="Expected",
@@ -376,21 +375,22 @@ def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN40
         options: Fields that differ from the default.
 
     Returns:
-        An instance of the algorithm's own configuration class.
+        An instance of the algorithm's own configuration class, in which every option is settled.
 
     Raises:
         UnknownNameError: If the algorithm has no such option.
 
     Example:
-        >>> make_config("hutchinson", {"probes": 100}).probes
-        100
+        >>> make_config("hutchinson", {"fidelity": "domainbed"}).probes
+        300
     """
     info = find_algorithm(name)
     known = [field.name for field in dataclasses.fields(info.config)]
     for option in options:
         if option not in known:
             raise UnknownNameError(f"option of algorithm {name!r}", option, known)
-    return dataclasses.replace(info.config, **options)
+    config = dataclasses.replace(info.config, **options)
+    return config.settled() if isinstance(config, AlignmentConfig) else config
 
 
 def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:

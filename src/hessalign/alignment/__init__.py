@@ -1,7 +1,8 @@
 """Compare domains by their moments, and penalise the differences.
 
 `quantities` says what can be compared, `moments` how the comparison is evaluated, `comparison` what
-distances follow, `penalties` which variants of Hessian dispersion there are.
+distances follow, `penalties` which variants of Hessian dispersion there are, `fidelity` how the
+paper and its two released codes differ.
 """
 
 from hessalign.alignment.comparison import dispersion as dispersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Literal, final, get_args
+from typing import final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +13,16 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
+from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.moments import Evaluation, check_evaluation
 from hessalign.alignment.penalties import (
     HESSIAN_KINDS,
-    MEAN,
-    POOLED_DETACHED,
     HessianKind,
     gradient_dispersion,
     hessian_dispersion,
 )
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
-
-Fidelity = Literal["paper", "released"]
 
 
 @final
@@ -37,8 +34,8 @@ class AlignmentTerms:
 
     Attributes:
         penalty: α · hessian + β · gradient, to be added to the loss.
-        hessian: Dispersion of the Hessians, before α.
-        gradient: Dispersion of the gradients, before β.
+        hessian: Dispersion of the Hessians, before α; a sum over domains if the fidelity says so.
+        gradient: Dispersion of the gradients, before β; likewise.
     """
 
     penalty: Float[Tensor, ""]
@@ -67,12 +64,15 @@ class HessianAlignment:
         loss: "cross_entropy", "binary" or "squared".
         activation: The activation of a head with squared error.
         bias: Whether the head has a bias.
-        probes: Probes per domain for "sampled" and "expected"; the paper's text says 100.
+        probes: Probes per domain for "sampled" and "expected"; None for those of the fidelity.
         shared_probes: The same probes for all domains. They estimate the difference of Hessians
             with less noise; independent probes also shrink each domain's off-diagonal curvature.
         generator: Source of the probes; torch's global one if None.
-        fidelity: "paper" for the equations as printed; "released" for the authors' DomainBed code:
-            targets detached, and taken from the mean loss (H̄ḡ, an extra estimate of diag H̄).
+        fidelity: "paper" for the equations as printed, with 100 probes. "domainbed" for the
+            authors' code on DomainBed: targets taken from the mean loss (H̄ḡ, an extra estimate of
+            diag H̄) and detached, 300 probes. "released" for their Colored MNIST scripts: the same
+            targets, not detached, sums over domains instead of means, 150 probes. The names mean
+            the same in the algorithms; see `hessalign.alignment.fidelity`.
         evaluation: "auto", "primal" or "dual"; see `hessalign.alignment.moments`.
 
     Example:
@@ -91,7 +91,7 @@ class HessianAlignment:
     loss: str = "cross_entropy"
     activation: str | Elementwise | Activation = "identity"
     bias: bool = True
-    probes: int = 100
+    probes: int | None = None
     shared_probes: bool = False
     generator: torch.Generator | None = None
     fidelity: Fidelity = "paper"
@@ -106,10 +106,16 @@ class HessianAlignment:
             raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if self.fidelity not in get_args(Fidelity):
             raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        self.probes = self.reading.probes
         if self.probes < 1:
             raise InputError(f"Expected at least 1 probe, got {self.probes}.")
         check_evaluation(self.evaluation)
         make_loss(self.loss, self.activation)
+
+    @property
+    def reading(self) -> Reading:
+        """What the fidelity says, with the probes asked for."""
+        return make_reading(self.fidelity, self.probes)
 
     def __call__(
         self,
@@ -154,19 +160,21 @@ class HessianAlignment:
             self._warn_single_domain()
             zero = (0 * logits.to(dtype)).sum()
             return AlignmentTerms(zero, zero, zero)
+        reading = self.reading
+        scale = reading.scale(len(statistics.domains))
         hessian = torch.zeros((), dtype=dtype, device=logits.device)
         if self.hessian is not None:
-            hessian = hessian_dispersion(
+            hessian = scale * hessian_dispersion(
                 statistics,
                 self.hessian,
-                probes=self.probes,
+                probes=reading.probes,
                 shared_probes=self.shared_probes,
                 generator=self.generator,
-                target=MEAN if self.fidelity == "paper" else POOLED_DETACHED,
+                target=reading.target,
                 evaluation=self.evaluation,
             ).to(dtype)
         # After the Hessian, because the two share the Gram matrix of the features.
-        gradient = gradient_dispersion(statistics, self.evaluation).to(dtype)
+        gradient = scale * gradient_dispersion(statistics, self.evaluation).to(dtype)
         return AlignmentTerms(self.alpha * hessian + self.beta * gradient, hessian, gradient)
 
     def _warn_single_domain(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hessalign._names import UnknownNameError
-from hessalign.algorithms import ALGORITHMS, AlgorithmInfo
+from hessalign.algorithms import ALGORITHMS, AlgorithmInfo, make_config
 from hessalign.report.tables import markdown_table
 
 
@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> None:
             info.title,
             info.aligns,
             info.reference,
-            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(info.config).items()) or "–",
+            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(make_config(info.name, {})).items())
+            or "–",
         ]
         for info in matching(options.patterns)
     ]

@@ -110,7 +110,7 @@ class AlignedObjective:
             of_hessians = hessian_dispersion(
                 statistics,
                 align.hessian,
-                probes=align.probes,
+                probes=align.reading.probes,
                 generator=torch.Generator().manual_seed(self.seed),
             )
         if several and gradient:

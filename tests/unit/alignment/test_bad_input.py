@@ -113,7 +113,7 @@ ERRORS = {
     "make(activation='tanh')": "InputError: Expected no activation with loss='cross_entropy', "
     'which has its own; activation= goes with loss="squared".',
     "make(fidelity='release')": "UnknownNameError: Unknown fidelity 'release'. Expected one of: "
-    "'paper', 'released'. Did you mean 'released'?",
+    "'paper', 'domainbed', 'released'. Did you mean 'released'?",
     "make(evaluation='duel')": "UnknownNameError: Unknown evaluation 'duel'. Expected one of: "
     "'auto', 'primal', 'dual'. Did you mean 'dual'?",
     "distance(z, logits, domain, norm='spectrum')": "UnknownNameError: Unknown norm 'spectrum'. "

@@ -14,6 +14,7 @@ import hessalign as ha
 from hessalign.alignment import HESSIAN_KINDS
 
 ALPHA, BETA = 0.3, 0.7
+FIDELITIES = pytest.mark.parametrize("fidelity", ["paper", "domainbed", "released"])
 LOSSES = [
     *ONE_PER_LOSS,
     Case("softmax-2-no-bias", "cross_entropy", 2, bias=False),
@@ -21,19 +22,24 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("fidelity", ["paper", "released"])
+def domains_of(batch):
+    return len(batch.domain.unique())
+
+
+@FIDELITIES
 @pytest.mark.parametrize("kind", [*HESSIAN_KINDS, None])
 @pytest.mark.parametrize("case", LOSSES, ids=cases.name)
 def test_terms(drawn, case, kind, fidelity):
     batch = case.build()
     align = ha.HessianAlignment(ALPHA, BETA, kind, **case.options, probes=4, fidelity=fidelity)
     terms = align(*batch)
-    released = fidelity == "released"
-    gradient = oracles.dispersion(oracles.gradient(batch, **case.options))
+    pooled, detach = fidelity != "paper", fidelity == "domainbed"
+    scale = domains_of(batch) if fidelity == "released" else 1
+    gradient = scale * oracles.dispersion(oracles.gradient(batch, **case.options))
     hessian = torch.zeros((), dtype=torch.float64)
     if kind is not None:
-        hessian = hessian_term(
-            kind, batch, case.options, pooled=released, detach=released, probes=4, signs=drawn
+        hessian = scale * hessian_term(
+            kind, batch, case.options, pooled=pooled, detach=detach, probes=4, signs=drawn
         )
     expected = {
         "hessian": hessian,
@@ -45,7 +51,7 @@ def test_terms(drawn, case, kind, fidelity):
         assert_same_slopes(getattr(terms, name), value, batch.inputs)
 
 
-@pytest.mark.parametrize("fidelity", ["paper", "released"])
+@FIDELITIES
 @pytest.mark.parametrize("kind", ["sampled", "expected"])
 def test_shared_probes(drawn, kind, fidelity):
     batch = CASES[1].build()
@@ -53,6 +59,7 @@ def test_shared_probes(drawn, kind, fidelity):
     actual = align(*batch).hessian
     options = CASES[1].options
     expected = hessian_term(kind, batch, options, shared=True, probes=4, signs=drawn)
+    expected = expected * (domains_of(batch) if fidelity == "released" else 1)
     assert_agrees(actual, expected)
     assert_same_slopes(actual, expected, batch.inputs)
     assert [signs.shape[1] for signs in drawn] == ([1] if kind == "sampled" else [])
@@ -101,14 +108,31 @@ def test_the_defaults_are_those_of_the_paper():
     assert align.evaluation == "auto"
 
 
+@pytest.mark.parametrize(
+    ("fidelity", "probes"), [("paper", 100), ("domainbed", 300), ("released", 150)]
+)
+@pytest.mark.parametrize("kind", ["sampled", "expected"])
+def test_the_fidelity_says_how_many_probes_unless_the_user_does(drawn, kind, fidelity, probes):
+    batch, weights = CASES[1].build(), (ALPHA, BETA, kind)
+    default = ha.HessianAlignment(*weights, fidelity=fidelity)
+    assert default.probes == probes
+    for align, expected in (
+        (default, probes),
+        (ha.HessianAlignment(*weights, fidelity=fidelity, probes=5), 5),
+    ):
+        drawn.clear()
+        align(*batch)
+        assert {len(signs) for signs in drawn} == ({expected} if kind == "sampled" else set())
+
+
 # --- other heads ----------------------------------------------------------------------------------
 
 
-def module_term(kind, gradient, hessian, *, pooled):
+def module_term(kind, gradient, hessian, fidelity):
     products = torch.einsum("epq,eq->ep", hessian, gradient)
-    if kind == "product" and pooled:
-        target = (hessian.mean(0) @ gradient.mean(0)).detach()
-        return oracles.deviation(products, target)
+    if kind == "product" and fidelity != "paper":
+        target = hessian.mean(0) @ gradient.mean(0)
+        return oracles.deviation(products, target.detach() if fidelity == "domainbed" else target)
     values = {
         "full": hessian,
         "diagonal": hessian.diagonal(dim1=1, dim2=2),
@@ -117,7 +141,7 @@ def module_term(kind, gradient, hessian, *, pooled):
     return oracles.dispersion(values)
 
 
-@pytest.mark.parametrize("fidelity", ["paper", "released"])
+@FIDELITIES
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product"])
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared"])
 def test_a_head_with_a_hidden_layer(loss, kind, fidelity):
@@ -135,12 +159,14 @@ def test_a_head_with_a_hidden_layer(loss, kind, fidelity):
     terms = align(z, mlp(z), y, data[2], head=mlp)
     gradient = oracles.module_gradient(mlp, *data, **options)
     hessian = oracles.module_hessian(mlp, *data, **options)
-    expected = module_term(kind, gradient, hessian, pooled=fidelity == "released")
+    scale = len(gradient) if fidelity == "released" else 1
     inputs = (z, *mlp.parameters())
-    assert_agrees(terms.hessian, expected)
-    assert_agrees(terms.gradient, oracles.dispersion(gradient))
-    assert_same_slopes(terms.hessian, expected, inputs)
-    assert_same_slopes(terms.gradient, oracles.dispersion(gradient), inputs)
+    for actual, expected in (
+        (terms.hessian, scale * module_term(kind, gradient, hessian, fidelity)),
+        (terms.gradient, scale * oracles.dispersion(gradient)),
+    ):
+        assert_agrees(actual, expected)
+        assert_same_slopes(actual, expected, inputs)
 
 
 @pytest.mark.parametrize("kind", ["sampled", "expected"])
