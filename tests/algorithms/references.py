@@ -673,10 +673,14 @@ class Adversarial(Reference):
         )
 
     def share(self, y, classes):
-        """The weight of a sample: 1/N, or for CDANN the same for each class that occurs."""
+        """The weight of a sample: 1/N, or for CDANN the same for each class that occurs.
+
+        DomainBed counts the classes up to the highest that occurs, whether they occur or not.
+        """
         if not self.config.conditional:
             return 1 / len(classes)
-        return 1 / (len(set(classes)) * classes.count(y))
+        counted = len(set(classes)) if self.config.fidelity == "paper" else max(classes) + 1
+        return 1 / (counted * classes.count(y))
 
     def deception(self, domains):
         """The discriminator's loss, sample by sample."""
@@ -843,7 +847,10 @@ class Mixup(Objective):
 
 @reference_of("mtl")
 class Mtl(Objective):
-    """The head sees the moving average of the domain's mean features next to the features."""
+    """The head sees the moving average of the domain's mean features next to the features.
+
+    The risk is the mean over domains; DomainBed adds the domains up, and shows the head noise.
+    """
 
     def start(self, domains):
         super().start(domains)
@@ -871,27 +878,68 @@ class Mtl(Objective):
             losses_of_samples(self.head(torch.cat([z, c], dim=1)), y, self.loss).mean()
             for z, c, (_, y) in zip(features, contexts, domains, strict=True)
         ]
-        return mean(risks), None, {}
+        return mean(risks) if self.config.fidelity == "paper" else sum(risks), None, {}
 
 
 @reference_of("arm")
 class Arm(Objective):
-    """The network sees the mean of the context network over the domain's batch."""
+    """The network sees the mean of the context network over the domain's batch.
+
+    DomainBed does not train the context network, normalises its hidden images over the batches of
+    all domains together, and passes all domains through the network at once.
+    """
+
+    @property
+    def parameters(self):
+        if self.config.fidelity == "paper":
+            return super().parameters
+        return [*self.featurizer.featurizer.parameters(), *self.head.parameters()]
+
+    @staticmethod
+    def normalised(images, layer):
+        """Each channel to mean 0 and variance 1; running averages move a tenth of the way."""
+        channels = images.transpose(0, 1).flatten(1)  # channel × everything else
+        count = channels.shape[1]
+        centre = channels.sum(1) / count
+        squares = ((channels - centre[:, None]) ** 2).sum(1)
+        for name, new in (("mean", centre), ("var", squares / (count - 1))):
+            average = getattr(layer, f"running_{name}")
+            average.copy_(0.9 * average + 0.1 * new.detach())
+        layer.num_batches_tracked += 1
+        scale = layer.weight / (squares / count + 1e-5).sqrt()
+        return (images - centre[:, None, None]) * scale[:, None, None] + layer.bias[:, None, None]
 
     def contexts(self, x):
         """One vector per vector, or one image of the same size per image."""
+        context = self.featurizer.context
         if x.dim() == 2:
-            return perceptron(self.featurizer.context, x)
-        *hidden, last = [c for c in self.featurizer.context.modules() if isinstance(c, nn.Conv2d)]
-        for layer in hidden:
-            x = functional.conv2d(x, layer.weight, layer.bias, padding=2).clamp(min=0)
+            return perceptron(context, x)
+        *hidden, last = [c for c in context.modules() if isinstance(c, nn.Conv2d)]
+        norms = [layer for layer in context.modules() if isinstance(layer, nn.BatchNorm2d)]
+        assert len(norms) == (0 if self.config.fidelity == "paper" else len(hidden))
+        for number, layer in enumerate(hidden):
+            x = functional.conv2d(x, layer.weight, layer.bias, padding=2)
+            if norms:
+                x = self.normalised(x, norms[number])
+            x = x.clamp(min=0)
         return functional.conv2d(x, last.weight, last.bias, padding=2)
 
+    @staticmethod
+    def seen(x, contexts):
+        context = mean(contexts)
+        return torch.stack([torch.cat([sample, context]) for sample in x])
+
     def terms(self, domains):
-        risks = []
-        for x, y in domains:
-            context = mean(self.contexts(x))
-            seen = [torch.cat([sample, context]) for sample in x]
-            z = self.featurizer.featurizer(torch.stack(seen))
-            risks.append(losses_of_samples(self.head(z), y, self.loss).mean())
+        network = self.featurizer.featurizer
+        if self.config.fidelity == "paper":
+            features = [network(self.seen(x, self.contexts(x))) for x, _ in domains]
+        else:
+            sizes = [len(y) for _, y in domains]
+            contexts = self.contexts(torch.cat([x for x, _ in domains])).split(sizes)
+            seen = [self.seen(x, each) for (x, _), each in zip(domains, contexts, strict=True)]
+            features = network(torch.cat(seen)).split(sizes)
+        risks = [
+            losses_of_samples(self.head(z), y, self.loss).mean()
+            for z, (_, y) in zip(features, domains, strict=True)
+        ]
         return mean(risks), None, {}

@@ -89,11 +89,11 @@ VARIANTS = {
     ],
     "coral": [{"penalty_weight": 20.0} | PAPER, {"penalty_weight": 5.0} | DOMAINBED],
     "mmd": [{"penalty_weight": 2.0}],
-    "dann": ADVERSARIAL,
-    "cdann": ADVERSARIAL,
+    "dann": [ADVERSARIAL[0] | PAPER, *(each | DOMAINBED for each in ADVERSARIAL)],
+    "cdann": [each | PAPER for each in ADVERSARIAL] + [each | DOMAINBED for each in ADVERSARIAL],
     "mtl": [{"ema": 0.6} | PAPER, {"ema": 1.0} | PAPER, DOMAINBED],
     "sagnet": [{"adversary_weight": 1.5} | PAPER, {"adversary_weight": 1.5} | DOMAINBED],
-    "arm": [{"channels": 2, "width": 5}],
+    "arm": [{"channels": 2, "width": 5} | PAPER, {"channels": 2, "width": 5} | DOMAINBED],
     "rsc": [{"feature_drop": 0.4, "batch_drop": 0.35}, {"feature_drop": 0.15, "batch_drop": 0.85}],
     "andmask": [{"tau": 1.0} | PAPER, {"tau": 0.3} | PAPER, {"tau": 0.5} | DOMAINBED],
     "sandmask": [{"tau": 0.3, "k": 1e-3}, {"tau": 0.1, "k": 10.0}],
@@ -321,16 +321,18 @@ def test_equals_its_definition(name, options, situation, draws):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("fish", each) for each in VARIANTS["fish"]] + [("arm", {"width": 5}), ("mldg", PAPER)],
+    [("fish", each) for each in VARIANTS["fish"]]
+    + [("arm", {"width": 5} | PAPER), ("arm", {"width": 5} | DOMAINBED), ("mldg", PAPER)],
 )
 def test_running_statistics_are_treated_as_defined(name, options, draws):
-    """For methods that pass each domain through the network by itself.
+    """For methods that pass each domain through the network by itself, and for DomainBed's ARM.
 
     The others pass all domains at once, so batch normalisation mixes them; no definition speaks of
     that.
     """
-    situation = Situation((3, 2, 4), "cross_entropy", normalized=True)
-    assert_equals_its_definition(name, options, situation, draws)
+    for shape in ((INPUTS,), (2, 3, 2)):
+        situation = Situation((3, 2, 4), "cross_entropy", normalized=True, shape=shape)
+        assert_equals_its_definition(name, options, situation, draws)
 
 
 def test_every_algorithm_has_a_reference():
@@ -591,10 +593,10 @@ OUT_OF_RANGE = {
         ("network_weight_decay", -1.0), ("discriminator_lr", math.inf),
         ("discriminator_weight_decay", -1.0),
     ],
-    "cdann": [("weight", math.nan), ("depth", 2.0)],
+    "cdann": [("weight", math.nan), ("depth", 2.0), ("fidelity", "released")],
     "mtl": [("ema", 0.0), ("ema", 1.1), ("fidelity", "released")],
     "sagnet": [("adversary_weight", -1.0), ("fidelity", "released")],
-    "arm": [("channels", 0), ("width", -1)],
+    "arm": [("channels", 0), ("width", -1), ("fidelity", "released")],
     "rsc": [("feature_drop", -0.1), ("feature_drop", 1.1), ("batch_drop", 2.0)],
     "andmask": [("tau", -0.1), ("tau", 1.1), ("fidelity", "released")],
     "sandmask": [("tau", 1.1), ("tau", math.nan), ("k", 0.0)],

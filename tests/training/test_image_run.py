@@ -1,5 +1,6 @@
 """Runs of the protocol from image files: they learn, continue, and say what is wrong."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,6 +14,7 @@ from hessalign.training.domain_run import (
     make_evaluation,
     network_spec,
     open_inputs,
+    start_algorithm,
     train_job,
 )
 from hessalign.training.job import Job
@@ -79,6 +81,25 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(data_dir, tmp_path):
         train_job(job, tmp_path / "parts", report=stop)
     train_job(job, tmp_path / "parts")
     assert accuracies(tmp_path / "parts") == accuracies(tmp_path / "whole")
+
+
+def test_domainbeds_arm_takes_the_batch_size_for_its_parts(data_dir, tmp_path):
+    options = {"fidelity": "domainbed", "batch_size": 4}
+    job = dataclasses.replace(job_of(data_dir, 3, **options), algorithm="ARM")
+    start = start_algorithm(plan_job(job))[0].network
+    trained = train_job(job, tmp_path).algorithm.network
+    before, after = start.state_dict(), trained.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    context = {name for name in before if "context" in name}
+    assert moved & context == {name for name in context if "running" in name or "num_" in name}
+    assert moved >= {"head.weight", "head.bias"}
+    inputs = open_inputs(plan_job(job))
+    images = torch.cat(list(inputs.chunks(0, np.arange(8))))
+    inputs.close()
+    with torch.no_grad():
+        together = trained.eval()(images)
+        apart = torch.cat([trained(part) for part in images.split(4)])
+    torch.testing.assert_close(together, apart)
 
 
 def test_chunks_are_augmented_if_asked_for(data_dir):

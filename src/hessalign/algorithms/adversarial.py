@@ -10,7 +10,9 @@ $$\min_D\; \mathcal D + \rho\, \text{mean}_n \|\nabla_{u_n} \ell_n\|^2, \qquad
 with $\ell_n$ the cross-entropy of $D(u_n)$ and the domain of sample n. DANN has $u_n = z_n$ and
 $w_n = 1/N$ over all N samples. CDANN adds a learned embedding of the class, $u_n = z_n + v_{y_n}$,
 and gives each class that occurs the same weight, $w_n = 1 / (C\, N_{y_n})$ with C such classes, so
-that the features of each class are aligned. A single logit stands for two classes.
+that the features of each class are aligned. A single logit stands for two classes. DomainBed's C is
+one more than the highest class that occurs, so where classes are absent its $w_n$ add up to less
+than 1.
 
 Of every s + 1 steps s train the discriminator and one the network: step number t, from 0, trains
 the discriminator if (t + 1) mod (s + 1) < s.
@@ -21,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, final
+from typing import Final, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
+from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.algorithms.auxiliary import (
     count_classes,
@@ -42,6 +45,7 @@ from hessalign.algorithms.search import FEATURES_LR, Choice, Fixed, Power, Searc
 from hessalign.algorithms.step import Step
 
 DISCRIMINATOR: Final = "discriminator"
+Fidelity = Literal["paper", "domainbed"]
 
 
 @final
@@ -62,6 +66,9 @@ class AdversarialConfig:
         network_weight_decay: Its weight decay; None for the loop's.
         discriminator_lr: Learning rate of the discriminator; None for the loop's.
         discriminator_weight_decay: Its weight decay.
+        fidelity: What CDANN's class weights are divided by: "paper" by the number of classes that
+            occur in the batch, "domainbed" by one more than the highest of them. DANN has no class
+            weights, so both are the same there.
     """
 
     conditional: bool = False
@@ -76,6 +83,7 @@ class AdversarialConfig:
     network_weight_decay: float | None = None
     discriminator_lr: float | None = None
     discriminator_weight_decay: float = 0.0
+    fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
         for name in ("weight", "gradient_penalty", "discriminator_weight_decay"):
@@ -88,6 +96,7 @@ class AdversarialConfig:
         check_count("depth", self.depth, 2)
         check_number("dropout", self.dropout, 0, 1, open_high=True)
         check_number("beta1", self.beta1, 0, 1, open_high=True)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
 
 
 SEARCH: Final[SearchSpace] = {
@@ -135,22 +144,30 @@ def trains_discriminator(number: int, discriminator_steps: int) -> bool:
     return (number + 1) % (1 + discriminator_steps) < discriminator_steps
 
 
-def class_mean(values: Float[Tensor, " n"], y: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+def class_mean(
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+) -> Float[Tensor, ""]:
     """Mean over the classes that occur of the mean over their samples.
 
     Args:
         values: One value per sample.
         y: Class indices.
+        fidelity: What to divide by, see `AdversarialConfig`.
 
     Returns:
-        The mean, in which every class counts the same.
+        The mean, in which every class counts the same; a part of it in DomainBed's reading, if
+        classes below the highest do not occur.
 
     Example:
-        >>> class_mean(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3]))  # (1 + 3) / 2
+        >>> values, y = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3])
+        >>> class_mean(values, y)  # (1 + 3) / 2
         tensor(2.)
+        >>> class_mean(values, y, "domainbed")  # (1 + 3) / 4
+        tensor(1.)
     """
-    _, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
-    mean: Tensor = (values / (counts[position] * len(counts))).sum()
+    present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
+    classes = len(present) if fidelity == "paper" else present[-1] + 1
+    mean: Tensor = (values / (counts[position] * classes)).sum()
     return mean
 
 
@@ -220,7 +237,10 @@ class Adversarial(AbstractStepOwner):
         if not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()
         values = functional.cross_entropy(self.discriminator(inputs), domain, reduction="none")
-        loss = values.mean() if self.embeddings is None else class_mean(values, y)
+        if self.embeddings is None:
+            loss = values.mean()
+        else:
+            loss = class_mean(values, y, self.config.fidelity)
         if self.config.gradient_penalty:
             (slopes,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
             loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()

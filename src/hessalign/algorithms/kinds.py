@@ -56,6 +56,8 @@ class Setting:
         input_shape: Shape of one input: channels, height and width of an image, or the length of a
             vector, or channels and pixels of flattened images. Only algorithms with a network of
             their own for the inputs (ARM) need it.
+        batch_size: Samples of each domain in a training batch, where that is fixed. Only algorithms
+            that cut a batch to be predicted into as many (ARM) need it.
     """
 
     make_network: MakeNetwork
@@ -65,6 +67,7 @@ class Setting:
     steps: int
     generator: torch.Generator
     input_shape: tuple[int, ...] | None = None
+    batch_size: int | None = None
 
 
 @final

@@ -40,8 +40,8 @@ class MtlConfig:
         ema: Share s of the new batch in the moving average, above 0; 1 forgets the past.
         fidelity: "paper" as above. "domainbed" overwrites the embedding of every sample with
             standard normal noise of its own, as a slip in its code does; when predicting too, then
-            with a fixed seed, so that predictions can be repeated. (Its sum of risks over domains
-            is a mean here, which Adam does not notice.)
+            with a fixed seed, so that predictions can be repeated. It also adds the domains' risks
+            up instead of taking their mean, which Adam notices only beside a weight decay.
     """
 
     ema: float = 0.99
@@ -115,7 +115,7 @@ def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
 
 @final
 class Mtl(AbstractObjective):
-    """Minimise the mean risk of a classifier that knows the domain's mean features.
+    """Minimise the risk of a classifier that knows the domain's mean features.
 
     Args:
         config: How the embedding is made.
@@ -130,8 +130,8 @@ class Mtl(AbstractObjective):
         self.config = config
         self.generator = setting.generator
         inner = setting.make_network(head_factor=2)
-        self.noise = config.fidelity == "domainbed"
-        self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.noise), inner.head)
+        self.domainbed = config.fidelity == "domainbed"
+        self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.domainbed), inner.head)
         self.width = head_inputs(inner.head) // 2
         example = next(inner.head.parameters())
         self.register_buffer("average", example.new_zeros(setting.domains, self.width))
@@ -139,7 +139,7 @@ class Mtl(AbstractObjective):
 
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """The embedding of each sample's domain; the averages move on."""
-        if self.noise:
+        if self.domainbed:
             return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
         average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
@@ -150,7 +150,7 @@ class Mtl(AbstractObjective):
         )
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk.
+        """The mean risk, or the sum of the risks in DomainBed's reading.
 
         Args:
             step: The current step.
@@ -161,4 +161,5 @@ class Mtl(AbstractObjective):
         z = step.z[:, : self.width]
         embeddings = self._embeddings(z, step.batch.sizes)
         logits = step.network.head(torch.cat([z, embeddings], dim=1))
-        return ObjectiveTerms(step.risks_of(logits).mean())
+        risks = step.risks_of(logits)
+        return ObjectiveTerms(risks.sum() if self.domainbed else risks.mean())

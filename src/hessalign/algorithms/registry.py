@@ -243,7 +243,7 @@ _ROWS = (
     AlgorithmInfo(
         "dann",
         "DANN",
-        adversarial.AdversarialConfig(),
+        adversarial.AdversarialConfig(fidelity=DOMAINBED),
         adversarial.Adversarial,
         "the distribution of features",
         "Ganin et al., 2016",

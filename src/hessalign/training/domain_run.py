@@ -259,6 +259,7 @@ def start_algorithm(plan: JobPlan) -> tuple[AbstractAlgorithm, torch.Generator]:
         steps=plan.steps,
         generator=generator,
         input_shape=plan.input_shape,
+        batch_size=plan.hyper.whole("batch_size", least=1),
     )
     info = find_algorithm(job.algorithm)
     return info.make(make_config(info.name, plan.hyper.options), setting), generator

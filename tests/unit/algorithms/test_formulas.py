@@ -1,6 +1,7 @@
 """The methods' formulas, written out naively: loops over samples, domains and pairs."""
 
 import copy
+import dataclasses
 from itertools import combinations
 
 import numpy as np
@@ -228,6 +229,24 @@ def test_arm_gives_each_domain_its_own_context():
         logits = algorithm.network.head(body.featurizer(torch.cat([part.x, context], 1)))
         expected += functional.cross_entropy(logits, part.y) / 3
     torch.testing.assert_close(algorithm.terms(step).risk, expected)
+
+
+@pytest.mark.parametrize(("batch_size", "parts"), [(5, (5, 5, 5)), (4, (15,)), (None, (15,))])
+def test_domainbeds_arm_predicts_in_parts_of_a_training_batch(batch_size, parts):
+    """Each part has a context of its own, if the parts are all equal; else the batch is one."""
+    x = features()
+    by_fidelity = {}
+    for fidelity in ("paper", "domainbed"):
+        setting = dataclasses.replace(make_setting(), batch_size=batch_size)
+        network = make_algorithm("arm", {"fidelity": fidelity}, setting).network.eval()
+        body = network.featurizer
+        by_fidelity[fidelity] = network(x)
+        sizes = parts if fidelity == "domainbed" else (15,)
+        contexts = [each.mean(0).expand_as(each) for each in body.context(x).split(sizes)]
+        z = body.featurizer(torch.cat([x, torch.cat(contexts)], 1))
+        torch.testing.assert_close(by_fidelity[fidelity], network.head(z))
+    same = torch.allclose(by_fidelity["paper"], by_fidelity["domainbed"])
+    assert same == (len(parts) == 1)
 
 
 def test_arm_asks_for_the_shape_of_the_inputs():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hessalign.algorithms import ALGORITHMS
+from hessalign.algorithms import ALGORITHMS, make_config
 from hessalign.algorithms.hyper_parameters import run_hyper_parameters, search_space
 from hessalign.algorithms.search import Choice, Fixed, Power, Uniform
 
@@ -111,9 +111,21 @@ def test_domainbeds_implementation_may_be_asked_of_all():
         drawn = run_hyper_parameters(info, "big", 1, 0, overrides={"fidelity": "domainbed"})
         assert drawn.options.get("fidelity") == ("domainbed" if info.deviates else None)
     assert {name for name, info in ALGORITHMS.items() if info.deviates} == {
-        "irm", "mixup", "mldg", "coral", "mtl", "sagnet", "andmask", "fish", "iga",
+        "irm", "mixup", "mldg", "coral", "mtl", "sagnet", "andmask", "fish", "iga", "arm", "cdann",
         "gradient", "hgp", "hutchinson", "expected", "diagonal", "full",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "probes"),
+    [({}, 100), ({"fidelity": "domainbed"}, 300), ({"fidelity": "domainbed", "probes": 7}, 7)],
+)
+def test_the_probes_of_domainbed_are_used_and_recorded_only_if_given(overrides, probes):
+    found = run_hyper_parameters(ALGORITHMS["hutchinson"], "big", 1, 0, overrides=overrides)
+    assert make_config("hutchinson", found.options).probes == probes
+    plain = run_hyper_parameters(ALGORITHMS["hutchinson"], "big", 1, 0)
+    assert found.values == {**plain.values, **overrides}
+    assert {"probes", "fidelity"}.isdisjoint(plain.values)
 
 
 def test_drawing_by_class_is_refused():
