@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,55 @@ def test_finished_reports_on_what_is_there_and_says_what_is_not(tmp_path, capsys
     assert out.count("Not all of the 2 restarts are finished: ERM 0, IRM 0") == 2
     assert out.count("| HGP ") == 2
     assert "--finished" in out
+
+
+def test_rows_whose_runs_are_gone_are_taken_from_another_result_and_marked(tmp_path, capsys):
+    assert main(command(tmp_path, "table2")) == 0
+    results, cache = tmp_path / "results", tmp_path / "runs"
+    for folder in cache.glob("*-fishr-*"):
+        shutil.copytree(folder, tmp_path / "others" / folder.name)
+    shutil.rmtree(cache)
+    (tmp_path / "others").rename(cache)  # the runs of one method are left
+    capsys.readouterr()
+
+    def table9(*more):
+        words = command(tmp_path, "table9", "--finished")
+        assert main([*words, *more]) == 0
+        content = json.loads((results / "table9" / "table9.json").read_text())
+        rows = {entry["method"]: entry for entry in content["versions"]["Colored MNIST"]}
+        return rows, capsys.readouterr().out
+
+    rows, out = table9()
+    source = json.loads((results / "table2" / "table2.json").read_text())
+    theirs = {entry["method"]: entry for entry in source["versions"]["Colored MNIST"]}
+    sampled = "Hutchinson, 150 probes (released code)"
+    assert list(rows) == ["ERM", "IRM", "V-REx", "Fishr", "HGP", sampled]
+    for name, entry in rows.items():
+        assert (entry["seeds"], entry["test"]) == ([0, 1], theirs[name]["test"])
+        assert f"| {name}{'' if name == 'Fishr' else ', *from results/table2*'} " in out
+        taken = entry.get("taken_from", {})
+        assert taken.get("command") == (None if name == "Fishr" else source["command"])
+    assert "has written there" in out
+    assert source["command"] in out
+    lacking = "Gradient only (α = 0) 0, HGP (β = 0) 0, Hutchinson (β = 0) 0"
+    assert f"Not all of the 2 restarts are finished: {lacking}." in out
+
+    rows, out = table9("--restarts", "1", "--seed", "1")  # a part of what was written
+    assert rows["ERM"]["test"] == theirs["ERM"]["test"][1:]
+    rows, out = table9("--seed", "1")  # seed 2 was never run
+    assert "from results" not in out
+    assert rows.keys() == {"Fishr"}
+    rows, out = table9("penalty_weight=2.0")  # another protocol
+    assert not rows
+    assert "from results" not in out
+    # What was taken is not handed on, and a table does not take from itself.
+    table9()
+    (results / "table2" / "table2.json").unlink()
+    assert main(command(tmp_path, "table2", "--finished")) == 0
+    assert "from results" not in capsys.readouterr().out
+    (results / "table2" / "table2.json").write_text("{")
+    assert main(command(tmp_path, "table9", "--finished")) == 2
+    assert "Expected the numbers of a table in" in capsys.readouterr().err
 
 
 def test_one_page_of_everything(tmp_path, monkeypatch, capsys):

@@ -46,7 +46,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of them")
     add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
     add("--output", type=Path, default=Path("results"), metavar="DIR", help="where results go")
-    add("--finished", action="store_true", help="train nothing: report on the runs that are there")
+    add(
+        "--finished",
+        action="store_true",
+        help="train nothing: report on the runs that are there, and in tables 2, 3, 9 and 10 on "
+        "rows that another of them has written below --output, marked as such",
+    )
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
     group = parser.add_argument_group("Colored MNIST").add_argument
     group("--restarts", type=int, metavar="N", help=f"runs of each method ({DEFAULT_RESTARTS})")
@@ -97,6 +102,7 @@ def run(options: argparse.Namespace) -> None:
         options.jobs,
         parse_words(options.entries),
         feature_sweep(options),
+        options.output if options.finished else None,
         partial(CountProgress, stream=sys.stderr),
     )
     pages = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+from hessalign._errors import InputError
 from hessalign.data.colored_mnist import Imbalance
 from hessalign.report.figures import plot_accuracies
 from hessalign.report.published import TABLE_2, TABLE_3, TABLE_9, TABLE_10, Accuracy
@@ -22,7 +25,7 @@ from hessalign.reproduce.methods import (
     comparison,
     hutchinson,
 )
-from hessalign.reproduce.verdict import Measured, measured, verdict
+from hessalign.reproduce.verdict import measured, verdict
 from hessalign.training import Run
 
 HEADER = [
@@ -37,6 +40,15 @@ HEADER = [
     "verdict",
 ]
 ALSO_KEPT = ("hessian_distance", "train_loss", "test_loss")
+PER_RUN: Final = ("seeds", "train", "test", "slope", *ALSO_KEPT)
+"""What a row keeps of each of its runs."""
+NAMES: Final = ("table2", "table3", "table9", "table10")
+TAKEN_FROM: Final = "taken_from"
+TAKEN: Final = (
+    "Rows marked *from {result}* were not run for this table: not all of their runs are in the "
+    "cache, and the numbers of each run are those that `{command}` has written there, for the same "
+    "algorithm, options, data and seeds."
+)
 READING = (
     "Accuracies in percent before the last update, mean ± standard deviation over {restarts} "
     "restarts (seeds {first} to {last}); the difference is that of the OOD accuracies. A number is "
@@ -47,19 +59,6 @@ READING = (
     "which raises the OOD accuracy. ‖H₁ − H₂‖ is the exact distance between the Hessians of the "
     "training domains at the end."
 )
-
-
-def percent(runs: Sequence[Run], metric: str) -> Measured:
-    """An accuracy over restarts.
-
-    Args:
-        runs: The restarts.
-        metric: Which accuracy.
-
-    Returns:
-        Its summary in percent.
-    """
-    return measured([100 * run.final[metric] for run in runs])
 
 
 def row(method: Method, runs: Sequence[Run], published: Mapping[str, Accuracy]) -> dict[str, Any]:
@@ -73,17 +72,27 @@ def row(method: Method, runs: Sequence[Run], published: Mapping[str, Accuracy]) 
     Returns:
         Plain values.
     """
-    train, test = percent(runs, "train_accuracy"), percent(runs, "test_accuracy")
-    entry: dict[str, Any] = {
-        "method": method.title,
-        "algorithm": method.algorithm,
-        "options": dict(method.options),
-        "runs": len(runs),
+    values = {
         "seeds": [run.config.seed for run in runs],
         "train": [100 * run.final["train_accuracy"] for run in runs],
         "test": [100 * run.final["test_accuracy"] for run in runs],
         "slope": [slope(run) for run in runs],
         **{name: [run.final[name] for run in runs] for name in ALSO_KEPT},
+    }
+    return _judged(method, values, published)
+
+
+def _judged(
+    method: Method, values: Mapping[str, Any], published: Mapping[str, Accuracy]
+) -> dict[str, Any]:
+    """A row from what is kept of its runs."""
+    train, test = measured(values["train"]), measured(values["test"])
+    entry: dict[str, Any] = {
+        "method": method.title,
+        "algorithm": method.algorithm,
+        "options": dict(method.options),
+        "runs": len(values["seeds"]),
+        **values,
         "train_mean": train.mean,
         "train_std": train.std,
         "test_mean": test.mean,
@@ -99,6 +108,70 @@ def row(method: Method, runs: Sequence[Run], published: Mapping[str, Accuracy]) 
     return entry
 
 
+def written_rows(name: str, heading: str, options: Options) -> list[dict[str, Any]]:
+    """What other tables have written about the same data by the same protocol.
+
+    Args:
+        name: The table that wants to know.
+        heading: The version of the data.
+        options: Where results are, and how the protocol was changed.
+
+    Returns:
+        Their rows, each with where it is from; rows that they took themselves are left out.
+    """
+    rows: list[dict[str, Any]] = []
+    if options.written is None:
+        return rows
+    for other in NAMES:
+        content = _read_written(options.written / other / f"{other}.json")
+        if other != name and content.get("overrides") == dict(options.overrides):
+            source = {key: content[key] for key in ("command", "software")}
+            source["result"] = f"{options.written.resolve().name}/{other}"
+            entries = content["versions"].get(heading, [])
+            rows += [{**each, TAKEN_FROM: source} for each in entries if TAKEN_FROM not in each]
+    return rows
+
+
+def taken_row(
+    method: Method,
+    rows: Sequence[Mapping[str, Any]],
+    published: Mapping[str, Accuracy],
+    seeds: Sequence[int],
+) -> dict[str, Any] | None:
+    """A row from what another table has written, marked as such.
+
+    Args:
+        method: The row.
+        rows: What `written_rows` gave.
+        published: The table to compare with.
+        seeds: Which runs are wanted.
+
+    Returns:
+        Plain values, with where they are from; None if nothing written has all of these runs.
+    """
+    wanted = (method.algorithm, dict(method.options))
+    for entry in rows:
+        same = (entry["algorithm"], entry["options"]) == wanted
+        if same and set(seeds) <= set(entry["seeds"]):
+            places = [entry["seeds"].index(seed) for seed in seeds]
+            values = {name: [entry[name][place] for place in places] for name in PER_RUN}
+            return {**_judged(method, values, published), TAKEN_FROM: entry[TAKEN_FROM]}
+    return None
+
+
+def _read_written(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(
+            f"Expected the numbers of a table in {path}, found {error}. Have it written again, or "
+            "delete it."
+        ) from error
+    return content
+
+
 def cells(entry: Mapping[str, Any]) -> list[str]:
     """A row as text.
 
@@ -108,8 +181,9 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
     Returns:
         One text per column of `HEADER`.
     """
+    source = entry.get(TAKEN_FROM)
     ours = [
-        entry["method"],
+        entry["method"] if source is None else f"{entry['method']}, *from {source['result']}*",
         *(str(measured(entry[name])) for name in ("train", "test")),
         measured(entry["slope"]).show("+.1f", ".1f"),
         measured(entry["hessian_distance"]).show(".4f", ".4f"),
@@ -152,11 +226,25 @@ def make_table(
         data: dict[str, Any] = {"overrides": dict(options.overrides), "versions": {}}
         for heading, (imbalance, methods) in versions.items():
             found = {method: finished(method, imbalance) for method in methods}
-            entries = [row(method, runs, published) for method, runs in found.items() if runs]
+            written = written_rows(name, heading, options)
+            taken = {
+                method: entry
+                for method, runs in found.items()
+                if len(runs) < options.restarts
+                and (entry := taken_row(method, written, published, options.seeds))
+            }
+            entries = [
+                taken.get(method) or row(method, runs, published)
+                for method, runs in found.items()
+                if runs or method in taken
+            ]
             data["versions"][heading] = entries
             table = markdown_table(HEADER, [cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
-            texts += missing_runs(found, options.restarts)
+            sources = {entry[TAKEN_FROM]["result"]: entry[TAKEN_FROM] for entry in taken.values()}
+            texts += [TAKEN.format(**source) for source in sources.values()]
+            lacking = {method: runs for method, runs in found.items() if method not in taken}
+            texts += missing_runs(lacking, options.restarts)
         figures = {name: lambda path: plot_accuracies(data["versions"], path)}
         return Report("\n\n".join(texts), data, figures)
 

@@ -43,6 +43,8 @@ class Options:
         jobs: Processes at once, one thread each.
         overrides: Entries of the configuration that differ from the published protocol.
         sweep: A sweep on a feature bank, for what is shown on one beside Colored MNIST.
+        written: Where results of other experiments are, from which tables of accuracies take rows
+            whose runs are not all there; None takes none.
         display: Makes the display of long measurements on finished runs.
     """
 
@@ -51,6 +53,7 @@ class Options:
     jobs: int = 1
     overrides: Mapping[str, object] = field(default_factory=dict)
     sweep: FeatureSweep | None = None
+    written: Path | None = None
     display: Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
@@ -60,6 +63,11 @@ class Options:
         for name, reason in SETTLED.items():
             if name in self.overrides:
                 raise InputError(f"Expected no entry {name!r}: {reason}.")
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the restarts."""
+        return range(self.seed, self.seed + self.restarts)
 
     def counted(self, items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
         """Things to go through one by one, with a display of how far it is.
@@ -114,8 +122,7 @@ class Method:
                 "imbalance": imbalance,
             }
         )
-        seeds = range(options.seed, options.seed + options.restarts)
-        return [dataclasses.replace(first, seed=seed) for seed in seeds]
+        return [dataclasses.replace(first, seed=seed) for seed in options.seeds]
 
 
 @final
