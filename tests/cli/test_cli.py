@@ -96,6 +96,14 @@ def test_algorithms_lists_every_row(capsys):
     assert [line.split("|")[1].strip() for line in out.splitlines()[2:]] == list(ALGORITHMS)
 
 
+def test_the_closed_form_is_credited_where_it_is_used(capsys):
+    assert main(["algorithms"]) == 0
+    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[2:]}
+    credited = {name for name, row in rows.items() if "CMA, Chen et al., 2025" in row}
+    assert credited == {"full", "diagonal"}
+    assert not [name for name, row in rows.items() if "| this package" in row]
+
+
 def test_algorithms_can_be_picked_by_pattern(capsys):
     assert main(["algorithms", "h*", "*mask"]) == 0
     out = capsys.readouterr().out

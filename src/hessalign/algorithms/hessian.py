@@ -9,6 +9,10 @@ and differ in the quantity Q that stands for the Hessian: see `hessalign.alignme
 the target t is, and whether domains are averaged, is a matter of the fidelity: see
 `hessalign.alignment.fidelity`.
 The weight w follows a schedule of the training loop.
+
+The exact variants align by the closed form of the head's Hessian, as CMA did first (Chen et al.,
+UAI 2025, arXiv 2506.07378; without bias, and divided by C²); what is ours is to evaluate the
+distances without forming it, and the expectation of the sampled estimate.
 """
 
 from __future__ import annotations

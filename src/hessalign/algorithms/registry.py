@@ -86,6 +86,7 @@ DOMAINBED: Final = "domainbed"
 """Its value for DomainBed's."""
 
 _HEMATI = "Hemati et al., 2023"
+_CMA = "closed form: CMA, Chen et al., 2025"
 _OURS = "this package"
 _RELEASED = {"fidelity": "released"}
 _RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
@@ -164,7 +165,7 @@ _ROWS = (
         AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
         Alignment,
         "as hutchinson, without sampling",
-        f"{_OURS}, expectation of eq. 20",
+        f"{_HEMATI}, eq. 20; its expectation: {_OURS}",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["expected"],
@@ -176,7 +177,7 @@ _ROWS = (
         AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
         Alignment,
         "error, error×feature; the Hessian's diagonal",
-        f"{_OURS}, eq. 20 with the exact diagonal",
+        f"{_HEMATI}, eq. 20; {_CMA}; its diagonal alone: {_OURS}",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["diagonal"],
@@ -188,7 +189,7 @@ _ROWS = (
         AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
         Alignment,
         "error, error×feature, logit, logit×feature, logit×covariance",
-        f"{_OURS}, section 3.1",
+        f"{_HEMATI}, section 3.1; {_CMA}; never formed: {_OURS}",
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["full"],

@@ -52,7 +52,8 @@ class HessianAlignment:
 
     with the means over domains H̄ and ḡ, nothing detached: eq. 17 and 20 of Hemati et al. (2023),
     where the Hessian itself, its diagonal, an estimate of the diagonal or its product with the
-    gradient takes the place of H.
+    gradient takes the place of H. To align by its closed form, as "full" does, is the idea of CMA
+    (Chen et al., UAI 2025, arXiv 2506.07378); here it is not formed.
 
     Args:
         alpha: Weight α of the Hessian term. It carries the units of the head (features to the
