@@ -107,6 +107,13 @@ def test_with_bias_unequal_domains_and_the_routes_of_large_shapes(
     check(make_penalty(kind, evaluation, y, domain, options, bias=True), (z, weight))
 
 
+@pytest.mark.parametrize("kind", ["sampled", "expected", "product"])
+def test_targets_of_the_released_code(kind):
+    """Those of the mean loss; detached ones have no slopes that differences could show."""
+    z, weight, y, domain, options = make_batch("cross_entropy", SIZES["equal"], features=6)
+    check(make_penalty(kind, "auto", y, domain, options, fidelity="released"), (z, weight))
+
+
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("kind", ["full", "product", "expected"])
 def test_gradgradcheck_of_the_module(kind, evaluation):
