@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
     sys.stdout.write(
         INTRODUCTION.format(images=first.train_images, steps=first.steps, jump=first.jump) + "\n"
     )
-    progress = RunsProgress(len(METHODS), options.steps, sys.stderr)
+    progress = RunsProgress(len(METHODS), options.steps, sys.stderr, options.jobs)
     # The slower ones first, so that the processes finish together.
     slowest_first = configs[::-1]
     runs = train_many(slowest_first, options.jobs, progress)[::-1]

@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> None:
             describe_command(name, options),
             None
             if options.finished
-            else lambda total, steps: RunsProgress(total, steps, sys.stderr),
+            else lambda total, steps: RunsProgress(total, steps, sys.stderr, options.jobs),
             warn,
         )
         pages.append(page)

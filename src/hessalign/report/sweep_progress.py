@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TextIO, final
 
-from hessalign.report.progress import SECONDS_BETWEEN_LINES, duration
+from hessalign.report.progress import SECONDS_BETWEEN_LINES, duration, speed
 from hessalign.sweep import JobStatus, Launcher, Outcome
 from hessalign.sweep.status import mean_seconds, seconds_left
 
 SECONDS_BETWEEN_UPDATES: Final = 0.2
+
+LEAST_TIMED: Final = 2
+"""How many runs are timed before the time to go is told."""
 
 
 @final
@@ -67,10 +70,17 @@ class SweepProgress:
         parts += [f"{going} running", f"{left} left"]
         seconds = time.monotonic() - self.start
         if self.executed and seconds > 0:
-            parts.append(f"{60 * self.executed / seconds:.0f} runs/min")
-        rest = seconds_left(statuses, mean_seconds(statuses), self.launcher.parallel)
-        parts += [f"{duration(rest)} to go"] if rest else []
+            parts.append(speed(self.executed / seconds, "runs"))
+        parts += self._rest(statuses)
         return "  ".join(parts)
+
+    def _rest(self, statuses: Sequence[JobStatus]) -> list[str]:
+        """The time to go, once as many runs were timed as go on at once: the first are quick."""
+        timed = sum(status.seconds is not None for status in statuses)
+        if timed < max(LEAST_TIMED, self.launcher.parallel):
+            return []
+        rest = seconds_left(statuses, mean_seconds(statuses), self.launcher.parallel)
+        return [f"{duration(rest)} to go"] if rest else []
 
     def close(self) -> None:
         """Show the last state, and leave the line."""
