@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable, Mapping
+from typing import Final, final
+
 
 class UserError(Exception):
     """What was given is not what was expected; the message says what to do.
@@ -21,3 +25,75 @@ class InputTypeError(UserError, TypeError):
 
 class MissingPackageError(UserError, ImportError):
     """A package that is not installed, or is not what it should be."""
+
+
+@final
+class ConfigurationError(InputError):
+    """Everything that is wrong with a configuration.
+
+    Args:
+        problems: One sentence each.
+
+    Example:
+        >>> print(ConfigurationError(["Expected steps of 1 or more, got 0."]))
+        1 problem in the configuration:
+        - Expected steps of 1 or more, got 0.
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(dict.fromkeys(problems))
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
+        super().__init__("\n- ".join([f"{count} in the configuration:", *self.problems]))
+
+    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[list[str]]]:
+        return ConfigurationError, (self.problems,)
+
+
+MENDABLE: Final = (UserError, OSError)
+"""What users can mend."""
+
+BUG: Final = "unexpected "
+"""How the description of a bug begins."""
+
+_MAKE_ROOM: Final = "Make room, then give the same command again."
+_PERMISSIONS: Final = "Change who may use it, or choose another place."
+_REMEDIES: Final[Mapping[int, str]] = {
+    errno.EROFS: "Choose another place, on a file system that can be written to.",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.ENOENT: "Check the path: nothing is there.",
+    errno.ENOTDIR: "Check the path: a part of it is a file, not a folder.",
+    errno.EISDIR: "Check the path: a file was expected there.",
+    errno.EEXIST: "Choose another place, or remove what is there.",
+    errno.EMFILE: "Let processes open more files (ulimit -n), or use fewer processes.",
+    errno.ENOMEM: "Use fewer processes, or less data at a time.",
+    errno.EIO: "The disk cannot be read or written there: copy the file from elsewhere.",
+}
+
+
+def describe_error(error: BaseException) -> str:
+    """An error as users should read it.
+
+    Args:
+        error: The error.
+
+    Returns:
+        What to mend, if they can; else that it was not expected. An error of the operating system
+        is named with its file and with what to do.
+
+    Example:
+        >>> describe_error(OSError(errno.ENOSPC, "No space left on device", "runs/model.pt"))
+        'runs/model.pt: No space left on device. Make room, then give the same command again.'
+        >>> describe_error(KeyError("steps"))
+        "unexpected KeyError: 'steps'"
+    """
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        parts = [" → ".join(files)] if files else []
+        remedy = _REMEDIES.get(error.errno, "")
+        return f"{': '.join([*parts, error.strerror])}. {remedy}".rstrip()
+    if isinstance(error, MENDABLE):
+        return str(error) or type(error).__name__
+    return f"{BUG}{type(error).__name__}: {' '.join(str(error).split())}"

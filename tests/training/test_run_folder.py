@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import signal
 import time
@@ -221,16 +222,28 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, whol
     )
     assert len(warnings) == 1
     assert str(newest) in warnings[0]
-    assert "Trying an earlier one" in warnings[0]
+    assert re.search(r"Trying checkpoint-\d+\.pt instead\.$", warnings[0])
     assert ("another configuration" in warnings[0]) == (damage == "foreign")
     assert min(steps) == 35  # continued at step 34, whose next evaluation this is
     assert_same_outcome(tmp_path / "a", whole)
 
 
-def test_when_all_checkpoints_are_damaged_the_run_starts_anew(tmp_path, whole):
+def without_optimizers(path):
+    """A checkpoint whose parameters are loaded before it is found to be damaged."""
+    content = torch.load(path, weights_only=True)
+    del content["state"]["optimizers"]
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), without_optimizers])
+def test_when_all_checkpoints_are_damaged_the_run_starts_anew(tmp_path, whole, damage):
     for path in half_a_run(tmp_path / "a"):
-        path.write_bytes(b"")
-    train_colored_mnist(CONFIG, tmp_path / "a")
+        damage(path)
+    warnings = []
+    train_colored_mnist(CONFIG, tmp_path / "a", warn=warnings.append)
+    assert len(warnings) == 2
+    assert warnings[0].endswith(" instead.")
+    assert warnings[1].endswith(" There is no other: the run begins afresh.")
     assert_same_outcome(tmp_path / "a", whole)
 
 

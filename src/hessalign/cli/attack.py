@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 import torch
 
 from hessalign._errors import InputError
-from hessalign._files import write_atomically
+from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
 from hessalign.report.attack_figures import plot_worst_case
 from hessalign.report.tables import markdown_table
@@ -43,6 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--mode", default="exact", help=f"one of: {', '.join(get_args(Mode))}")
     add("--samples", type=int, default=SAMPLES, metavar="N", help="of each domain, drawn at random")
     add("--seed", type=int, default=0, help="of the draw and of the attack's starts")
+    add("--data-dir", type=Path, metavar="DIR", help="where the data are now, if moved")
     add("--output", type=Path, metavar="DIR", help="where to save; by default RUN/attack")
     parser.set_defaults(run=run)
 
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"Expected --samples of 1 or more, got {options.samples}.")
     check_name("mode", options.mode, get_args(Mode))
     run_folder = find_run(options.folder)
-    trained = load_trained_head(run_folder, options.samples, options.seed)
+    trained = load_trained_head(run_folder, options.samples, options.seed, options.data_dir)
+    folder = make_folder(options.output or run_folder / "attack")
     result = worst_case_gap(
         trained.z,
         trained.y,
@@ -71,8 +73,6 @@ def run(options: argparse.Namespace) -> None:
         loss=trained.loss,
         generator=torch.Generator().manual_seed(options.seed),
     )
-    folder = options.output or run_folder / "attack"
-    folder.mkdir(parents=True, exist_ok=True)
     names = domain_titles(trained)
     table, data = describe(result, names), record(trained, result, options)
     write_atomically(folder / "attack.json", (json.dumps(data, indent=1) + "\n").encode())

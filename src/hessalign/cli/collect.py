@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
 from hessalign.report.formats import FORMATS
 from hessalign.selection import SELECTIONS, Note, collect
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
+        write_atomically(options.output, text.encode())
 
 
 def summarise(notes: Iterable[Note]) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from hessalign._files import make_folder, write_atomically
 from hessalign.report.figures import plot_dynamics
 from hessalign.report.progress import RunsProgress
 from hessalign.report.published import TABLE_2
@@ -68,6 +69,7 @@ def run(options: argparse.Namespace) -> None:
         )
         for name in METHODS
     ]
+    make_folder(options.output)
     start = time.monotonic()
     first = configs[0]
     sys.stdout.write(
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     table = accuracy_table(runs, TABLE_2)
     figure = options.output / "colored_mnist.png"
     plot_dynamics(runs, figure, f"Colored MNIST, {first.train_images:,} images, seed {first.seed}")
-    (options.output / "colored_mnist.md").write_text(table + "\n")
+    write_atomically(options.output / "colored_mnist.md", (table + "\n").encode())
     erm, *aligned = runs
     best = max(aligned, key=lambda run: run.final["test_accuracy"])
     erm_accuracy = 100 * erm.final["test_accuracy"]

@@ -49,6 +49,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("path", type=Path, metavar="PATH", help="a run, arrays, or a table of numbers")
     add("--backbone", metavar="NAME", help="of images: see `hessalign features extract`")
     add("--weights", metavar="W", help="of the backbone: imagenet or a file")
+    add("--data-dir", type=Path, metavar="DIR", help="of a run: where its data are, if moved")
     add("--html", type=Path, metavar="FILE", help="also write one page with figures")
     add("--json", type=Path, metavar="FILE", help="also write all numbers")
     add("--samples", type=int, metavar="N", help="of each domain (default: 6,000 in all)")
@@ -73,12 +74,18 @@ def run(options: argparse.Namespace) -> None:
 
     Raises:
         FileNotFoundError: If a file is to be written to a folder that does not exist.
+        InputError: If data are named for what is no run.
     """
     for file in (options.html, options.json):
         if file is not None and not file.parent.is_dir():
             raise FileNotFoundError(f"Expected a folder to write to, found none at {file.parent}.")
     if _is_run(options.path):
-        arguments = _run_inputs(options.path, options.samples or TOTAL, options.seed)
+        arguments = _run_inputs(options)
+    elif options.data_dir is not None:
+        raise InputError(
+            f"Expected --data-dir only for the folder of a run, got it for {options.path}. Leave "
+            "it out."
+        )
     else:
         arguments = _inputs(_read(options))
     if options.as_is:
@@ -114,9 +121,10 @@ def _is_run(path: Path) -> bool:
     return files or bool(runs_below(path)) or not any(path.iterdir())
 
 
-def _run_inputs(folder: Path, samples: int, seed: int) -> dict[str, Any]:
+def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
     """Features, labels, domains and the head of a run."""
-    trained = load_trained_head(folder, samples, seed)
+    samples = options.samples or TOTAL
+    trained = load_trained_head(options.path, samples, options.seed, options.data_dir)
     return {
         "z": trained.z,
         "y": trained.y.long(),

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from hessalign._errors import UserError
+from hessalign._errors import MENDABLE, describe_error
 from hessalign._version import __version__
 from hessalign.cli import (
     algorithms,
@@ -26,7 +26,7 @@ from hessalign.cli import (
 )
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
-"""The environment variable that asks for the traceback of an unexpected error on the terminal."""
+"""The environment variable that asks for the traceback of an error on the terminal."""
 
 VERBS = (demo, train, reproduce, sweep, collect, diagnose, attack, features, datasets, algorithms)
 
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hessalign",
         description="Exact Hessian and gradient alignment for domain generalization.",
-        epilog=f"{TRACEBACK_VARIABLE}=1 shows the whole traceback of an unexpected error.",
+        epilog=f"{TRACEBACK_VARIABLE}=1 shows the whole traceback of any error.",
     )
     parser.add_argument("--version", action="version", version=f"hessalign {__version__}")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
@@ -81,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         code: int | None = options.run(options)
-    except (UserError, OSError) as error:
-        sys.stderr.write(f"hessalign: error: {error}\n")
+    except MENDABLE as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            traceback.print_exception(error)
+        sys.stderr.write(f"hessalign: error: {describe_error(error)}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\nhessalign: interrupted; finished runs are kept.\n")
@@ -102,15 +104,15 @@ def describe_bug(error: Exception) -> str:
         error: The error.
 
     Returns:
-        One line.
+        One line; with the traceback itself if it can be kept nowhere.
     """
-    reason = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"
     trace = "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", prefix="hessalign-error-", suffix=".txt", delete=False
-    ) as file:
-        file.write(trace)
-    return (
-        f"{reason}. This is a bug in hessalign; please report it with the traceback in {file.name} "
-        f"({TRACEBACK_VARIABLE}=1 shows it here)."
-    )
+    bug = f"{describe_error(error)}. This is a bug in hessalign; please report it"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="hessalign-error-", suffix=".txt", delete=False
+        ) as file:
+            file.write(trace)
+    except OSError:  # there is no place to keep it
+        return f"{bug} with this traceback:\n{trace.rstrip()}"
+    return f"{bug} with the traceback in {file.name} ({TRACEBACK_VARIABLE}=1 shows it here)."

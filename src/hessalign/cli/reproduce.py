@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign._files import write_atomically
+from hessalign._files import make_folder, write_atomically
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.train import warn
 from hessalign.report.progress import CountProgress, RunsProgress
@@ -106,6 +106,7 @@ def run(options: argparse.Namespace) -> None:
         partial(CountProgress, stream=sys.stderr),
     )
     pages = []
+    make_folder(options.output)
     for name in names:
         page = reproduce(
             EXPERIMENTS[name],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
 from hessalign.cli.train import warn
 from hessalign.report.progress import CountProgress, duration
@@ -190,7 +190,7 @@ def run_plan(options: argparse.Namespace) -> None:
     sys.stdout.write(plan_table(jobs, seconds) + "\n\n")
     try:
         with_pairs = sweep_jobs(everything, without_data=without_data)
-    except ValueError:  # too few domains to leave out two
+    except ConfigurationError:  # too few domains to leave out two
         with_pairs = jobs
     sys.stdout.write(selection_table(with_pairs, spec.selections) + "\n")
     if seconds:
@@ -330,5 +330,9 @@ def _summarise(statuses: Sequence[JobStatus], folder: str, shown: int) -> int:
         sys.stdout.write(f" `hessalign collect {folder}` shows the tables.")
     if counts["failed"]:
         sys.stdout.write(" --retry-failed does the failed ones again.")
+    if bugs := sum(each.bug for each in statuses):
+        sys.stdout.write(
+            f" {bugs:,} failed by a bug in hessalign: please report it with the file err.txt."
+        )
     sys.stdout.write("\n")
     return 1 if counts["failed"] else 0

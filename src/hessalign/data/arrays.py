@@ -100,8 +100,11 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
             arrays: dict[str, Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata: Mapping[str, str] = file.metadata() or {}
         names = {name: np.array(json.loads(metadata[name])) for name in NAMES if name in metadata}
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"Cannot read {path}: {error}.") from error
+    except (SafetensorError, ValueError, TypeError) as error:  # numpy does not have every type
+        raise InputError(
+            f"Cannot read {path}: {error}. Expected what safetensors writes, with x as float32 or "
+            "another type of numpy."
+        ) from error
     return arrays | names
 
 
@@ -113,12 +116,21 @@ def _tensor(path: Path, x: Array) -> Tensor:
             f"Expected a row of one or more numbers per sample in x of {path}, got the shape "
             f"{x.shape}."
         )
-    if not (x.min() >= -LARGEST and x.max() <= LARGEST):
-        row = int(np.argmin([(np.abs(row) <= LARGEST).all() for row in x]))
+    if not (float(x.min()) >= -LARGEST and float(x.max()) <= LARGEST):
+        row = int(np.argmin([(np.abs(row.astype(np.float64)) <= LARGEST).all() for row in x]))
         raise InputError(
             f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
         )
-    return torch.tensor(x)
+    return torch.tensor(_native(x))
+
+
+def _native(x: Array) -> Array:
+    """The same numbers in a type that torch has: of this machine's byte order, 64 bits at most."""
+    if x.dtype.kind == "f" and x.dtype.itemsize > 8:
+        return x.astype(np.float64)
+    if x.dtype.kind == "u" and x.dtype.itemsize > 1:
+        return x.astype(np.int64)
+    return x.astype(x.dtype.newbyteorder("="), copy=False)
 
 
 def _numbered(

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import MissingPackageError
 from hessalign._shapes import Int
 
 FILE: Final = "mnist14.bin.xz"
@@ -56,7 +57,7 @@ def load_mnist14() -> Mnist14:
         All 60,000 training images with their digits.
 
     Raises:
-        RuntimeError: If the file in the package is missing or damaged.
+        MissingPackageError: If the file in the package is missing or damaged.
 
     Example:
         >>> mnist = load_mnist14()
@@ -70,10 +71,12 @@ def load_mnist14() -> Mnist14:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise RuntimeError(f"Expected the MNIST file {path}, found none. {remedy}") from error
+        raise MissingPackageError(
+            f"Expected the MNIST file {path}, found none. {remedy}"
+        ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256:
-        raise RuntimeError(
+        raise MissingPackageError(
             f"The MNIST file {path} is damaged: expected SHA-256 {SHA256}, found {found}. {remedy}"
         )
     raw = np.frombuffer(lzma.decompress(content), np.uint8)

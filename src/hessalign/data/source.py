@@ -87,7 +87,7 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
     if name in PRESETS and folder.is_dir():
         return _read_once(folder, folder.stat().st_mtime_ns, name)
     raise FileNotFoundError(
-        f"Expected the data set {name!r} in {folder}, found none of: "
+        f"Expected the data set {name!r} in {folder.absolute()}, found none of: "
         f"{', '.join(path.name for path in (*files, folder / name))}."
     )
 

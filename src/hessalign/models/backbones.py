@@ -102,7 +102,7 @@ def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object)
     try:
         with torch.no_grad():
             features = backbone(torch.zeros(2, *input_shape))
-    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+    except Exception as error:  # torch, timm and the user's own code may raise anything
         raise InputError(
             f"The backbone {name} does not take images of {shape} (channels, height, width): "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hessalign._errors import MissingPackageError
+from hessalign._files import naming
 from hessalign.algorithms import ALGORITHMS
 from hessalign.training import Run
 
@@ -93,7 +94,8 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
 def _save(pyplot: Any, figure: Any, path: Path) -> None:  # noqa: ANN401
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else None  # the same bytes every time
-    figure.savefig(path, dpi=160, metadata=metadata)
+    with naming(path):
+        figure.savefig(path, dpi=160, metadata=metadata)
     pyplot.close(figure)
 
 

@@ -98,7 +98,8 @@ def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str
     """
     failed = [status for status in statuses if status.state == "failed"]
     lines = [
-        f"failed: {status.job.describe()}: {status.error} ({folder}/{status.job.folder}/err.txt)"
+        f"failed{' by a bug' * status.bug}: {status.job.describe()}: {status.error} "
+        f"({folder}/{status.job.folder}/err.txt)"
         for status in failed[:shown]
     ]
     if len(failed) > shown:

@@ -26,6 +26,7 @@ from hessalign.selection import Run as SweepRun
 from hessalign.selection.reading import DONE, RESULTS
 from hessalign.training.domain_run import DomainRun, train_job
 from hessalign.training.job import Job, job_from
+from hessalign.training.run_folder import read_config
 
 REFERENCE: Final = "erm"
 MODELS: Final = "models"
@@ -121,7 +122,7 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
         config = path.parent / "config.json"
         if not config.exists():
             continue
-        job = job_from(json.loads(config.read_text(encoding="utf-8")))
+        job = job_from(read_config(path.parent))
         fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0
         if fits and job.algorithm in wanted:
             found[dataclasses.replace(job, data_dir=sweep.data_dir)] = _read(path.parent)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from hessalign._errors import MENDABLE, ConfigurationError, describe_error
 from hessalign._names import UnknownNameError
 from hessalign.algorithms import find_algorithm
 from hessalign.data import PRESETS, find_dataset
@@ -11,7 +12,6 @@ from hessalign.data.catalog import catalog_entry
 from hessalign.data.samples import domain_index
 from hessalign.sweep.jobs import list_jobs
 from hessalign.sweep.specification import SweepSpec
-from hessalign.training.configuration import ConfigurationError
 from hessalign.training.domain_run import checked_plan
 from hessalign.training.job import Job
 
@@ -35,8 +35,8 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
     for dataset in spec.datasets:
         try:
             names = domain_names(dataset, spec.data_dir, without_data=without_data)
-        except (ValueError, OSError, ImportError) as error:
-            problems.append(str(error))
+        except MENDABLE as error:
+            problems.append(describe_error(error))
             continue
         counts[dataset] = len(names)
         least = 3 if spec.needs_pairs else 2
@@ -112,11 +112,13 @@ def check_jobs(jobs: Iterable[Job]) -> None:
     Raises:
         ConfigurationError: With everything that is wrong.
     """
-    problems: Mapping[str, None] = {}
+    problems: list[str] = []
     for job in first_jobs(jobs).values():
         try:
             checked_plan(job)
-        except (ValueError, TypeError, OSError, ImportError) as error:
-            problems = {**problems, str(error): None}
+        except ConfigurationError as error:
+            problems += error.problems
+        except MENDABLE as error:
+            problems.append(describe_error(error))
     if problems:
-        raise ConfigurationError(list(problems))
+        raise ConfigurationError(problems)

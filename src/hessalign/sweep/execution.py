@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, final
 
+from hessalign._errors import MENDABLE, describe_error
 from hessalign.sweep.claims import claim_job, this_claimant
 from hessalign.training.job import Job
 from hessalign.training.run_folder import RunFolderError
@@ -19,6 +20,9 @@ DONE: Final = "done"
 
 ERROR: Final = "err.txt"
 """The file that keeps why a job failed."""
+
+BUG: Final = "This is a bug in hessalign; please report it with what follows."
+"""The first line of that file where the user has nothing to mend."""
 
 SPECIFICATION: Final = "sweep.yaml"
 """The file by which a folder is known to be that of a sweep."""
@@ -115,7 +119,7 @@ def execute(task: Task, work: Work) -> Outcome:
     except Exception as error:
         if isinstance(error, RunFolderError) and error.held:
             return Outcome(task, "elsewhere")
-        return fail(task, time.monotonic() - start, traceback.format_exc())
+        return fail(task, time.monotonic() - start, explain(error))
     return Outcome(task, "done", time.monotonic() - start)
 
 
@@ -130,6 +134,22 @@ def check_done(task: Task) -> None:
     """
     if not (task.folder / DONE).exists():
         raise RuntimeError(f"Expected {task.folder / DONE} after the job, found none.")
+
+
+def explain(error: Exception) -> str:
+    """What to keep of an error: its traceback, and whether it is the user's to mend.
+
+    Args:
+        error: The error.
+
+    Returns:
+        Text whose last line says what went wrong.
+    """
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, MENDABLE):
+        reason = " ".join(describe_error(error).split())
+        return f"{trace}\n{type(error).__name__}: {reason}\n"
+    return f"{BUG}\n\n{trace}"
 
 
 def fail(task: Task, seconds: float, text: str) -> Outcome:
@@ -165,6 +185,22 @@ def last_error(folder: Path) -> str:
         return _last_line((folder / ERROR).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
+
+
+def failed_by_bug(folder: Path) -> bool:
+    """Whether a job failed for a reason that the user cannot mend.
+
+    Args:
+        folder: The folder of the job.
+
+    Returns:
+        Whether what was kept says so.
+    """
+    try:
+        with (folder / ERROR).open(encoding="utf-8", errors="replace") as file:
+            return file.readline().strip() == BUG
+    except OSError:
+        return False
 
 
 def _last_line(text: str) -> str:

@@ -8,11 +8,10 @@ sweep.yaml                 the specification that was last run here
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hessalign._errors import InputError
-from hessalign._files import write_atomically
+from hessalign._files import make_folder, write_atomically
 from hessalign.sweep.execution import SPECIFICATION
 from hessalign.sweep.specification import SweepSpec, make_specification
 from hessalign.training.configuration import read_file
@@ -43,9 +42,7 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     if path.exists():
         check_protocol(folder, make_specification(read_file(path)), spec)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(13, "Permission denied", str(folder))
+        make_folder(folder)
         if not path.exists() or (path.read_bytes() != text and not keep):
             write_atomically(path, text)
     except OSError as error:

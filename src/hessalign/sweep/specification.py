@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final, get_args
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import UnknownNameError, check_name
 from hessalign.algorithms import ALGORITHMS, find_algorithm
 from hessalign.algorithms.search import Preset
 from hessalign.selection import SELECTIONS
-from hessalign.training.configuration import ConfigurationError
 from hessalign.training.job_plan import PRESET, Evaluated
 
 ALL: Final = "all"
@@ -132,13 +131,13 @@ def make_specification(entries: Mapping[str, object]) -> SweepSpec:
             values[key] = _READERS[key](key, value)
         except ConfigurationError as error:
             problems += error.problems
-        except ValueError as error:
+        except InputError as error:
             problems.append(str(error))
     problems += [f"Expected {key}." for key in ("datasets", "algorithms") if key not in entries]
     if "datasets" in values and "test_domains" in values:
         try:
             values["test_domains"] = _by_dataset(values["test_domains"], values["datasets"])
-        except ValueError as error:
+        except InputError as error:
             problems.append(str(error))
     if problems:
         raise ConfigurationError(problems)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, final, get_args
 
 from hessalign.sweep.claims import is_claimed
-from hessalign.sweep.execution import DONE, last_error
+from hessalign.sweep.execution import DONE, failed_by_bug, last_error
 from hessalign.training.job import Job
 
 JobState = Literal["done", "running", "failed", "left"]
@@ -26,12 +26,14 @@ class JobStatus:
         state: Whether it is done, somebody does it, it failed, or it is still to be done.
         seconds: How long it trained, if it is done and says so.
         error: The last line of what went wrong, if it failed.
+        bug: Whether it failed for a reason that the user cannot mend.
     """
 
     job: Job
     state: JobState
     seconds: float | None = None
     error: str = ""
+    bug: bool = False
 
 
 def job_status(folder: Path, job: Job) -> JobStatus:
@@ -50,7 +52,9 @@ def job_status(folder: Path, job: Job) -> JobStatus:
     if is_claimed(home):
         return JobStatus(job, "running")
     error = last_error(home)
-    return JobStatus(job, "failed", error=error) if error else JobStatus(job, "left")
+    if not error:
+        return JobStatus(job, "left")
+    return JobStatus(job, "failed", error=error, bug=failed_by_bug(home))
 
 
 def sweep_status(folder: Path, jobs: Iterable[Job]) -> list[JobStatus]:

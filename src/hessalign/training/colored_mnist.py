@@ -7,7 +7,6 @@ The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unch
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.memory import keep_freed_memory
 from hessalign.training.provenance import describe_software
 from hessalign.training.records import OwnForm, Record
-from hessalign.training.run_folder import RunFolder, RunFolderError
+from hessalign.training.run_folder import RunFolder, RunFolderError, read_config
 from hessalign.training.sampling import FullBatch
 
 CHANNELS: Final = 2
@@ -146,7 +145,7 @@ def train_colored_mnist(
         return Run(config, records, algorithm.network)
     with RunFolder(folder, dataclasses.asdict(config), warn, form=_form(config)) as opened:
         if opened.done:
-            algorithm.load_state_dict(opened.model())
+            opened.load_model(algorithm)
             return Run(config, opened.records(), algorithm.network)
         records = _train(config, algorithm, loop, generator, opened, report)
     return Run(config, records, algorithm.network)
@@ -171,10 +170,13 @@ def load_run(folder: Path) -> Run:
             f"Expected a complete run in {folder}, found {found}. Give the folder of one, for "
             "example OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
         )
+    entries = read_config(folder)
+    names = {field.name for field in dataclasses.fields(ColoredMnistConfig)}
     try:
-        config = ColoredMnistConfig(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise RunFolderError(f"Expected a Colored MNIST run in {folder}: {error}.") from error
+        check_name("key of its configuration", next(iter({*entries} - names), "seed"), names)
+        config = ColoredMnistConfig(**entries)
+    except (InputError, TypeError) as error:  # of values of another kind
+        raise RunFolderError(f"Expected a Colored MNIST run in {folder}: {error}") from error
     return train_colored_mnist(config, folder)
 
 

@@ -8,35 +8,12 @@ import typing
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Union, final, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import UnknownNameError
 from hessalign.algorithms import ALGORITHMS
 from hessalign.training.colored_mnist import ColoredMnistConfig
-
-
-@final
-class ConfigurationError(InputError):
-    """Everything that is wrong with a configuration.
-
-    Args:
-        problems: One sentence each.
-
-    Example:
-        >>> print(ConfigurationError(["Expected steps of 1 or more, got 0."]))
-        1 problem in the configuration:
-        - Expected steps of 1 or more, got 0.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the configuration:"
-        super().__init__("\n- ".join([count, *problems]))
-        self.problems = problems
-
-    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[list[str]]]:
-        return ConfigurationError, (self.problems,)
-
 
 SCHEDULED = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
 """Options by which algorithms schedule their penalty, and the keys of the experiment that do so."""
@@ -212,7 +189,7 @@ def _problems_one_by_one(
 def _value_problem(default: Any, values: Mapping[str, object]) -> str | None:  # noqa: ANN401
     try:
         dataclasses.replace(default, **values)
-    except ValueError as error:
+    except InputError as error:
         return str(error)
     return None
 

@@ -6,26 +6,26 @@ table. What a run evaluates is by default what model selection reads, not everyt
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import final, get_args
+from typing import Final, final, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, describe_error
 from hessalign._names import check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
 from hessalign.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
+from hessalign.data import find_dataset
 from hessalign.models import Network, NetworkSpec, make_network
 from hessalign.models.backbones import MNIST_CNN, is_published
 from hessalign.models.weights import IMAGENET
@@ -45,7 +45,10 @@ from hessalign.training.job_plan import (
 from hessalign.training.loop import Evaluate, LoopConfig, train
 from hessalign.training.provenance import describe_software
 from hessalign.training.records import DomainBedForm, Record
-from hessalign.training.run_folder import RunFolder, RunFolderError
+from hessalign.training.run_folder import CONFIG, MODEL, RunFolder, RunFolderError, read_config
+
+DATA_FOLDER: Final = "data_folder"
+"""Where a run's folder tells where its data were."""
 
 
 @final
@@ -70,6 +73,7 @@ def train_job(
     *,
     evaluate: Evaluated = "needed",
     keep_model: bool = False,
+    data_dir: Path | None = None,
     report: Callable[[Record], None] = lambda record: None,
     warn: Callable[[str], None] = lambda message: None,
 ) -> DomainRun:
@@ -81,6 +85,7 @@ def train_job(
             last.
         evaluate: What to evaluate.
         keep_model: Whether to keep the trained parameters.
+        data_dir: The folder that holds the data set, if it is not where the job says.
         report: Called with every record as it is made.
         warn: Called with what the user should know but need not act on.
 
@@ -88,7 +93,7 @@ def train_job(
         The run.
     """
     check_name("evaluate", evaluate, get_args(Evaluated))
-    plan = checked_plan(job)
+    plan = checked_plan(job, data_dir)
     form = DomainBedForm(
         plan.hyper.values,
         record_args(plan, folder, keep_model=keep_model),
@@ -96,7 +101,10 @@ def train_job(
         {"software": describe_software(), "domain_names": plan.data.domain_names},
     )
     config = {**job.args, "evaluate": evaluate}
-    with RunFolder(folder, config, warn, form, keep_model) as opened:
+    # The job names its data as the user did, which is a part of its identity; from another folder
+    # the same name means another place.
+    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
+    with RunFolder(folder, config, warn, form, keep_model, beside) as opened:
         if opened.done:
             return DomainRun(plan, opened.records(), _trained(plan, opened))
         with closing(open_inputs(plan, warn)) as inputs:
@@ -118,16 +126,17 @@ def train_job(
     return DomainRun(plan, records, algorithm.cpu())
 
 
-def checked_plan(job: Job) -> JobPlan:
+def checked_plan(job: Job, data_dir: Path | None = None) -> JobPlan:
     """Plan a job and try everything that a run makes of its hyper-parameters before it trains.
 
     Args:
         job: The job.
+        data_dir: The folder that holds the data set, if it is not where the job says.
 
     Returns:
         The plan. What does not fit raises an error that says so.
     """
-    plan = plan_job(job)
+    plan = plan_job(job, data_dir)
     make_loop(plan)
     network_spec(plan.hyper, plan.input_shape, len(plan.data.classes))
     for name in ("data_augmentation", AUGMENTED):
@@ -136,11 +145,12 @@ def checked_plan(job: Job) -> JobPlan:
     return plan
 
 
-def load_domain_run(folder: Path) -> DomainRun:
+def load_domain_run(folder: Path, data_dir: Path | None = None) -> DomainRun:
     """A complete run with its trained network, from its folder.
 
     Args:
         folder: What `train_job` was given.
+        data_dir: The folder that holds the data set; None if it is where it was.
 
     Returns:
         The run.
@@ -148,23 +158,47 @@ def load_domain_run(folder: Path) -> DomainRun:
     Raises:
         RunFolderError: If there is no complete run of this protocol, or it kept no model.
     """
-    path = folder / "config.json"
+    path = folder / CONFIG
     if not path.exists() or not (folder / "done").exists():
         found = "a run that is not complete" if path.exists() else "none"
         raise RunFolderError(f"Expected a complete run in {folder}, found {found}.")
+    config = read_config(folder)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         job = job_from(config)
-    except (ValueError, TypeError) as error:
+    except InputError as error:
         raise RunFolderError(
             f"Expected a run of the DomainBed protocol in {folder}: {error}"
         ) from error
-    if not (folder / "model.pt").exists():
+    if not (folder / MODEL).exists():
         raise RunFolderError(
             f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
             "asked to. Train the job again with `hessalign train`."
         )
-    return train_job(job, folder, evaluate=config["evaluate"], keep_model=True)
+    return train_job(
+        job,
+        folder,
+        evaluate=config.get("evaluate", "needed"),
+        keep_model=True,
+        data_dir=data_dir or _find_data(job, folder, config.get(DATA_FOLDER)),
+    )
+
+
+def _find_data(job: Job, folder: Path, recorded: object) -> Path:
+    """Where the data of a run are: where they were when it was trained, or where it says here."""
+    places = [Path(recorded)] if isinstance(recorded, str) else []
+    places += [Path(job.data_dir)] if Path(job.data_dir).absolute() not in places else []
+    problems = []
+    for place in places:
+        try:
+            find_dataset(job.dataset, place, job.seed)
+        except FileNotFoundError as error:
+            problems.append(describe_error(error))
+        else:
+            return place
+    raise RunFolderError(
+        f"Cannot find the data of the run in {folder}. {' '.join(problems)} If they were moved, "
+        "name the folder that holds them with --data-dir."
+    )
 
 
 def head_samples(
@@ -199,19 +233,13 @@ def head_samples(
 
 
 def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
-    if not (folder.path / "model.pt").exists():
+    if not (folder.path / MODEL).exists():
         return None
     algorithm, _ = start_algorithm(plan)
-    try:
-        algorithm.load_state_dict(folder.model())
-    except RuntimeError as error:
-        if isinstance(error, RunFolderError):
-            raise
-        raise RunFolderError(
-            f"The model in {folder.path} does not fit the data set {plan.data.name} in "
-            f"{plan.job.data_dir}: {str(error).splitlines()[-1].strip()} Use the data it was "
-            "trained on."
-        ) from error
+    folder.load_model(
+        algorithm,
+        f"Use the data it was trained on; these are {plan.data.name} in {plan.data_dir}.",
+    )
     return algorithm
 
 

@@ -5,13 +5,39 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 from hessalign.data.splits import HOLDOUT_FRACTION
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_overrides(value: object) -> bool:
+    try:
+        return value is None or isinstance(json.loads(str(value)), dict)
+    except ValueError:
+        return False
+
+
+_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "dataset": lambda value: isinstance(value, str),
+    "algorithm": lambda value: isinstance(value, str),
+    "test_domains": lambda value: isinstance(value, list) and all(map(_is_whole, value)),
+    "hparams_seed": _is_whole,
+    "trial_seed": _is_whole,
+    "data_dir": lambda value: isinstance(value, str),
+    "holdout_fraction": lambda value: isinstance(value, float) and 0 < value < 1,
+    "task": lambda value: isinstance(value, str),
+    "steps": lambda value: value is None or _is_whole(value),
+    "hparams": _is_overrides,
+}
+"""What the arguments of a job can be, by field."""
 
 REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
 """Arguments without which there is no job."""
@@ -134,6 +160,9 @@ def job_from(args: Mapping[str, Any]) -> Job:
     if missing:
         raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
     values = {field: args[name] for field, name in names.items() if name in args}
+    for field, value in values.items():
+        if not _KINDS[field](value):
+            raise InputError(f"Expected the arguments of a job, got {names[field]} = {value!r}.")
     job = Job(**values | {"test_domains": tuple(values["test_domains"])})
     if args.get("seed", job.seed) != job.seed:
         raise InputError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")

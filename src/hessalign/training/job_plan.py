@@ -49,6 +49,7 @@ class JobPlan:
 
     Attributes:
         job: The job.
+        data_dir: The folder that holds the data set.
         data: The data set.
         family: Which hyper-parameters it takes.
         hyper: The hyper-parameters.
@@ -59,6 +60,7 @@ class JobPlan:
     """
 
     job: Job
+    data_dir: Path
     data: DomainDataset
     family: Family
     hyper: RunHyperParameters
@@ -87,11 +89,12 @@ class JobPlan:
         return (3, size, size)
 
 
-def plan_job(job: Job) -> JobPlan:
+def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
     """Find the data of a job and draw its hyper-parameters.
 
     Args:
         job: The job.
+        data_dir: The folder that holds the data set, if it is not where the job says.
 
     Returns:
         Everything that is needed to train it.
@@ -100,7 +103,8 @@ def plan_job(job: Job) -> JobPlan:
         InputError: If the test domains do not fit the data set, or a domain is too small to be
             split.
     """
-    data = find_dataset(job.dataset, job.data_dir, job.seed)
+    data_dir = Path(job.data_dir) if data_dir is None else data_dir
+    data = find_dataset(job.dataset, data_dir, job.seed)
     count = len(data.domains)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(data.domain_names))
@@ -129,6 +133,7 @@ def plan_job(job: Job) -> JobPlan:
     ]
     return JobPlan(
         job,
+        data_dir,
         data,
         family,
         hyper,

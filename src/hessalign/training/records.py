@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from hessalign._errors import InputError
 
@@ -70,8 +70,7 @@ class RecordForm(Protocol):
         """The record in a line.
 
         Args:
-            line: What `line` gave. A line that is no record raises a ValueError, KeyError or
-                TypeError.
+            line: What `line` gave. A line that is no record raises an InputError.
 
         Returns:
             The record.
@@ -111,8 +110,8 @@ class OwnForm:
         Returns:
             The record.
         """
-        entry = json.loads(line)
-        return Record(*(entry[key] for key in ("step", "seconds", "terms", "metrics")))
+        entry = _entries(line)
+        return _checked(entry, entry.get("terms"), entry.get("metrics"))
 
 
 _ACCURACY: Final = re.compile(r"env\d+_(in|out)_acc")
@@ -182,12 +181,34 @@ class DomainBedForm:
         Returns:
             The record.
         """
-        entry = json.loads(line)
+        entry = _entries(line)
         known = {"step", "epoch", "step_time", "seconds", "hparams", "args", *self.extra}
         rest = {key: value for key, value in entry.items() if key not in known}
         metrics = {key: value for key, value in rest.items() if _ACCURACY.fullmatch(key)}
         terms = {key: value for key, value in rest.items() if key not in metrics}
-        return Record(entry["step"], entry["seconds"], terms, metrics)
+        return _checked(entry, terms, metrics)
+
+
+def _entries(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"It is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise InputError("It holds no names with values.")
+    return found
+
+
+def _checked(entry: Mapping[str, Any], terms: object, metrics: object) -> Record:
+    step, seconds = entry.get("step"), entry.get("seconds")
+    if not isinstance(step, int) or not isinstance(seconds, int | float):
+        raise InputError(f"Expected a step and seconds, got {step!r} and {seconds!r}.")
+    for values in (terms, metrics):
+        if not isinstance(values, dict) or not all(
+            isinstance(value, int | float) for value in values.values()
+        ):
+            raise InputError(f"Expected numbers by name, got {str(values)[:60]}.")
+    return Record(step, seconds, terms, metrics)  # type: ignore[arg-type]
 
 
 def read_lines(path: Path, form: RecordForm) -> list[tuple[str, Record]]:
@@ -205,14 +226,20 @@ def read_lines(path: Path, form: RecordForm) -> list[tuple[str, Record]]:
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"Expected records in {path}, found bytes that are no text. Remove the run's folder to "
+            "start afresh."
+        ) from error
     found = []
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
             found.append((line, form.parse(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except InputError as error:
             if number == len(lines):
                 break
             raise InputError(

@@ -15,6 +15,7 @@ be read, and drops the records made after it: they will be made again, the same.
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import io
 import json
@@ -27,9 +28,10 @@ from types import TracebackType
 from typing import Any, Final, TextIO, final
 
 import torch
+from torch import nn
 
-from hessalign._errors import InputError, UserError
-from hessalign._files import write_atomically
+from hessalign._errors import InputError, UserError, describe_error
+from hessalign._files import naming, write_atomically
 from hessalign.models.weights import DAMAGE
 from hessalign.training.provenance import describe_software
 from hessalign.training.records import OwnForm, Record, RecordForm, read_lines, read_records
@@ -37,6 +39,9 @@ from hessalign.training.state import TrainingState
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
+
+MODEL: Final = "model.pt"
+"""The trained parameters of a complete run."""
 
 SHOWN: Final = 3
 """How many runs an error names."""
@@ -89,6 +94,33 @@ def find_run(folder: Path) -> Path:
     )
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a run is, from its folder.
+
+    Args:
+        folder: The folder of a run.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        RunFolderError: If its configuration is damaged.
+    """
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither JSON nor, perhaps, text
+        raise RunFolderError(
+            f"Expected a configuration in {path}: {error}. Remove {folder} to train again."
+        ) from error
+    if not isinstance(found, dict):
+        raise RunFolderError(
+            f"Expected a configuration in {path}: found {str(found)[:60]!r} instead of names with "
+            f"values. Remove {folder} to train again."
+        )
+    return found
+
+
 def runs_below(folder: Path) -> list[Path]:
     """The runs that a folder holds.
 
@@ -111,6 +143,8 @@ class RunFolder:
         warn: Called with what the user should know but need not act on.
         form: How records are written; our own form if None.
         keep_model: Whether to keep the trained parameters.
+        beside: What to put down beside the configuration without being a part of it, such as where
+            the data were.
 
     Raises:
         RunFolderError: On entering, if another process trains in the folder or it belongs to
@@ -124,6 +158,7 @@ class RunFolder:
         warn: Callable[[str], None],
         form: RecordForm | None = None,
         keep_model: bool = True,
+        beside: Mapping[str, object] | None = None,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
@@ -132,6 +167,7 @@ class RunFolder:
             {"config": self.config, "software": describe_software()}
         )
         self.keep_model = keep_model
+        self.beside = dict(beside or {})
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
 
@@ -139,8 +175,14 @@ class RunFolder:
         if self.done:
             self._check_config()
             return self
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / "lock").open("a+")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise RunFolderError(
+                f"Expected a folder for the run that can be written to, got {self.path}: "
+                f"{describe_error(error)}"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -152,10 +194,11 @@ class RunFolder:
                 "it, or choose another folder.",
                 held=True,
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
         try:
+            with naming(self.path / "lock"):
+                self._lock.truncate(0)
+                self._lock.write(str(os.getpid()))
+                self._lock.flush()
             self._check_config()
         except BaseException:
             self._lock.close()
@@ -174,13 +217,15 @@ class RunFolder:
     def _check_config(self) -> None:
         path = self.path / CONFIG
         if not path.exists():
-            write_atomically(path, (json.dumps(self.config, indent=2) + "\n").encode())
+            content = {**self.config, **self.beside}
+            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
             return
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunFolderError(f"Expected a configuration in {path}: {error}.") from error
-        keys = [key for key in {**self.config, **found} if self.config.get(key) != found.get(key)]
+        found = read_config(self.path)
+        keys = [
+            key
+            for key in {**self.config, **found}
+            if key not in self.beside and self.config.get(key) != found.get(key)
+        ]
         if keys:
             differences = "; ".join(
                 f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
@@ -201,19 +246,41 @@ class RunFolder:
 
         Returns:
             Those on disk; a torn last line is passed over.
-        """
-        return read_records(self.path / self.form.records, self.form)
-
-    def model(self) -> dict[str, Any]:
-        """The trained parameters of a complete run.
-
-        Returns:
-            The state of the algorithm.
 
         Raises:
-            RunFolderError: If they cannot be read.
+            RunFolderError: If a complete run has none.
         """
-        path = self.path / "model.pt"
+        path = self.path / self.form.records
+        found = read_records(path, self.form)
+        if self.done and not found:
+            raise RunFolderError(
+                f"Expected the records of a complete run in {path}, found none. Remove {self.path} "
+                "to train again."
+            )
+        return found
+
+    def load_model(self, algorithm: nn.Module, remedy: str | None = None) -> None:
+        """Give an algorithm the trained parameters of a complete run.
+
+        Args:
+            algorithm: The algorithm, changed in place.
+            remedy: What to do if they do not fit; to train again if None.
+
+        Raises:
+            RunFolderError: If they cannot be read, or do not fit.
+        """
+        state = self._model()
+        try:
+            algorithm.load_state_dict(state)
+        except (RuntimeError, TypeError, AttributeError) as error:  # of a file with other content
+            raise RunFolderError(
+                f"The model {self.path / MODEL} does not fit the run: "
+                f"{(str(error).splitlines() or [''])[-1].strip()} "
+                f"{remedy or f'Remove {self.path} to train again.'}"
+            ) from error
+
+    def _model(self) -> dict[str, Any]:
+        path = self.path / MODEL
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except DAMAGE as error:
@@ -221,6 +288,11 @@ class RunFolder:
                 f"Expected the trained model in {path}: {_first_line(error)}. Remove {self.path} "
                 "to train again."
             ) from error
+        if not isinstance(state, dict):
+            raise RunFolderError(
+                f"Expected the trained model in {path}: it holds {type(state).__name__}. Remove "
+                f"{self.path} to train again."
+            )
         return state
 
     def resume(self, state: TrainingState) -> list[Record]:
@@ -232,12 +304,19 @@ class RunFolder:
         Returns:
             The records made before it.
         """
-        fresh = state.state_dict()
-        for path in reversed(self._checkpoints()):
+        fresh = copy.deepcopy(state.state_dict())  # it shares its tensors with what is loaded
+        left = self._checkpoints()
+        while left:
+            path = left.pop()
             try:
                 state.load_state_dict(self._load(path))
             except DAMAGE as error:
-                self.warn(f"Cannot use {path}: {_first_line(error)}. Trying an earlier one.")
+                instead = (
+                    f"Trying {left[-1].name} instead"
+                    if left
+                    else "There is no other: the run begins afresh"
+                )
+                self.warn(f"Cannot use {path}: {_first_line(error)}. {instead}.")
                 state.load_state_dict(fresh)
                 continue
             break
@@ -266,7 +345,8 @@ class RunFolder:
         Args:
             records: All records up to it.
         """
-        with (self.path / self.form.records).open("a", encoding="utf-8") as file:
+        path = self.path / self.form.records
+        with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(self.form.line(records) + "\n")
 
     def is_due(self, state: TrainingState, every: int | None) -> bool:
@@ -310,7 +390,7 @@ class RunFolder:
             records: All records.
         """
         if self.keep_model:
-            self._write(self.path / "model.pt", state.algorithm.state_dict())
+            self._write(self.path / MODEL, state.algorithm.state_dict())
         final_record = self.form.line(records) if records else "{}"
         write_atomically(self.path / self.form.done, (final_record + "\n").encode())
         for path in self._checkpoints():
@@ -332,10 +412,7 @@ class RunFolder:
         except OSError as error:
             newest = self.newest_checkpoint()
             kept = f"The previous checkpoint {newest} is intact" if newest else "There is none yet"
-            raise RunFolderError(
-                f"Could not write {path}: {error.strerror}. {kept}. Make room, then run the same "
-                "command again to continue."
-            ) from error
+            raise RunFolderError(f"Could not write {describe_error(error)} {kept}.") from error
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -16,7 +15,7 @@ from hessalign.data import ColoredDomain
 from hessalign.data.colored_mnist import TEST_COLOUR_NOISE, TRAIN_COLOUR_NOISE
 from hessalign.training.colored_mnist import LOSS, Run, head_inputs, load_run, make_data
 from hessalign.training.domain_run import DomainRun, head_samples, load_domain_run
-from hessalign.training.run_folder import CONFIG, RunFolderError, find_run
+from hessalign.training.run_folder import find_run, read_config
 
 COLORED_MNIST_NAMES: Final = ("source 1", "source 2", "target")
 
@@ -61,7 +60,9 @@ class TrainedHead:
         return tuple(each for each in range(len(self.names)) if each not in self.targets)
 
 
-def load_trained_head(folder: Path, samples: int | None = None, seed: int = 0) -> TrainedHead:
+def load_trained_head(
+    folder: Path, samples: int | None = None, seed: int = 0, data_dir: Path | None = None
+) -> TrainedHead:
     """The head of a complete run, from its folder.
 
     Args:
@@ -69,21 +70,23 @@ def load_trained_head(folder: Path, samples: int | None = None, seed: int = 0) -
             `find_run`.
         samples: Samples of each domain, at most; all if None.
         seed: Of the draw.
+        data_dir: The folder that holds the data set now; None if it is where it was.
 
     Returns:
         The head.
 
     Raises:
-        RunFolderError: If there is no such run.
+        InputError: If a folder is named for data that come with the package. Where there is no such
+            run, or its data are not found, a RunFolderError is raised.
     """
     folder = find_run(folder)
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunFolderError(f"Expected a configuration in {path}: {error}.") from error
-    if isinstance(config, dict) and "test_envs" in config:
-        return domain_run_head(load_domain_run(folder), samples, seed)
+    if "test_envs" in read_config(folder):
+        return domain_run_head(load_domain_run(folder, data_dir), samples, seed)
+    if data_dir is not None:
+        raise InputError(
+            f"Expected no folder of data for {folder}: the data of Colored MNIST come with the "
+            "package. Leave --data-dir out."
+        )
     return colored_mnist_head(load_run(folder), samples, seed)
 
 

@@ -12,6 +12,7 @@ import torch
 from scripts import build_mnist14
 from scripts.build_mnist14 import IMAGES, LABELS, IdxFile
 
+from hessalign._errors import MissingPackageError
 from hessalign.data import load_mnist14, mnist14
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +92,7 @@ def test_damaged_file(package, damage):
     (package / mnist14.FILE).write_bytes(content)
     found = hashlib.sha256(content).hexdigest()
     with pytest.raises(
-        RuntimeError,
+        MissingPackageError,
         match=rf"is damaged: expected SHA-256 {mnist14.SHA256}, found {found}\. Reinstall",
     ):
         load_mnist14()
@@ -99,7 +100,7 @@ def test_damaged_file(package, damage):
 
 def test_missing_file(package):
     with pytest.raises(
-        RuntimeError, match=rf"Expected the MNIST file .*{mnist14.FILE}, found none"
+        MissingPackageError, match=rf"Expected the MNIST file .*{mnist14.FILE}, found none"
     ):
         load_mnist14()
 
