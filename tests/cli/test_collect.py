@@ -153,3 +153,107 @@ def test_mixed_protocols_are_refused_unless_allowed(tmp_path, capsys):
     assert "Debug28: steps: 2 (24 runs" in capsys.readouterr().err
     assert main(["collect", str(tmp_path), "--mix"]) == 0
     assert capsys.readouterr().out.startswith("Total records: 51\n")
+
+
+# --- what is odd is noted on stderr, and what cannot be used is refused ---------------------------
+
+
+def table_of(folder, capsys, *options):
+    """What DomainBed would print, and the notes."""
+    assert main(["collect", str(folder), "--format", "domainbed", *options]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_what_domainbeds_tables_lack_is_noted(tmp_path, capsys):
+    write_sweep(tmp_path)
+    assert table_of(tmp_path, capsys)[1] == ""
+    shutil.rmtree(tmp_path / "ERM-0-1-0_1")
+    partial, notes = table_of(tmp_path, capsys, "--selection", "leave-one-out")
+    assert "hyper-parameter seed 1: no run with test domains {0,1}" in notes
+    assert "note: missing: Debug28, ERM, 0, by leave-one-out: trial 0" in notes
+    assert "no run" not in partial
+
+
+def test_a_run_with_three_test_domains_is_noted(tmp_path, capsys):
+    write_sweep(tmp_path)
+    before, _ = table_of(tmp_path, capsys)
+    path = write(tmp_path / "three", [record(step, [0, 1, 2]) for step in range(2)])
+    after, notes = table_of(tmp_path, capsys)
+    assert after.splitlines()[1:] == before.splitlines()[1:]
+    assert notes == (
+        f"note: unread run: {path} has 3 test domains, {{0,1,2}}; model selection reads runs with "
+        "one or two.\n"
+    )
+
+
+def test_a_test_domain_that_is_named_twice_is_refused(tmp_path, capsys):
+    write_sweep(tmp_path)
+    path = write(tmp_path / "twice", [record(step, [1, 1]) for step in range(2)])
+    assert main(["collect", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert f"each once, got [1, 1] in {path}" in shown
+    assert "Remove the run's folder, or train it again." in shown
+
+
+@pytest.mark.parametrize("dataset", ["Debug28", "mine"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("cut", [1, 40, -1])
+def test_a_torn_line_before_its_complete_record_is_harmless(tmp_path, capsys, dataset, end, cut):
+    """A process was killed while it wrote; the next one wrote the record again, behind it."""
+    args = {"checkpoint_freq": None} if dataset == "mine" else {}
+    for domain in range(3):
+        for seed in range(2):
+            records = [record(n, [domain], seed=seed, dataset=dataset, args=args) for n in (0, 1)]
+            path = write(tmp_path / f"{domain}-{seed}", records)
+    options = ["--selection", "oracle"]
+    whole, notes = table_of(tmp_path, capsys, *options)
+    assert notes == ""
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(first + b"\n" + second[:cut] + end + second + b"\n")
+    mended, notes = table_of(tmp_path, capsys, *options)
+    assert mended == whole
+    assert notes.count("note: torn line: ") == notes.count("\n") == 1
+    assert f"{path}, line 2" in notes
+
+
+def nan_in(folder, test, name, steps=(0, 1)):
+    """A run with an accuracy that is not a number."""
+    records = [
+        record(n, test, seed=1, **({name: float("nan")} if n in steps else {})) for n in (0, 1)
+    ]
+    return write(folder, records)
+
+
+@pytest.mark.parametrize(
+    ("test", "name", "steps"),
+    [
+        ([0], "env1_in_acc", (0, 1)),
+        ([0], "env0_out_acc", (0,)),
+        ([0, 1], "env2_in_acc", (0, 1)),
+        ([0, 1], "env0_out_acc", (0, 1)),
+        ([0, 1, 2], "env0_in_acc", (0, 1)),
+    ],
+)
+def test_accuracies_that_no_selection_reads_may_be_anything(tmp_path, capsys, test, name, steps):
+    write_sweep(tmp_path)
+    shutil.rmtree(tmp_path / f"ERM-0-1-{'_'.join(map(str, test))}", ignore_errors=True)
+    nan_in(tmp_path / "nan", test, name, steps)
+    table_of(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("test", "name", "steps"),
+    [
+        ([0], "env0_in_acc", (0,)),
+        ([0], "env1_out_acc", (0,)),
+        ([0], "env0_out_acc", (1,)),
+        ([0, 1], "env1_in_acc", (0,)),
+    ],
+)
+def test_accuracies_that_selection_reads_have_to_be_numbers(tmp_path, capsys, test, name, steps):
+    path = nan_in(tmp_path / "nan", test, name, steps)
+    assert main(["collect", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert f"Expected {name} from 0 to 1 in {path}, step {steps[0]}, got nan" in shown
+    assert "Remove the run's folder, or train it again." in shown

@@ -11,7 +11,10 @@ from typing import Final
 from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
 from hessalign.report.formats import FORMATS
-from hessalign.selection import SELECTIONS, Note, collect
+from hessalign.selection import SELECTIONS, Collection, Note, collect
+
+DOMAINBED: Final = "domainbed"
+"""The format that is DomainBed's byte for byte."""
 
 SHOWN: Final = 5
 """How many notes of a kind are shown."""
@@ -68,13 +71,38 @@ def run(options: argparse.Namespace) -> None:
         include_unfinished=options.include_unfinished,
         mix=options.mix,
     )
-    sys.stderr.write("".join(f"{line}\n" for line in summarise(collection.notes)))
+    notes = list(collection.notes)
+    if options.format == DOMAINBED:  # its tables have no place for reasons
+        notes += missing(collection)
+    sys.stderr.write("".join(f"{line}\n" for line in summarise(notes)))
     text = FORMATS[options.format](collection, chosen=options.chosen)
     if options.output is None:
         sys.stdout.write(text)
     else:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(options.output, text.encode())
+
+
+def missing(collection: Collection) -> list[Note]:
+    """What the cells of the tables lack.
+
+    Args:
+        collection: The results.
+
+    Returns:
+        A note for each reason.
+    """
+    return [
+        Note(
+            "missing",
+            f"{table.dataset}, {row.algorithm}, {column}, by {table.selection.name}: {reason}.",
+        )
+        for table in collection.tables
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        for reason in cell.reasons
+        if table.dataset is not None
+    ]
 
 
 def summarise(notes: Iterable[Note]) -> list[str]:

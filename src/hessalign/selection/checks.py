@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from hessalign._errors import InputError
 from hessalign.data.catalog import DEFAULT_STEPS, catalog_entry
-from hessalign.selection.records import Note, Run
+from hessalign.selection.records import Note, Run, braces
 
 
 def unfinished_reason(run: Run) -> str | None:
@@ -22,29 +22,36 @@ def unfinished_reason(run: Run) -> str | None:
     Returns:
         The reason; None if it is finished.
     """
-    if run.unreadable:
+    reason, sure = _missing_records(run)
+    if run.unreadable and not (sure and reason is None):
         return f"it lost the records of lines {', '.join(map(str, run.unreadable))}"
+    return reason
+
+
+def _missing_records(run: Run) -> tuple[str | None, bool]:
+    """Why records are missing, if they are; and whether it is known which there should be."""
     info = catalog_entry(run.key.dataset)
     steps = run.protocol.steps or None
     if steps is None:
         if run.done:
             steps = run.records[-1].step + 1
         elif info is None:
-            return "it is not marked as done and does not say how many steps it takes"
+            return "it is not marked as done and does not say how many steps it takes", False
         else:
             steps = DEFAULT_STEPS
     if run.records[-1].step < steps - 1:
-        return f"its last record is of step {run.records[-1].step}, not {steps - 1}"
+        return f"its last record is of step {run.records[-1].step}, not {steps - 1}", True
     freq = run.protocol.checkpoint_freq or (info.checkpoint_freq if info else None)
     if freq is None:
-        return None
+        return None, False
     found = {record.step for record in run.records}
     implied = _evaluated_steps(steps, freq)
     # Where the frequency is the data set's, steps outside of it show that the code had another one.
     if run.protocol.checkpoint_freq is None and not found <= implied:
-        return None
+        return None, False
     lost = sorted(implied - found)
-    return f"it lacks the records of steps {', '.join(map(str, lost))}" if lost else None
+    reason = f"it lacks the records of steps {', '.join(map(str, lost))}" if lost else None
+    return reason, True
 
 
 @lru_cache
@@ -70,6 +77,26 @@ def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
         else:
             notes.append(Note("unfinished run", f"{run.path}: {reason}."))
     return kept, notes
+
+
+def unread_runs(runs: Iterable[Run]) -> list[Note]:
+    """What no method of model selection reads.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        A note for each run that leaves out more than two domains.
+    """
+    return [
+        Note(
+            "unread run",
+            f"{run.path} has {len(run.key.test_domains)} test domains, "
+            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
+        )
+        for run in runs
+        if len(run.key.test_domains) > 2
+    ]
 
 
 def distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import final
 
 from hessalign._errors import InputError
-from hessalign.selection.checks import check_protocols, distinct_runs, finished_runs
+from hessalign.selection.checks import (
+    check_protocols,
+    distinct_runs,
+    finished_runs,
+    unread_runs,
+)
 from hessalign.selection.methods import SELECTIONS, find_selection
 from hessalign.selection.reading import read_runs
 from hessalign.selection.records import Note
@@ -63,7 +68,7 @@ def collect(
             )
         runs, notes = finished, notes + found
     runs, found = distinct_runs(runs)
-    notes += found
+    notes += found + unread_runs(runs)
     if not mix:
         check_protocols(runs)
     return Collection(

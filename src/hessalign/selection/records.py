@@ -16,6 +16,8 @@ NoteKind = Literal[
     "run not started",
     "unfinished run",
     "repeated run",
+    "unread run",
+    "missing",
 ]
 """What can be odd about a sweep without making its tables wrong."""
 
@@ -42,7 +44,8 @@ class Record(NamedTuple):
         step: The step, from 0.
         inner: Accuracy on the larger part of each domain ("in"); None for training domains where
             it was not measured, since no selection reads it.
-        outer: Accuracy on the part of each domain that was held out ("out").
+        outer: Accuracy on the part of each domain that was held out ("out"); NaN, as in `inner`,
+            only where no selection reads it.
     """
 
     step: int

@@ -37,6 +37,8 @@ EVERY_300 = [0, 300, 600, 900]
         at([0, 300, 500], steps=None, checkpoint_freq=None, done=True),
         at([0, 7, 9], steps=10, checkpoint_freq=None, dataset="Mine"),
         at([0, 7], steps=None, checkpoint_freq=None, dataset="Mine", done=True),
+        # A line that cannot be read, but nothing is missing.
+        at([0, 1], steps=2, unreadable=(2,)),
     ],
 )
 def test_finished(found):
@@ -52,7 +54,11 @@ def test_finished(found):
         (at([0, 3], steps=4, checkpoint_freq=1, done=True), "it lacks the records of steps 1, 2"),
         (at([0, 1, 3, 4], steps=5, checkpoint_freq=2), "it lacks the records of steps 2"),
         (at([0, 1000], steps=1001, checkpoint_freq=None), "lacks the records of steps 300, 600, 9"),
-        (at([0, 1], steps=2, done=True, unreadable=(2, 5)), "it lost the records of lines 2, 5"),
+        (at([0, 2], steps=3, done=True, unreadable=(2, 5)), "it lost the records of lines 2, 5"),
+        (
+            at([0, 7], steps=8, checkpoint_freq=None, dataset="Mine", unreadable=(2,)),
+            "it lost the records of lines 2",
+        ),
         (at([0], steps=None, dataset="Mine"), "not marked as done and does not say how many steps"),
     ],
 )
