@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
-from typing import Final, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar, final
+
+Returned = TypeVar("Returned")
 
 
 class UserError(Exception):
@@ -71,6 +73,28 @@ _REMEDIES: Final[Mapping[int, str]] = {
     errno.ENOMEM: "Use fewer processes, or less data at a time.",
     errno.EIO: "The disk cannot be read or written there: copy the file from elsewhere.",
 }
+
+
+def attempt(
+    problems: list[str], read: Callable[..., Returned], *arguments: object
+) -> Returned | None:
+    """Do something that may be refused, so that what else is wrong can be named too.
+
+    Args:
+        problems: Where what users can mend is added; other errors pass.
+        read: What to do.
+        arguments: Its arguments.
+
+    Returns:
+        What it returns; None if it was refused.
+    """
+    try:
+        return read(*arguments)
+    except ConfigurationError as error:
+        problems += error.problems
+    except MENDABLE as error:
+        problems.append(describe_error(error))
+    return None
 
 
 def describe_error(error: BaseException) -> str:

@@ -49,11 +49,13 @@ def make_folder(path: Path) -> Path:
         The folder.
 
     Raises:
-        PermissionError: If files cannot be made in it.
+        OSError: If files cannot be made in it.
     """
     path.mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, "Cannot be written to", str(path))
+        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        number = errno.EROFS if read_only else errno.EACCES
+        raise OSError(number, os.strerror(number), str(path))
     return path
 
 

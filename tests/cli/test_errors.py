@@ -348,7 +348,7 @@ def test_where_results_go_is_tried_before_the_work(runs, tmp_path, monkeypatch, 
     }
     assert main([*commands[verb], "--output", str(tmp_path / "x")]) == 2
     shown = capsys.readouterr()
-    assert f"{tmp_path / 'x'}: Cannot be written to" in shown.err
+    assert f"{tmp_path / 'x'}: Permission denied" in shown.err
     assert shown.out == ""
 
 

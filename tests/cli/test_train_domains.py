@@ -1,6 +1,7 @@
 """`hessalign train` on data sets of one's own."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -74,6 +75,64 @@ def test_what_is_wrong_is_named_before_anything_is_begun(bank, capsys, words, te
     assert text in captured.err
     assert captured.out == ""
     assert not (bank / "runs").exists()
+
+
+def test_everything_that_is_wrong_is_named_at_once(bank, capsys):
+    words = ["--test-domains", "a,x,y", "learnrate=3", "lr=abc", "batch_size=-3", "steps=0"]
+    assert train(bank, "--algorithm", "hgp", *words, "alpha=-1", "seed=one") == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n- ") == 8, shown
+    for text in (
+        "Unknown domain of bank 'x'",
+        "Unknown domain of bank 'y'",
+        "Unknown hyper-parameter of HGP 'learnrate'",
+        "Expected lr as a number, got 'abc'",
+        "Expected batch_size as a whole number of 1 or more, got -3",
+        "Expected steps of 1 or more, got 0",
+        "Expected alpha as a finite number of 0 or more, got -1",
+        "Expected seed as a whole number, got 'one'",
+    ):
+        assert text in shown, text
+    assert not (bank / "runs").exists()
+
+
+def test_an_unknown_algorithm_does_not_hide_the_rest(bank, capsys):
+    assert train(bank, "--test-domains", "0,1,2", "--algorithm", "hpg", "alpha=1", "lr=abc") == 2
+    shown = capsys.readouterr().err
+    assert "Unknown algorithm 'hpg'" in shown
+    assert "Expected lr as a number" in shown
+    assert "alpha" not in shown  # nobody knows whether it has such an option
+    assert main(["train", "--dataset", "bank", "--algorithm", "hpg", "--data-dir", "nowhere"]) == 2
+    shown = capsys.readouterr().err
+    for text in (
+        "Unknown algorithm 'hpg'",
+        "Expected the data set 'bank'",
+        "--test-domains, --out",
+    ):
+        assert text in shown
+
+
+def test_a_sweep_names_everything_that_is_wrong_too(bank, capsys):
+    command = ["sweep", "run", "--datasets", "bank", "--data-dir", str(bank), "--algorithms", "erm"]
+    words = ["learnrate=3", "lr=abc", "batch_size=-3"]
+    assert main([*command, "--output", str(bank / "sweep"), *words]) == 2
+    assert capsys.readouterr().err.count("\n- ") == 3
+
+
+def test_help_lists_the_keys_of_every_data_set(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    for key in (
+        "train_images",
+        "lr",
+        "batch_size",
+        "weight_decay",
+        "backbone",
+        "weights",
+        "hidden",
+    ):
+        assert re.search(rf"\b{key}\b", shown), key
 
 
 def test_a_file_may_list_test_domains(bank, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ from hessalign.training.configuration import make_configuration, parse_words, re
 
 COLORED_MNIST: Final = "colored_mnist"
 
+WIDTH: Final = 80
+"""Characters in a line of the help's last paragraphs."""
+
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the verb.
@@ -33,10 +37,18 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "train",
         help="train one algorithm; the defaults are the published protocol",
-        description="Example: hessalign train --dataset colored_mnist --algorithm hutchinson "
-        "--restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
-        epilog=f"Keys: {keys}, and the options of the algorithm (see `hessalign algorithms`). "
-        "Words override flags, and flags override the file.",
+        description="Example: hessalign train --dataset colored_mnist --algorithm hutchinson \\\n"
+        "  --restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
+        epilog="\n\n".join(
+            textwrap.fill(text, WIDTH)
+            for text in (
+                f"Keys for {COLORED_MNIST}: {keys}; and the options of the algorithm.",
+                train_domains.keys(),
+                "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, "
+                "and flags override the file.",
+            )
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="keys and values as YAML")

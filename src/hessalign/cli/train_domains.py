@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -10,14 +11,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign.algorithms import find_algorithm
+from hessalign.algorithms.search import common_space
 from hessalign.data import DomainDataset, find_dataset
 from hessalign.report.tables import markdown_table, mean_and_std
 from hessalign.training import Record
 from hessalign.training.domain_run import DomainRun, checked_plan, train_job
 from hessalign.training.job import Job
-from hessalign.training.job_plan import JobPlan
+from hessalign.training.job_plan import MODEL_KEYS, PRESET, JobPlan
 
 Report = Callable[[str, int], Callable[[Record], None]]
 """Makes the display of a run from its title and its number of steps."""
@@ -40,6 +42,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, metavar="N", help="updates; 5001 unless given, as in DomainBed")
 
 
+def keys() -> str:
+    """The keys of these runs, for people.
+
+    Returns:
+        Sentences.
+    """
+    common = ", ".join(common_space("big"))
+    return (
+        f"Keys for other data sets: {common}; of the network: {', '.join(MODEL_KEYS)}; {PRESET}, "
+        "whose ranges draws are made from; and the options of the algorithm."
+    )
+
+
 def run(
     entries: Mapping[str, object],
     restarts: int,
@@ -57,40 +72,15 @@ def run(
         warn: Tells the user something that is not an error.
 
     Raises:
-        InputError: If something is missing.
         KeyboardInterrupt: Passed on, after saying how to continue.
     """
-    rest = dict(entries)
-    dataset, data_dir = str(rest.pop("dataset")), rest.pop("data_dir", None)
-    test, trial = rest.pop("test_domains", None), rest.pop("seed", 0)
-    algorithm, hparams_seed = str(rest.pop("algorithm", "erm")), rest.pop("hparams_seed", 0)
-    steps = rest.pop("steps", None)
-    missing = [
-        flag
-        for flag, value in (
-            ("--data-dir", data_dir), ("--test-domains", test), ("--output", output),
-        )
-        if value is None
-    ]  # fmt: skip
-    if missing or output is None:
-        raise InputError(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
-    data = find_dataset(dataset, str(data_dir))
     runs = []
-    first = _whole("seed", trial)
-    for trial_seed in range(first, first + restarts):
-        job = Job(
-            dataset,
-            find_algorithm(algorithm).recorded,
-            parse_domains(test, data),
-            hparams_seed=_whole("hparams_seed", hparams_seed),
-            trial_seed=trial_seed,
-            data_dir=str(data_dir),
-            steps=None if steps is None else _whole("steps", steps),
-            hparams=json.dumps(rest, sort_keys=True, default=str) if rest else None,
-        )
+    jobs = make_jobs(entries, restarts, output)
+    assert output is not None
+    for job in jobs:
         plan = checked_plan(job)
         sys.stdout.write(describe(plan))
-        show = make_report(f"{job.algorithm} #{trial_seed}", plan.steps)
+        show = make_report(f"{job.algorithm} #{job.trial_seed}", plan.steps)
         try:
             runs.append(
                 train_job(
@@ -110,6 +100,62 @@ def run(
         sys.stdout.write(f"Saved in {output / each.plan.job.folder}\n")
 
 
+def make_jobs(entries: Mapping[str, object], restarts: int, output: Path | None) -> list[Job]:
+    """The jobs that are asked for, checked as a whole.
+
+    Args:
+        entries: Flags and `key=value` words; those that are not flags override hyper-parameters.
+        restarts: Trials.
+        output: Where runs are kept.
+
+    Returns:
+        One job for each trial.
+
+    Raises:
+        ConfigurationError: With everything that is wrong.
+    """
+    rest = dict(entries)
+    dataset, data_dir = str(rest.pop("dataset")), rest.pop("data_dir", None)
+    test, trial = rest.pop("test_domains", None), rest.pop("seed", 0)
+    algorithm, hparams_seed = str(rest.pop("algorithm", "erm")), rest.pop("hparams_seed", 0)
+    steps = rest.pop("steps", None)
+    missing = [
+        flag
+        for flag, value in (
+            ("--data-dir", data_dir), ("--test-domains", test), ("--output", output),
+        )
+        if value is None
+    ]  # fmt: skip
+    problems: list[str] = []
+    if missing:
+        problems.append(f"Expected {', '.join(missing)} for the data set {dataset!r}, got none.")
+    first = attempt(problems, _whole, "seed", trial)
+    draw = attempt(problems, _whole, "hparams_seed", hparams_seed)
+    updates = None if steps is None else attempt(problems, _whole, "steps", steps)
+    info = attempt(problems, find_algorithm, algorithm)
+    data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
+    if data is None:
+        raise ConfigurationError(problems)
+    domains = None if test is None else attempt(problems, parse_domains, test, data)
+    job = Job(
+        dataset,
+        algorithm if info is None else info.recorded,
+        domains or (0,),
+        hparams_seed=draw or 0,
+        trial_seed=first or 0,
+        data_dir=str(data_dir),
+        steps=updates,
+        hparams=json.dumps(rest, sort_keys=True, default=str) if rest else None,
+    )
+    attempt(problems, checked_plan, job)
+    if problems:
+        raise ConfigurationError(problems)
+    return [
+        dataclasses.replace(job, trial_seed=trial_seed)
+        for trial_seed in range(job.trial_seed, job.trial_seed + restarts)
+    ]
+
+
 def _whole(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"Expected {key} as a whole number, got {value!r}.")
@@ -125,9 +171,16 @@ def parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
 
     Returns:
         Numbers, ascending.
+
+    Raises:
+        ConfigurationError: With everything that names no domain.
     """
     words = named if isinstance(named, list) else str(named).split(",")
-    return tuple(sorted({data.domain_index(str(word).strip()) for word in words}))
+    problems: list[str] = []
+    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
+    if problems:
+        raise ConfigurationError(problems)
+    return tuple(sorted({number for number in found if number is not None}))
 
 
 def describe(plan: JobPlan) -> str:

@@ -6,6 +6,8 @@ table. What a run evaluates is by default what model selection reads, not everyt
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -18,8 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, describe_error
-from hessalign._names import check_name
+from hessalign._errors import (
+    ConfigurationError,
+    InputError,
+    UserError,
+    attempt,
+    describe_error,
+)
+from hessalign._names import UnknownNameError, check_name
 from hessalign._seeds import seed_hash
 from hessalign.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
 from hessalign.algorithms.hyper_parameters import RunHyperParameters
@@ -134,8 +142,50 @@ def checked_plan(job: Job, data_dir: Path | None = None) -> JobPlan:
         data_dir: The folder that holds the data set, if it is not where the job says.
 
     Returns:
-        The plan. What does not fit raises an error that says so.
+        The plan.
+
+    Raises:
+        UserError: If something does not fit.
+        ConfigurationError: With everything that is wrong, if it is more than one thing.
     """
+    try:
+        return _tried_plan(job, data_dir)
+    except UserError as error:
+        problems = _problems_one_by_one(job, data_dir)
+        if len(problems) < 2:
+            raise
+        raise ConfigurationError(problems) from error
+
+
+def _problems_one_by_one(job: Job, data_dir: Path | None) -> list[str]:
+    """What is wrong with a job, and with each of its hyper-parameters on its own."""
+    problems: list[str] = []
+    bare = dataclasses.replace(job, steps=None, hparams=None)
+    attempt(problems, _tried_plan, bare, data_dir)
+    algorithm = attempt(problems, find_algorithm, job.algorithm)
+    # The parts that are tried one by one stand beside what fits: neither hides the other.
+    bare = dataclasses.replace(bare, test_domains=(0,))
+    if algorithm is None:
+        bare = dataclasses.replace(bare, algorithm=find_algorithm("erm").recorded)
+    parts = [dataclasses.replace(bare, steps=job.steps)]
+    overrides = json.loads(job.hparams) if job.hparams else {}
+    parts += [
+        dataclasses.replace(bare, hparams=json.dumps({key: value}))
+        for key, value in overrides.items()
+    ]
+    for part in parts:
+        try:
+            _tried_plan(part, data_dir)
+        except UserError as error:
+            # Of an unknown algorithm nobody knows which hyper-parameters it has.
+            if algorithm is not None or not isinstance(error, UnknownNameError):
+                problems.append(str(error))
+        except OSError as error:
+            problems.append(describe_error(error))
+    return list(dict.fromkeys(problems))
+
+
+def _tried_plan(job: Job, data_dir: Path | None) -> JobPlan:
     plan = plan_job(job, data_dir)
     make_loop(plan)
     network_spec(plan.hyper, plan.input_shape, len(plan.data.classes))
