@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -154,3 +155,82 @@ def test_a_name_without_a_folder_is_looked_up_in_the_catalogue(capsys):
     assert "Did you mean 'PACS'?" in capsys.readouterr().err
     assert main(["train", "--dataset", "PACS"]) == 2
     assert "Expected --data-dir, --test-domains, --output" in capsys.readouterr().err
+
+
+# --- backbones whose weights are random -----------------------------------------------------------
+
+
+OWN = """
+import torch
+
+def make(loaded=False):
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    )
+    if loaded:
+        torch.nn.init.ones_(net[0].weight)
+        torch.nn.init.zeros_(net[0].bias)
+    return net
+
+def make_loaded():
+    return make(loaded=True)
+"""
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """A small data set of images, and networks of one's own for them."""
+    x = np.random.default_rng(0).integers(0, 255, (24, 3, 32, 32)).astype(np.uint8)
+    np.savez(tmp_path / "small.npz", x=x, y=[0, 1] * 12, domain=[0] * 12 + [1] * 12)
+    (tmp_path / "own_nets.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("backbone", "random"),
+    [
+        ("timm:resnet10t", True),
+        ("resnet18", True),
+        ("mnist_cnn", True),
+        ("own_nets:make", True),
+        ("own_nets:make_loaded", False),
+    ],
+)
+def test_features_of_random_weights_are_warned_of(images, capsys, backbone, random):
+    command = ["features", "extract", "small.npz", "--backbone", backbone, "--jobs", "1"]
+    assert main([*command, "--output", "bank.npz"]) == 0
+    shown = capsys.readouterr().err
+    assert ("random" in shown) == random, shown
+    assert ("--weights" in shown) == random, shown
+
+
+def test_weights_that_are_given_are_not_warned_of(images, capsys):
+    import torch
+    from own_nets import make
+
+    torch.save(make().state_dict(), "own.pt")
+    command = ["features", "extract", "small.npz", "--backbone", "own_nets:make", "--jobs", "1"]
+    assert main([*command, "--weights", "own.pt", "--output", "bank.npz"]) == 0
+    assert "random" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "random"),
+    [
+        (["backbone=own_nets:make"], True),
+        (["backbone=own_nets:make_loaded"], False),
+        (["backbone=resnet18", "weights=none"], True),
+    ],
+)
+def test_runs_from_random_weights_are_warned_of(images, capsys, words, random):
+    data = ["--data-dir", ".", "--steps", "1", "--output", "out", "batch_size=2", *words]
+    assert main(["train", "--dataset", "small", "--test-domains", "0", *data]) == 0
+    shown = capsys.readouterr().err
+    assert ("random" in shown) == random, shown
+    assert ("weights=" in shown) == random, shown
+    sweep = ["--datasets", "small", "--algorithms", "erm", "--trials", "1", "--draws", "1", *data]
+    assert main(["sweep", "run", "--launcher", "serial", "--test-domains", "0", *sweep]) == 0
+    assert ("random" in capsys.readouterr().err) == random

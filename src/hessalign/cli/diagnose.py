@@ -48,7 +48,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add = parser.add_argument
     add("path", type=Path, metavar="PATH", help="a run, arrays, or a table of numbers")
     add("--backbone", metavar="NAME", help="of images: see `hessalign features extract`")
-    add("--weights", metavar="W", help="of the backbone: imagenet or a file")
+    add("--weights", metavar="W", help="of the backbone: imagenet or a file; random if none")
     add("--data-dir", type=Path, metavar="DIR", help="of a run: where its data are, if moved")
     add("--html", type=Path, metavar="FILE", help="also write one page with figures")
     add("--json", type=Path, metavar="FILE", help="also write all numbers")

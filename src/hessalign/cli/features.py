@@ -38,7 +38,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         required=True,
         help="a model of torchvision or timm (timm:NAME), or MODULE:CALLABLE for your own",
     )
-    add("--weights", help="imagenet, or a file; without it those that the backbone brings")
+    add("--weights", help="imagenet or a file; random without it, unless it brings its own")
     add("--name", help="what the bank calls the backbone (default: its name)")
     add("--output", type=Path, metavar="BANK", help="default: DATA@BACKBONE.safetensors; or .npz")
     add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")

@@ -236,7 +236,7 @@ def run_run(options: argparse.Namespace) -> int:
     launcher = make_launcher(options)
     spec = read_specification(options)
     jobs = sweep_jobs(spec)
-    check_jobs(jobs)
+    check_jobs(jobs, warn)
     folder = open_sweep(Path(str(spec.output)), spec)
     before = sweep_status(folder, jobs)
     progress = SweepProgress(before, launcher, sys.stderr)

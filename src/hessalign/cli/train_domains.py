@@ -17,7 +17,7 @@ from hessalign.algorithms.search import common_space
 from hessalign.data import DomainDataset, find_dataset
 from hessalign.report.tables import markdown_table, mean_and_std
 from hessalign.training import Record
-from hessalign.training.domain_run import DomainRun, checked_plan, train_job
+from hessalign.training.domain_run import DomainRun, checked_plan, describe_untrained, train_job
 from hessalign.training.job import Job
 from hessalign.training.job_plan import MODEL_KEYS, PRESET, JobPlan
 
@@ -80,6 +80,9 @@ def run(
     for job in jobs:
         plan = checked_plan(job)
         sys.stdout.write(describe(plan))
+        note = describe_untrained(plan) if job is jobs[0] else None
+        if note is not None:
+            warn(note)
         show = make_report(f"{job.algorithm} #{job.trial_seed}", plan.steps)
         try:
             runs.append(

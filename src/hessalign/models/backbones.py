@@ -84,6 +84,51 @@ def is_published(backbone: str) -> bool:
     return library in LIBRARIES if colon else backbone != MNIST_CNN
 
 
+def describe_random_weights(backbone: str, weights: str | None = None) -> str | None:
+    """What users should know of a backbone whose weights are random.
+
+    Whether those of one's own are, is seen by making it twice, from different random numbers.
+
+    Args:
+        backbone: Its name.
+        weights: Which it is to be given, if any.
+
+    Returns:
+        A sentence that says how to give it others; None if they are not random.
+
+    Example:
+        >>> print(describe_random_weights("mnist_cnn"))
+        The weights of the backbone mnist_cnn are random: it was trained on nothing. Name ...
+        >>> describe_random_weights("mnist_cnn", "digits.pt")
+    """
+    if weights is not None:
+        return None
+    named = f"{IMAGENET} or a file" if is_published(backbone) else "a file of weights"
+    option = f"Name {named} (--weights; `train` and `sweep`: weights=…)."
+    if backbone == MNIST_CNN or is_published(backbone):
+        return (
+            f"The weights of the backbone {backbone} are random: it was trained on nothing. "
+            f"{option}"
+        )
+    module, name = backbone.split(":", 1)
+    first, second = (_from_seed(module, name, seed) for seed in (1, 2))
+    random = [each for each in first if not torch.equal(first[each], second[each])]
+    if not random:
+        return None
+    return (
+        f"{len(random)} of {len(first)} parameters of the backbone {backbone} are random, such as "
+        f"{random[0]}. Let it load its weights itself, or name a file of them (--weights; `train` "
+        "and `sweep`: weights=…)."
+    )
+
+
+def _from_seed(module: str, name: str, seed: int) -> dict[str, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = _from_user(module, name, None)
+    return {name: value.detach() for name, value in made.named_parameters()}
+
+
 def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object) -> int:
     """How many features a backbone gives, by trying it.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from hessalign._errors import MENDABLE, ConfigurationError, describe_error
+from hessalign._errors import MENDABLE, ConfigurationError, attempt, describe_error
 from hessalign._names import UnknownNameError
 from hessalign.algorithms import find_algorithm
 from hessalign.data import PRESETS, find_dataset
@@ -12,7 +12,7 @@ from hessalign.data.catalog import catalog_entry
 from hessalign.data.samples import domain_index
 from hessalign.sweep.jobs import list_jobs
 from hessalign.sweep.specification import SweepSpec
-from hessalign.training.domain_run import checked_plan
+from hessalign.training.domain_run import checked_plan, describe_untrained
 from hessalign.training.job import Job
 
 
@@ -103,22 +103,20 @@ def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
     return found
 
 
-def check_jobs(jobs: Iterable[Job]) -> None:
+def check_jobs(jobs: Iterable[Job], warn: Callable[[str], None] = lambda message: None) -> None:
     """Find what would make all runs of an algorithm fail, such as an unknown hyper-parameter.
 
     Args:
         jobs: The jobs.
+        warn: Called with what the user should know but need not act on.
 
     Raises:
         ConfigurationError: With everything that is wrong.
     """
     problems: list[str] = []
-    for job in first_jobs(jobs).values():
-        try:
-            checked_plan(job)
-        except ConfigurationError as error:
-            problems += error.problems
-        except MENDABLE as error:
-            problems.append(describe_error(error))
+    plans = [attempt(problems, checked_plan, job) for job in first_jobs(jobs).values()]
     if problems:
         raise ConfigurationError(problems)
+    notes = {describe_untrained(plan): None for plan in plans if plan is not None}
+    for note in filter(None, notes):
+        warn(note)

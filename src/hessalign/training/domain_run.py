@@ -35,7 +35,7 @@ from hessalign.algorithms.schedule import penalty_schedule
 from hessalign.algorithms.search import Value
 from hessalign.data import find_dataset
 from hessalign.models import Network, NetworkSpec, make_network
-from hessalign.models.backbones import MNIST_CNN, is_published
+from hessalign.models.backbones import MNIST_CNN, describe_random_weights, is_published
 from hessalign.models.weights import IMAGENET
 from hessalign.training.device import find_device
 from hessalign.training.image_inputs import ImageInputs
@@ -193,6 +193,21 @@ def _tried_plan(job: Job, data_dir: Path | None) -> JobPlan:
         plan.hyper.truth(name)
     _ = plan.batch_size
     return plan
+
+
+def describe_untrained(plan: JobPlan) -> str | None:
+    """What users should know of a run whose backbone has random weights.
+
+    Args:
+        plan: The run.
+
+    Returns:
+        A sentence; None if they are not random, or have to be: DomainBed's network for digits.
+    """
+    spec = network_spec(plan.hyper, plan.input_shape, len(plan.data.classes))
+    if not isinstance(spec.backbone, str) or spec.backbone == MNIST_CNN:
+        return None
+    return describe_random_weights(spec.backbone, spec.weights)
 
 
 def load_domain_run(folder: Path, data_dir: Path | None = None) -> DomainRun:

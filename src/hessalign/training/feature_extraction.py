@@ -23,7 +23,7 @@ from hessalign._files import atomic_file, write_atomically
 from hessalign.data import DomainDataset, ImageReader, normalise, open_images
 from hessalign.data.parallel import completed
 from hessalign.models import make_backbone, state_digest
-from hessalign.models.backbones import feature_width
+from hessalign.models.backbones import describe_random_weights, feature_width
 from hessalign.training.device import device_of, find_device
 from hessalign.training.feature_bank import SUFFIXES, FeatureBankError, check_bank, write_bank
 from hessalign.training.image_sampling import image_chunks
@@ -133,6 +133,8 @@ def extract_features(
         raise FeatureBankError(f"Expected a bank named *.safetensors or *.npz, got {output}.")
     source = _source(data, spec, cache, warn)
     backbone = _trained(spec, _shape(source))
+    if note := describe_random_weights(spec.backbone, spec.weights):
+        warn(note)
     made_with = _describe(data, spec, backbone)
     if output.exists():
         check_bank(output, made_with)
