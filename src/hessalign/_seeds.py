@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
+
+LARGEST_SEED: Final = 2**32 - 1
+"""What every source of randomness takes."""
 
 
 def seed_hash(*parts: object) -> int:

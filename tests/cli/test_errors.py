@@ -163,6 +163,20 @@ def test_a_disk_that_is_full_names_the_file_that_was_written(tmp_path, monkeypat
     assert capsys.readouterr().err.count("Traceback") == 1
 
 
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999", "1.5"])
+@pytest.mark.parametrize("verb", [["attack", "RUN"], ["diagnose", "RUN"], ["demo"], ["train"]])
+def test_seeds_that_no_source_of_randomness_takes(verb, seed, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*verb, "--seed", seed])
+    assert stopped.value.code == 2
+    assert f"from 0 to 4294967295, got '{seed}'" in capsys.readouterr().err
+
+
+def test_a_seed_among_the_words_is_checked_too(capsys):
+    assert main([*TINY, "seed=99999999999999999999"]) == 2
+    assert "Expected a seed up to 4294967295" in capsys.readouterr().err
+
+
 # --- files that are not what they should be -------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import torch
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
+from hessalign.cli.flags import seed_number
 from hessalign.report.attack_figures import plot_worst_case
 from hessalign.report.tables import markdown_table
 from hessalign.training.run_folder import find_run
@@ -42,7 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--delta", type=float, nargs="+", action="extend", metavar="D", help="radii")
     add("--mode", default="exact", help=f"one of: {', '.join(get_args(Mode))}")
     add("--samples", type=int, default=SAMPLES, metavar="N", help="of each domain, drawn at random")
-    add("--seed", type=int, default=0, help="of the draw and of the attack's starts")
+    add("--seed", type=seed_number, default=0, help="of the draw and of the attack's starts")
     add("--data-dir", type=Path, metavar="DIR", help="where the data are now, if moved")
     add("--output", type=Path, metavar="DIR", help="where to save; by default RUN/attack")
     parser.set_defaults(run=run)

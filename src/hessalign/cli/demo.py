@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._files import make_folder, write_atomically
+from hessalign.cli.flags import seed_number
 from hessalign.report.figures import plot_dynamics
 from hessalign.report.progress import RunsProgress
 from hessalign.report.published import TABLE_2
@@ -46,7 +47,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--output", type=Path, default=Path("outputs/demo"), metavar="DIR")
     parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, metavar="N")
     parser.add_argument("--steps", type=int, default=ColoredMnistConfig.steps, metavar="N")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed_number, default=0)
     jobs = min(len(METHODS), os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="processes at once")
     parser.set_defaults(run=run)

@@ -15,6 +15,7 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
+from hessalign.cli.flags import seed_number
 from hessalign.data import DomainDataset, cache_folder, read_dataset
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
@@ -62,7 +63,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="excess loss of a nearly optimal head, for the transfer bound (default: 0.01)",
     )
     add("--as-is", action="store_true", help="do not scale features to mean 0 and variance 1")
-    add("--seed", type=int, default=0, help="of every draw")
+    add("--seed", type=seed_number, default=0, help="of every draw")
     parser.set_defaults(run=run)
 
 

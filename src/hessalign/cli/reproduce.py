@@ -13,6 +13,7 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign.cli import reproduce_sweeps
+from hessalign.cli.flags import seed_number
 from hessalign.cli.train import warn
 from hessalign.report.progress import CountProgress, RunsProgress
 from hessalign.report.tables import markdown_table
@@ -55,7 +56,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
     group = parser.add_argument_group("Colored MNIST").add_argument
     group("--restarts", type=int, metavar="N", help=f"runs of each method ({DEFAULT_RESTARTS})")
-    group("--seed", type=int, help="of the first restart (0)")
+    group("--seed", type=seed_number, help="of the first restart (0)")
     group("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({DEFAULT_CACHE})")
     reproduce_sweeps.add_flags(parser)
     group = parser.add_argument_group(

@@ -14,6 +14,7 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.cli import train_domains
+from hessalign.cli.flags import seed_number
 from hessalign.data import DATASETS
 from hessalign.report.progress import Progress
 from hessalign.report.published import TABLE_2, TABLE_3
@@ -54,7 +55,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--config", type=Path, metavar="FILE", help="keys and values as YAML")
     add("--dataset", help="colored_mnist, or the name of a data set below --data-dir")
     add("--algorithm", help="see `hessalign algorithms`")
-    add("--seed", type=int, help="of the first restart")
+    add("--seed", type=seed_number, help="of the first restart")
     add("--restarts", type=int, default=1, metavar="N", help="runs with seeds SEED, SEED+1, …")
     add(
         "--output",

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign._seeds import LARGEST_SEED
 from hessalign.algorithms import (
     AbstractAlgorithm,
     Batch,
@@ -88,6 +89,8 @@ class ColoredMnistConfig:
         for name in ("jump", "penalty_weight", "l2", "seed"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
+        if self.seed > LARGEST_SEED:
+            raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {self.seed}.")
         check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"Expected a positive learning_rate, got {self.learning_rate}.")

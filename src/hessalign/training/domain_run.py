@@ -303,7 +303,8 @@ def _trained(plan: JobPlan, folder: RunFolder) -> AbstractAlgorithm | None:
     algorithm, _ = start_algorithm(plan)
     folder.load_model(
         algorithm,
-        f"Use the data it was trained on; these are {plan.data.name} in {plan.data_dir}.",
+        f"the data set {plan.data.name} in {plan.data_dir}",
+        "Use the data it was trained on.",
     )
     return algorithm
 

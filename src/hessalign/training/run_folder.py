@@ -259,12 +259,15 @@ class RunFolder:
             )
         return found
 
-    def load_model(self, algorithm: nn.Module, remedy: str | None = None) -> None:
+    def load_model(
+        self, algorithm: nn.Module, task: str = "the run", remedy: str | None = None
+    ) -> None:
         """Give an algorithm the trained parameters of a complete run.
 
         Args:
             algorithm: The algorithm, changed in place.
-            remedy: What to do if they do not fit; to train again if None.
+            task: What they have to fit.
+            remedy: What to do if they do not; to train again if None.
 
         Raises:
             RunFolderError: If they cannot be read, or do not fit.
@@ -274,7 +277,7 @@ class RunFolder:
             algorithm.load_state_dict(state)
         except (RuntimeError, TypeError, AttributeError) as error:  # of a file with other content
             raise RunFolderError(
-                f"The model {self.path / MODEL} does not fit the run: "
+                f"The model {self.path / MODEL} does not fit {task}: "
                 f"{(str(error).splitlines() or [''])[-1].strip()} "
                 f"{remedy or f'Remove {self.path} to train again.'}"
             ) from error
