@@ -413,6 +413,26 @@ def test_a_run_that_does_not_tell_where_its_data_were_is_read_as_before(relative
     assert main(["attack", str(relative_run), "--samples", "20"]) == 0
 
 
+def test_a_sweep_knows_where_its_data_were(tmp_path, monkeypatch, capsys):
+    write_bank(tmp_path / "work" / "data")
+    monkeypatch.chdir(tmp_path / "work")
+    command = ["sweep", "run", "--launcher", "serial"]
+    flags = [
+        "--datasets", "bank", "--data-dir", "data", "--algorithms", "erm", "--test-domains", "0",
+        "--trials", "1", "--draws", "1", "--steps", "2", "--output", "out",
+    ]  # fmt: skip
+    assert main([*command, *flags]) == 0
+    job = Job("bank", "ERM", (0,), 0, 0, "data", steps=2)
+    assert (tmp_path / "work" / "out" / job.folder / "done").exists()  # called as ever
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main([*command, str(tmp_path / "work" / "out"), "--trials", "2"]) == 0
+    assert "2 done" in capsys.readouterr().out
+    (tmp_path / "work" / "data").rename(tmp_path / "elsewhere" / "data")
+    assert main([*command, str(tmp_path / "work" / "out"), "--trials", "3"]) == 0
+    assert "3 done" in capsys.readouterr().out
+
+
 def test_a_folder_of_data_is_refused_where_it_means_nothing(runs, capsys):
     for command in (
         ["attack", str(runs / "colored" / "erm-seed0"), "--data-dir", "data"],

@@ -158,6 +158,8 @@ def read_specification(options: argparse.Namespace) -> SweepSpec:
     entries = {} if source is None else read_file(source)
     if folder is not None:
         entries["output"] = str(folder)
+    if options.data_dir is not None:
+        entries.pop("data_folder", None)  # what is named here counts
     for key in (*_LISTS, *_VALUES, "keep_models"):
         value = getattr(options, key)
         if value is not None:
@@ -207,14 +209,14 @@ def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str]
     """Seconds of one run by data set and algorithm, and bytes of all runs."""
     import torch
 
-    check_jobs(jobs)
+    check_jobs(jobs, data_dir=spec.place)
     torch.set_num_threads(1)
     work, seconds, sizes = training_work(spec), {}, {}
     firsts = first_jobs(jobs)
     progress = CountProgress("measuring", "algorithms", sys.stderr)
     progress(0, len(firsts))
     for number, (cell, job) in enumerate(firsts.items(), 1):
-        cost, plan = measure_cost(job, work), plan_job(job)
+        cost, plan = measure_cost(job, work), plan_job(job, spec.place)
         count = evaluations(plan.steps, plan.evaluate_every)
         seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
         progress(number, len(firsts))
@@ -236,7 +238,7 @@ def run_run(options: argparse.Namespace) -> int:
     launcher = make_launcher(options)
     spec = read_specification(options)
     jobs = sweep_jobs(spec)
-    check_jobs(jobs, warn)
+    check_jobs(jobs, warn, spec.place)
     folder = open_sweep(Path(str(spec.output)), spec)
     before = sweep_status(folder, jobs)
     progress = SweepProgress(before, launcher, sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from hessalign._errors import MENDABLE, ConfigurationError, attempt, describe_error
 from hessalign._names import UnknownNameError
@@ -34,7 +35,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
     chosen: dict[str, list[int]] = {}
     for dataset in spec.datasets:
         try:
-            names = domain_names(dataset, spec.data_dir, without_data=without_data)
+            names = domain_names(dataset, str(spec.place), without_data=without_data)
         except MENDABLE as error:
             problems.append(describe_error(error))
             continue
@@ -103,18 +104,23 @@ def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
     return found
 
 
-def check_jobs(jobs: Iterable[Job], warn: Callable[[str], None] = lambda message: None) -> None:
+def check_jobs(
+    jobs: Iterable[Job],
+    warn: Callable[[str], None] = lambda message: None,
+    data_dir: Path | None = None,
+) -> None:
     """Find what would make all runs of an algorithm fail, such as an unknown hyper-parameter.
 
     Args:
         jobs: The jobs.
         warn: Called with what the user should know but need not act on.
+        data_dir: The folder that holds the data sets, if it is not where the jobs say.
 
     Raises:
         ConfigurationError: With everything that is wrong.
     """
     problems: list[str] = []
-    plans = [attempt(problems, checked_plan, job) for job in first_jobs(jobs).values()]
+    plans = [attempt(problems, checked_plan, job, data_dir) for job in first_jobs(jobs).values()]
     if problems:
         raise ConfigurationError(problems)
     notes = {describe_untrained(plan): None for plan in plans if plan is not None}

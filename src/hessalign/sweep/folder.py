@@ -8,6 +8,7 @@ sweep.yaml                 the specification that was last run here
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from hessalign._errors import InputError
@@ -38,7 +39,7 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     """
     folder = folder.absolute()
     path = folder / SPECIFICATION
-    text = spec.to_yaml().encode()
+    text = dataclasses.replace(spec, data_folder=str(spec.place)).to_yaml().encode()
     if path.exists():
         check_protocol(folder, make_specification(read_file(path)), spec)
     try:

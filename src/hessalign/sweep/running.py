@@ -24,7 +24,9 @@ def training_work(spec: SweepSpec) -> Work:
     Returns:
         `train_job`, told what to evaluate and keep.
     """
-    return partial(train_job, evaluate=spec.evaluate, keep_model=spec.keep_models)
+    return partial(
+        train_job, evaluate=spec.evaluate, keep_model=spec.keep_models, data_dir=spec.place
+    )
 
 
 def run_jobs(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, final, get_args
 
 from hessalign._errors import ConfigurationError, InputError
@@ -41,6 +42,7 @@ class SweepSpec:
         evaluate: "needed": what model selection reads; "all": both parts of every domain.
         keep_models: Whether to keep the trained parameters.
         output: The folder of the sweep, if it is named.
+        data_folder: Where `data_dir` was when the sweep was begun; it may be a relative path.
 
     Example:
         >>> spec = make_specification({"datasets": "PACS", "algorithms": ["erm", "HGP"]})
@@ -61,6 +63,14 @@ class SweepSpec:
     evaluate: Evaluated = "needed"
     keep_models: bool = False
     output: str | None = None
+    data_folder: str | None = None
+
+    @property
+    def place(self) -> Path:
+        """Where the data are: where they were when the sweep was begun, or where it says here."""
+        if self.data_folder is not None and Path(self.data_folder).is_dir():
+            return Path(self.data_folder)
+        return Path(self.data_dir).absolute()
 
     @property
     def needs_pairs(self) -> bool:
@@ -255,4 +265,5 @@ _READERS: Final[Mapping[str, Callable[[str, object], object]]] = {
     "evaluate": _one_of(get_args(Evaluated)),
     "keep_models": _truth,
     "output": _path,
+    "data_folder": _path,
 }
