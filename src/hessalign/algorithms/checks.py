@@ -33,7 +33,7 @@ def check_number(
         >>> check_number("tau", 1.5, 0, 1)
         Traceback (most recent call last):
             ...
-        InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
+        hessalign._errors.InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
     """
     if (
         isinstance(value, int | float)
@@ -64,7 +64,7 @@ def check_count(name: str, value: int, low: int = 1) -> None:
         >>> check_count("depth", 1, 2)
         Traceback (most recent call last):
             ...
-        InputError: Expected depth as a whole number of 2 or more, got 1.
+        hessalign._errors.InputError: Expected depth as a whole number of 2 or more, got 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise InputError(f"Expected {name} as a whole number of {low} or more, got {value!r}.")
