@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign._files import make_folder, write_atomically
+from hessalign._files import write_atomically
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.flags import seed_number
 from hessalign.cli.train import warn
@@ -107,7 +107,6 @@ def run(options: argparse.Namespace) -> None:
         partial(CountProgress, stream=sys.stderr),
     )
     pages = []
-    make_folder(options.output)
     for name in names:
         page = reproduce(
             EXPERIMENTS[name],

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign._files import make_folder
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
 from hessalign.report.sweep_progress import SweepProgress
 from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
@@ -103,7 +102,6 @@ def run(options: argparse.Namespace) -> None:
     )
     launched = argparse.Namespace(**vars(options))
     launched.launcher = options.launcher or DEFAULT_LAUNCHER
-    make_folder(options.output)
     page = reproduce_sweeps(
         SWEEP_EXPERIMENTS[options.name],
         settings,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from hessalign._files import make_folder
 from hessalign._names import UnknownNameError
 from hessalign.report.progress import RunsProgress
 from hessalign.reproduce.accuracies import TABLES
@@ -112,6 +113,7 @@ def reproduce(
     configs = [
         config for method, version in experiment.rows for config in method.configs(options, version)
     ]
+    make_folder(output)  # before runs that may take hours
     if progress is not None:
         train_missing(configs, options.jobs, cache, progress, warn)
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hessalign._errors import InputError
+from hessalign._files import make_folder
 from hessalign.report.sweep_progress import SweepProgress
 from hessalign.reproduce.experiment import write_report
 from hessalign.reproduce.sweep_experiment import Part, Results, SweepExperiment, SweepOptions
@@ -59,6 +60,7 @@ def reproduce_sweeps(
     if launcher is not None:
         for group in jobs:  # all of them before any is begun
             check_jobs(group)
+        make_folder(output)
         for part, group in zip(parts, jobs, strict=True):
             run_part(part, group, launcher, progress)
     results = [read_part(part, group) for part, group in zip(parts, jobs, strict=True)]
