@@ -36,12 +36,14 @@ def test_a_bug_is_never_taken_for_a_mistake_of_the_user(kind, monkeypatch, capsy
     assert 'raise kind("deliberately")' in kept.read_text()
 
 
-def test_the_traceback_of_a_bug_is_shown_where_it_can_be_kept_nowhere(monkeypatch, capsys):
+def test_the_traceback_of_a_bug_is_shown_where_it_can_be_kept_nowhere(
+    monkeypatch, capsys, tmp_path
+):
     def buggy(options):
         raise TypeError("deliberately")
 
     monkeypatch.setattr("hessalign.cli.algorithms.run", buggy)
-    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     assert main(["algorithms"]) == 1
     assert 'raise TypeError("deliberately")' in capsys.readouterr().err
 

@@ -85,17 +85,24 @@ def test_words():
         "a": 1, "b": 0.001, "c": None, "d": True, "e": "full", "f": None
     }  # fmt: skip
     with pytest.raises(ConfigurationError) as caught:
-        parse_words(["steps", "a=1", "a=2", "b=[1"])
+        parse_words(["steps", "a=1", "a=2", "b=[1", "c=2020-99-99", "d=!!timestamp z"])
     assert caught.value.problems == [
         "Expected KEY=VALUE, got 'steps'.",
         "Expected each key once, got 'a' twice.",
         "Expected a value after b=, got '[1'.",
+        "Expected a value after c=, got '2020-99-99'.",
+        "Expected a value after d=, got '!!timestamp z'.",
     ]
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [("a: [1", "Expected YAML in"), ("- 1", "Expected `key: value` lines"), ("", "got None")],
+    [
+        ("a: [1", "Expected YAML in"),
+        ("a: 2020-99-99", "Expected YAML in"),
+        ("- 1", "Expected `key: value` lines"),
+        ("", "got None"),
+    ],
 )
 def test_bad_files(tmp_path, content, text):
     path = tmp_path / "run.yaml"

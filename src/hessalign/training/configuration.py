@@ -31,13 +31,11 @@ def read_file(path: Path) -> dict[str, object]:
     Raises:
         ConfigurationError: If the file cannot be read, is not YAML, or holds no mapping.
     """
-    import yaml
-
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = _yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError([f"Cannot read {path}: {error.strerror}."]) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (InputError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError([f"Expected YAML in {path}: {reason}."]) from error
     if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
@@ -61,8 +59,6 @@ def parse_words(words: Iterable[str]) -> dict[str, object]:
         >>> parse_words(["probes=100", "lr=1e-3", "shared_probes=true", "hessian=none"])
         {'probes': 100, 'lr': 0.001, 'shared_probes': True, 'hessian': None}
     """
-    import yaml
-
     entries: dict[str, object] = {}
     problems = []
     for word in words:
@@ -73,14 +69,23 @@ def parse_words(words: Iterable[str]) -> dict[str, object]:
         if key in entries:
             problems.append(f"Expected each key once, got {key!r} twice.")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = _yaml(text)
+        except InputError:
             problems.append(f"Expected a value after {key}=, got {text!r}.")
             continue
         entries[key] = _plain(value)
     if problems:
         raise ConfigurationError(problems)
     return entries
+
+
+def _yaml(text: str) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except Exception as error:  # values such as 2020-99-99 make its readers stumble in any way
+        raise InputError(str(error)) from error
 
 
 def _plain(value: object) -> object:
