@@ -36,7 +36,7 @@ GRID: Final = {
     "samples": (8, 32, 128, 512),
     "features": (16, 128, 512, 2048),
     "classes": (2, 7, 65, 345),
-    "domains": (2, 3, 6),
+    "domains": (2, 6),
 }
 QUICK: Final = {"samples": (8, 32), "features": (16,), "classes": (2, 7), "domains": (2,)}
 KINDS: Final = {
@@ -193,7 +193,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     settle_allocator()
-    grid, effort = (QUICK, Effort(0.0, 2, 2)) if options.quick else (GRID, Effort(0.3, 3, 9))
+    grid, effort = (QUICK, Effort(0.0, 2, 2)) if options.quick else (GRID, Effort(0.15, 2, 7))
     rows = measure_grid(grid, effort, Progress())
     record = {"bound": BOUND, "quick": options.quick, "grid": grid, "rows": rows}
     write_result(options.output, "evaluation", record, page(rows))
