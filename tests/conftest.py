@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,17 @@ settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "l
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts this process and those it starts, also where it is ignored.
+
+    So it is in what nohup starts, or a script in the background.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -148,7 +148,10 @@ def test_an_unwritable_folder_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("output", "text"),
-    [([], "Nothing was kept: give --output"), (["--output", "runs"], "Run the same command again")],
+    [
+        ([], "nothing was kept: give --output"),
+        (["--output", "runs"], "The same command continues:\n  hessalign train --algorithm erm "),
+    ],
 )
 def test_interrupt_says_how_to_continue(monkeypatch, capsys, output, text):
     def interrupt(*_):

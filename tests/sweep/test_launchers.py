@@ -192,7 +192,7 @@ def test_a_job_whose_workers_always_die_is_given_up(data, tmp_path):
     outcomes = list(launcher.run(make_tasks(tmp_path, jobs), sweep_jobs.die))
     assert states(outcomes) == {"failed": 2}
     text = (tmp_path / jobs[0].folder / "err.txt").read_text()
-    assert text.startswith("Its worker was lost 2 times, most recently: exit code -9 (SIGKILL).")
+    assert text.startswith("Its worker was lost 2 times, most recently: it was killed by SIGKILL, ")
     assert "fewer at once" in text
 
 
@@ -242,6 +242,7 @@ def test_a_job_folder_that_cannot_be_written_fails_with_the_reason(data, tmp_pat
     assert "Permission denied" in outcome.error
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("name", ["serial", "local"])
 def test_an_interrupt_lets_workers_save_and_gives_their_jobs_up(name, data, tmp_path, expected):
     launcher = SerialLauncher() if name == "serial" else LocalLauncher(2)
@@ -264,6 +265,7 @@ def test_an_interrupt_lets_workers_save_and_gives_their_jobs_up(name, data, tmp_
     assert all(resumed.count((folder, ["0"])) == 1 for folder in begun)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_before_the_first_step_is_not_lost(data, tmp_path):
     """While a job reads its data nothing listens but the launcher."""
     (first, second) = make_jobs(data, 2, steps=10**6)

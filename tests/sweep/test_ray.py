@@ -37,9 +37,10 @@ def cluster():
     try:
         yield process.stdout.readline().strip(), environment
     finally:
-        process.communicate("")
+        process.communicate("", timeout=60)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(cluster, tmp_path):
     address, environment = cluster
     write_bank(tmp_path / "data")
@@ -75,9 +76,9 @@ def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(cluster, 
     sweep = tmp_path / "sweep"
     wait_until(lambda: any("\n" in path.read_text() for path in sweep.glob("*/results.jsonl")))
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate()
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
-    assert "What was going on is saved in sweep. Run the same command to continue." in error
+    assert "what was done is saved. The same command continues:\n  hessalign sweep run " in error
     assert "Traceback" not in error
     assert list(sweep.glob("*/checkpoint-*.pt"))
     finished = {path.parent.name for path in sweep.glob("*/done")}
@@ -85,7 +86,7 @@ def test_a_sweep_on_an_existing_cluster_saves_on_interrupt_and_goes_on(cluster, 
     assert not any(map(is_claimed, sweep.glob("*/")))
 
     process = run()
-    printed, error = process.communicate()
+    printed, error = process.communicate(timeout=240)
     assert process.returncode == 0, error
     assert "4 runs in sweep: 4 done." in printed
     assert len(list(sweep.glob("*/done"))) == 4

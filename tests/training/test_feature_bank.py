@@ -103,6 +103,16 @@ def test_several_processes_make_the_same_bank(data, tmp_path):
     assert torch.equal(all_features(one), all_features(two))
 
 
+@pytest.mark.parametrize("backbone", ["shufflenet_v2_x0_5", "timm:test_resnet"])
+def test_several_processes_take_models_of_the_libraries(tmp_path, backbone):
+    """Those import torchvision, which not every build of torch can do unaided."""
+    data = read_image_folder(make_folder(tmp_path / "pets", each=3))
+    spec = BankSpec(backbone, size=32)
+    one = extract_features(data, spec, tmp_path / "one.npz", jobs=1)
+    two = extract_features(data, spec, tmp_path / "two.npz", jobs=2)
+    torch.testing.assert_close(all_features(one), all_features(two))
+
+
 def test_a_bank_tells_what_it_was_made_with(data, tmp_path):
     for name in ("a.npz", "a.safetensors"):
         found = read_description(extract_features(data, SPEC, tmp_path / name))

@@ -134,7 +134,9 @@ def test_a_worker_that_died_is_an_error_not_a_wait(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
         os.kill(sampler._pool._workers[0].process.pid, signal.SIGKILL)
-        with pytest.raises(BatchWorkerError, match=r"killed by SIGKILL.*workers=0.*checkpoint"):
+        with pytest.raises(
+            BatchWorkerError, match=r"killed by SIGKILL.*BATCH_WORKERS=0.*checkpoint"
+        ):
             drawn(sampler, 4)
 
 
@@ -228,8 +230,19 @@ def test_chunks_change_at_random_only_if_asked_to(reader):
         next(image_chunks(reader, 1, [0], size=0))
 
 
-def test_a_run_has_at_most_four_processes():
+def test_a_run_has_at_most_four_processes(monkeypatch):
+    monkeypatch.delenv("HESSALIGN_BATCH_WORKERS", raising=False)
     assert 0 <= default_workers() <= 2  # with the run itself and Python's resource tracker
+
+
+def test_the_environment_may_ask_for_another_number_of_processes(monkeypatch):
+    monkeypatch.setenv("HESSALIGN_BATCH_WORKERS", "0")
+    assert default_workers() == 0
+    monkeypatch.setenv("HESSALIGN_BATCH_WORKERS", "many")
+    with pytest.raises(
+        ValueError, match="BATCH_WORKERS as a whole number of 0 or more, got 'many'"
+    ):
+        default_workers()
 
 
 @pytest.mark.parametrize("end", [EOFError, ConnectionResetError, BrokenPipeError])

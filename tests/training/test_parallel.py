@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -60,10 +61,11 @@ def test_a_process_that_is_killed_is_explained():
                 process.kill()
 
     configs = [ColoredMnistConfig("erm", **TINY, seed=seed) for seed in range(4)]
-    with pytest.raises(ChildProcessError, match=r"one was killed, .* with fewer processes"):
+    with pytest.raises(ChildProcessError, match=r"one was killed by SIGKILL, .* fewer processes"):
         train_many(configs, 2, kill)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_runs_that_go_on_are_saved_and_no_other_is_begun(failing, tmp_path):
     """Whether by Ctrl-C, which only this process hears, or because one of them has failed."""
@@ -90,6 +92,21 @@ def test_the_runs_that_go_on_are_saved_and_no_other_is_begun(failing, tmp_path):
     assert all(list(tmp_path.glob(f"{seed}/checkpoint-*.pt")) for seed in begun)
 
 
+def test_a_failing_run_is_noticed_while_another_has_much_to_tell(tmp_path):
+    talkative = ColoredMnistConfig("erm", **{**TINY, "steps": 10**6, "evaluate_every": 1})
+    others = [ColoredMnistConfig("erm", **TINY, seed=seed) for seed in (1, 2)]
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "config.json").write_text("{")
+    with pytest.raises(RunFolderError, match="Expected a configuration"):
+        train_many(
+            [talkative, *others],
+            2,
+            lambda config, record: time.sleep(0.01),  # slower than it talks
+            lambda config: tmp_path / str(config.seed),
+        )
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_processes_start_is_not_lost(tmp_path):
     configs = [ColoredMnistConfig("erm", **{**TINY, "steps": 9000}, seed=seed) for seed in (0, 1)]
 

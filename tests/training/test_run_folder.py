@@ -103,6 +103,7 @@ def stop_after(step, action):
     return lambda record: action() if record.step >= step else None
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_saves_the_step_in_progress_and_the_same_command_continues(tmp_path, whole):
     interrupt = stop_after(49, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
@@ -124,6 +125,7 @@ def interrupt_between_looking_and_stopping(monkeypatch, step):
     monkeypatch.setattr(RunFolder, "is_due", is_due)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_at_the_worst_moment_saves_too(tmp_path, monkeypatch):
     interrupt_between_looking_and_stopping(monkeypatch, 20)
     with pytest.raises(KeyboardInterrupt):
@@ -131,6 +133,7 @@ def test_ctrl_c_at_the_worst_moment_saves_too(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000022.pt"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_last_step_is_heeded_once_the_run_is_complete(tmp_path, monkeypatch):
     interrupt_between_looking_and_stopping(monkeypatch, CONFIG.steps - 1)
     with pytest.raises(KeyboardInterrupt):
@@ -138,6 +141,7 @@ def test_ctrl_c_in_the_last_step_is_heeded_once_the_run_is_complete(tmp_path, mo
     assert (tmp_path / "done.json").exists()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_within_another_hears_what_came_before_and_tells_what_came():
     outer = Interruption()
     outer.__enter__()

@@ -66,7 +66,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
     add("--cache", type=Path, metavar="DIR", help="where to keep it (default: beside PATH)")
     add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
-    prepare.set_defaults(run=run_prepare)
+    prepare.set_defaults(run=run_prepare, continues=True)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
     jobs = os.cpu_count() or 1
     add("--jobs", type=int, default=jobs, metavar="N", help="processes (default: all cores)")
-    extract.set_defaults(run=run_extract)
+    extract.set_defaults(run=run_extract, continues=True)
 
     show = actions.add_parser("show", help="what a bank was made with")
     show.add_argument("bank", type=Path, metavar="BANK", help="the bank")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 import traceback
@@ -49,11 +50,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line whose words, such as `key=value`, may stand between and after flags.
 
     Args:
-        arguments: The words after `hessalign`; those of the process if None.
+        arguments: The words after `hessalign`.
 
     Returns:
         The options.
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 if a verb that checks something has findings or for an
         unexpected error, 2 for an error the user can mend, 130 after Ctrl-C.
     """
-    options = parse(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = parse(words)
     try:
         code: int | None = options.run(options)
     except MENDABLE as error:
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"hessalign: error: {describe_error(error)}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("\nhessalign: interrupted; finished runs are kept.\n")
+        sys.stderr.write(f"\nhessalign: interrupted{how_to_continue(options, words)}\n")
         return 130
     except Exception as error:  # a bug: one line for the user, the traceback for the report
         if os.environ.get(TRACEBACK_VARIABLE):
@@ -95,6 +97,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"hessalign: error: {describe_bug(error)}\n")
         return 1
     return code or 0
+
+
+def how_to_continue(options: argparse.Namespace, words: Sequence[str]) -> str:
+    """What to do after Ctrl-C.
+
+    Args:
+        options: The options; `continues` says whether the verb goes on where it was interrupted.
+        words: The words after `hessalign`.
+
+    Returns:
+        The rest of a sentence, and the command to give where that continues the work.
+    """
+    if "continues" not in options:
+        return "."
+    if not options.continues:
+        return "; nothing was kept: give --output DIR to be able to continue a run."
+    command = shlex.join(["hessalign", *words])
+    return f"; what was done is saved. The same command continues:\n  {command}"
 
 
 def describe_bug(error: Exception) -> str:

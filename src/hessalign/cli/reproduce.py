@@ -65,14 +65,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--data-dir too.",
     ).add_argument
     group("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, continues=True)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """List experiments, or carry out one or all.
 
     Args:
         options: The parsed command line.
+
+    Returns:
+        The exit code: 1 if runs of a sweep failed.
 
     Raises:
         InputError: If finished runs are asked for where there are none to report on.
@@ -82,11 +85,10 @@ def run(options: argparse.Namespace) -> None:
         rows += [[each.name, each.title] for each in SWEEP_EXPERIMENTS.values()]
         rows.append([ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
-        return
+        return 0
     names = list(EXPERIMENTS) if options.name == ALL else [find_experiment(options.name).name]
     if options.name in SWEEP_EXPERIMENTS:
-        reproduce_sweeps.run(options)
-        return
+        return reproduce_sweeps.run(options)
     refuse_flags(options)
     if options.finished:
         names = [name for name in names if EXPERIMENTS[name].rows]
@@ -126,6 +128,7 @@ def run(options: argparse.Namespace) -> None:
         path = options.output / f"{ALL}.md"
         write_atomically(path, one_page(pages, options.output).encode())
         sys.stdout.write(f"One page of everything: {path}\n")
+    return 0
 
 
 def refuse_flags(options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from hessalign.cli.sweep import LAUNCHERS, make_launcher
 from hessalign.report.sweep_progress import SweepProgress
 from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
 from hessalign.reproduce.scales import SCALES
+from hessalign.sweep import JobStatus, Launcher
 from hessalign.training.configuration import parse_words
 
 DEFAULT_SCALE: Final = "full"
@@ -86,11 +87,14 @@ def refuse_flags(
         raise InputError(f"Expected {', '.join(given)} only with: {', '.join(takers)}.")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Reproduce one of these tables.
 
     Args:
         options: The parsed command line.
+
+    Returns:
+        The exit code: 1 if runs failed.
     """
     refuse_flags(options, NOT_OURS, list(EXPERIMENTS))
     settings = SweepOptions(
@@ -102,16 +106,23 @@ def run(options: argparse.Namespace) -> None:
     )
     launched = argparse.Namespace(**vars(options))
     launched.launcher = options.launcher or DEFAULT_LAUNCHER
+    shown: list[SweepProgress] = []
+
+    def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
+        shown.append(SweepProgress(statuses, launcher, sys.stderr))
+        return shown[-1]
+
     page = reproduce_sweeps(
         SWEEP_EXPERIMENTS[options.name],
         settings,
         None if options.finished else make_launcher(launched),
         options.output,
         describe_command(options),
-        lambda statuses, launcher: SweepProgress(statuses, launcher, sys.stderr),
+        show,
     )
     sys.stdout.write(page.read_text(encoding="utf-8") + "\n")
     sys.stdout.write(f"Saved in {page.parent}\n")
+    return 1 if any(each.failed for each in shown) else 0
 
 
 def describe_command(options: argparse.Namespace) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -86,7 +87,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--cpus-per-run", type=float, metavar="N", help="for ray (default: 1)")
     add("--gpus-per-run", type=float, metavar="N", help="for ray (default: 0)")
     add("--retry-failed", action="store_true", help="do again what failed before")
-    run.set_defaults(run=run_run)
+    run.set_defaults(run=run_run, continues=True)
 
     status = actions.add_parser("status", help="done, running, failed, left, and the time to go")
     _add_specification(status)
@@ -231,9 +232,6 @@ def run_run(options: argparse.Namespace) -> int:
 
     Returns:
         The exit code: 1 if runs failed.
-
-    Raises:
-        KeyboardInterrupt: Passed on, after saying how to continue.
     """
     launcher = make_launcher(options)
     spec = read_specification(options)
@@ -241,8 +239,7 @@ def run_run(options: argparse.Namespace) -> int:
     check_jobs(jobs, warn, spec.place)
     folder = open_sweep(Path(str(spec.output)), spec)
     before = sweep_status(folder, jobs)
-    progress = SweepProgress(before, launcher, sys.stderr)
-    try:
+    with closing(SweepProgress(before, launcher, sys.stderr)) as progress:
         run_jobs(
             folder,
             before,
@@ -251,12 +248,8 @@ def run_run(options: argparse.Namespace) -> int:
             retry_failed=options.retry_failed,
             report=progress,
         )
-    except KeyboardInterrupt:
-        progress.close()
-        warn(f"What was going on is saved in {spec.output}. Run the same command to continue.")
-        raise
-    progress.close()
-    return _summarise(sweep_status(folder, jobs), str(spec.output), SHOWN)
+    statuses = [progress.completed(status) for status in sweep_status(folder, jobs)]
+    return _summarise(statuses, str(spec.output), SHOWN)
 
 
 def make_launcher(options: argparse.Namespace) -> Launcher:

@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> None:
 
     Raises:
         InputError: If the number of restarts is not positive.
-        KeyboardInterrupt: Passed on, after saying how to continue.
     """
+    options.continues = options.output is not None
     if options.restarts < 1:
         raise InputError(f"Expected --restarts of 1 or more, got {options.restarts}.")
     entries = {} if options.config is None else read_file(options.config)
@@ -104,14 +104,7 @@ def run(options: argparse.Namespace) -> None:
         folder = options.output and options.output / f"{config.algorithm}-seed{seed}"
         folders += [folder] if folder else []
         report = make_report(title, config.steps, options.tensorboard)
-        try:
-            runs.append(train_colored_mnist(config, folder, report, warn))
-        except KeyboardInterrupt:
-            if folder is None:
-                warn("Nothing was kept: give --output DIR to be able to continue a run.")
-            else:
-                warn(f"Saved in {folder}. Run the same command again to continue.")
-            raise
+        runs.append(train_colored_mnist(config, folder, report, warn))
     published = TABLE_2 if first.imbalance is None else TABLE_3
     sys.stdout.write(accuracy_table(runs, published) + "\n")
     for folder in folders:

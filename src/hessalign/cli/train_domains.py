@@ -70,9 +70,6 @@ def run(
         output: Where runs are kept.
         make_report: Makes the display of a run.
         warn: Tells the user something that is not an error.
-
-    Raises:
-        KeyboardInterrupt: Passed on, after saying how to continue.
     """
     runs = []
     jobs = make_jobs(entries, restarts, output)
@@ -84,20 +81,16 @@ def run(
         if note is not None:
             warn(note)
         show = make_report(f"{job.algorithm} #{job.trial_seed}", plan.steps)
-        try:
-            runs.append(
-                train_job(
-                    job,
-                    output / job.folder,
-                    evaluate="all",
-                    keep_model=True,
-                    report=summarised(plan, show),
-                    warn=warn,
-                )
+        runs.append(
+            train_job(
+                job,
+                output / job.folder,
+                evaluate="all",
+                keep_model=True,
+                report=summarised(plan, show),
+                warn=warn,
             )
-        except KeyboardInterrupt:
-            warn(f"Saved in {output / job.folder}. Run the same command again to continue.")
-            raise
+        )
     sys.stdout.write(accuracy_by_domain(runs) + "\n")
     for each in runs:
         sys.stdout.write(f"Saved in {output / each.plan.job.folder}\n")

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import as_completed
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
-import torch
-
 from hessalign._errors import InputError
+from hessalign._processes import WorkerPool, start_worker
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
 def completed(
-    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int
+    function: Callable[[Job], Result],
+    jobs: Sequence[Job],
+    workers: int,
+    prepare: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
     """Results as they come, in no particular order if there are several workers.
 
-    An error, or a worker that is killed, ends it all: jobs that have not begun are not done.
+    An error, Ctrl-C, or a worker that is killed, ends it all at once.
 
     Args:
         function: What to do. With several workers it is copied to each of them once, so it may be
             an object that carries much; functions inside functions cannot be copied.
         jobs: What to do it to.
         workers: How many processes; with one, everything happens in this one.
+        prepare: Called in every other process before the function is read there, which imports
+            the modules that it needs.
 
     Yields:
         One result for each job.
@@ -48,71 +47,39 @@ def completed(
     if min(workers, len(jobs)) <= 1:
         yield from map(function, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    with (
-        explaining_kills(workers),
-        ProcessPoolExecutor(
-            min(workers, len(jobs)), context, _receive, initargs=(function,)
-        ) as pool,
-    ):
-        futures = [pool.submit(_call, job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    with WorkerPool(min(workers, len(jobs)), _receive, (prepare, _Parcel(function))) as pool:
+        for future in as_completed([pool.submit(_call, job) for job in jobs]):
+            yield future.result()
 
 
-@contextmanager
-def explaining_kills(workers: int) -> Iterator[None]:
-    """Say what it means that a worker of a pool was killed.
+class _Parcel:
+    """Something that is copied to another process as bytes, to be read there at a known moment."""
 
-    Args:
-        workers: How many there are.
+    def __init__(self, content: object) -> None:
+        self._content = content
 
-    Yields:
-        Nothing.
-
-    Raises:
-        ChildProcessError: If one was killed.
-    """
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise ChildProcessError(
-            f"Expected {workers} processes to finish their work, but one was killed, perhaps "
-            "because memory ran out. Run it again with fewer processes."
-        ) from error
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(ForkingPickler.dumps(self._content)),)
 
 
 _received: list[Callable[[Any], Any]] = []
-"""What this process, a worker, is there for."""
+"""What this process, a worker, is there for; nothing if it could not be read."""
+
+_failures: list[Exception] = []
+"""Why it could not be read."""
 
 
-def _receive(function: Callable[[Any], Any]) -> None:
+def _receive(prepare: Callable[[], None] | None, parcel: bytes) -> None:
     start_worker()
-    _received.append(function)
+    try:
+        if prepare is not None:
+            prepare()
+        _received.append(ForkingPickler.loads(parcel))
+    except Exception as error:  # raised where it can be reported: with the first job
+        _failures.append(error)
 
 
 def _call(job: Any) -> Any:  # noqa: ANN401
+    for failure in _failures:
+        raise failure
     return _received[0](job)
-
-
-def start_worker() -> None:
-    """One thread; Ctrl-C is the parent's business; and no worker outlives a parent that died."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    follow_parent()
-
-
-def follow_parent() -> None:
-    """Let this process end when its parent has died."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -54,15 +54,17 @@ def import_timm() -> Any:  # noqa: ANN401
 def _imported(name: str) -> ModuleType:
     if importlib.util.find_spec(name) is None:
         raise MissingPackageError(f"Backbones of {name} need it: pip install 'hessalign[vision]'.")
-    if importlib.util.find_spec("torchvision") is not None:
-        _declare_operators()
+    make_importable()
     return importlib.import_module(name)
 
 
 @cache
-def _declare_operators() -> None:
-    """Make torchvision importable where its extension cannot be loaded."""
-    if _has_operator("nms") or _load_extension():
+def make_importable() -> None:
+    """Make torchvision importable where its extension cannot be loaded.
+
+    A process that reads a pickled model imports what the model is made of, so it calls this before.
+    """
+    if importlib.util.find_spec("torchvision") is None or _has_operator("nms") or _load_extension():
         return
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:

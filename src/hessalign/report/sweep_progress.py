@@ -55,6 +55,23 @@ class SweepProgress:
         if time.monotonic() - self.last >= pause:
             self._write(self.line())
 
+    @property
+    def failed(self) -> bool:
+        """Whether runs failed."""
+        return any(status.state == "failed" for status in self.statuses.values())
+
+    def completed(self, status: JobStatus) -> JobStatus:
+        """What a folder tells of a run, or that it failed, if that could not be kept there.
+
+        Args:
+            status: What the folder tells.
+
+        Returns:
+            What is known.
+        """
+        seen = self.statuses[status.job.folder]
+        return seen if (status.state, seen.state) == ("left", "failed") else status
+
     def line(self) -> str:
         """How far the sweep is.
 

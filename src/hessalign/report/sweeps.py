@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hessalign.report.progress import duration
 from hessalign.report.tables import markdown_table
 from hessalign.selection import SELECTIONS
 from hessalign.sweep import Job, JobStatus
+from hessalign.sweep.execution import ERROR
 from hessalign.sweep.status import STATES, mean_seconds
 
 Cell = tuple[str, str]
@@ -97,11 +99,12 @@ def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str
         Lines.
     """
     failed = [status for status in statuses if status.state == "failed"]
-    lines = [
-        f"failed{' by a bug' * status.bug}: {status.job.describe()}: {status.error} "
-        f"({folder}/{status.job.folder}/err.txt)"
-        for status in failed[:shown]
-    ]
+    lines = []
+    for status in failed[:shown]:
+        kept = Path(folder, status.job.folder, ERROR)
+        where = f" ({kept})" if kept.exists() else ""
+        how = "failed by a bug" if status.bug else "failed"
+        lines.append(f"{how}: {status.job.describe()}: {status.error}{where}")
     if len(failed) > shown:
         lines.append(f"failed: {len(failed) - shown} more; `sweep status --all` shows them.")
     return lines

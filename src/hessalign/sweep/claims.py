@@ -1,13 +1,15 @@
 """Who does a job: claims on its folder that several launchers, on several machines, respect.
 
 A claim is a file in the job's folder, `claim.0`, that names machine, process and time; creating it
-fails if it exists, so of several processes one gets it. The process renews the file's time while it
+fails if it exists, so of several processes one gets it. It is written under another name and gets
+its own when it is complete, so nobody sees half of it. The process renews the file's time while it
 works. If it dies, the next one does not remove the claim (two that remove and create would take the
 job twice) but creates `claim.1`, which again only one can do: the highest number holds the job. A
 claim that is given up says so; claims are removed only once the job is done, when nobody wants it.
 
 A claim is stale
 
+- if it cannot be read: the disk was full when it was written or given up, or the machine crashed;
 - on the same machine, as soon as its process is gone, told from a later process with the same
   number by the time at which it started;
 - on another machine, when it was not renewed for `STALE_SECONDS`, by the clock of the file system;
@@ -19,12 +21,14 @@ A process that is stopped for longer than that on another machine, and then goes
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import socket
 import threading
 import time
+import uuid
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +42,10 @@ RENEWAL_SECONDS: Final = 15.0
 
 _CLAIM: Final = re.compile(r"claim\.(\d+)")
 _GIVEN_UP: Final = "given up"
+"""What such a claim says: no claimant."""
+
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What file systems say that cannot give a file a second name."""
 
 
 @final
@@ -108,7 +116,7 @@ class Claim:
         folder = self.path.parent
         try:
             if (folder / "done").exists():
-                for _, path in _claims(folder):
+                for path in folder.glob("claim.*"):
                     path.unlink(missing_ok=True)
             else:
                 self.path.write_text(_GIVEN_UP, encoding="utf-8")
@@ -131,13 +139,7 @@ def claim_job(folder: Path, claimant: Claimant) -> Claim | None:
         return None
     number = found[-1][0] + 1 if found else 0
     path = folder / f"claim.{number}"
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    except FileExistsError:
-        return None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(claimant), file)
-    return Claim(path)
+    return Claim(path) if _create(path, json.dumps(asdict(claimant))) else None
 
 
 def is_claimed(folder: Path) -> bool:
@@ -151,6 +153,34 @@ def is_claimed(folder: Path) -> bool:
     """
     found = _claims(folder) if folder.is_dir() else []
     return bool(found) and not _is_stale(found[-1][1], this_claimant())
+
+
+def _create(path: Path, text: str) -> bool:
+    """Make a file, complete from its first moment; False if somebody else has made it."""
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        try:
+            os.link(draft, path)
+        except (FileExistsError, FileNotFoundError):  # or the job is done, and all was removed
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create_unlinked(path, text)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _create_unlinked(path: Path, text: str) -> bool:
+    """The same where a file has one name only; for a moment others see it empty."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _claims(folder: Path) -> list[tuple[int, Path]]:
@@ -169,12 +199,10 @@ def _is_stale(path: Path, claimant: Claimant) -> bool:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:  # done in the meantime
         return True
-    if text == _GIVEN_UP:
-        return True
     try:
         holder = Claimant(**json.loads(text))
-    except (ValueError, TypeError):  # about to be written, or its writer died before it could
-        return _now(path.parent) - renewed > STALE_SECONDS
+    except (ValueError, TypeError):
+        return True
     if holder.launcher == claimant.launcher and holder.attempt < claimant.attempt:
         return True
     if holder.machine == claimant.machine:

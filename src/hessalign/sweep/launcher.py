@@ -113,8 +113,8 @@ class Waiting:
             return fail(
                 task,
                 seconds,
-                f"Its worker was lost {attempt} times, most recently: {reason}. A machine that is "
-                "out of memory kills processes: try fewer at once.",
+                f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran out, "
+                "try fewer at once.",
             )
         again = dataclasses.replace(task, attempt=attempt)
         due = time.monotonic() + self.retries.seconds(attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Generator, Sequence
@@ -12,13 +13,17 @@ from multiprocessing.connection import Connection, wait
 from typing import Final, final
 
 from hessalign._errors import InputError
+from hessalign._processes import (
+    SAVING_SECONDS,
+    describe_end,
+    holding_back_interrupts,
+    kill_unless_ended,
+    release_interrupts,
+    start_worker,
+)
 from hessalign.sweep.execution import Outcome, Task, Work, execute
 from hessalign.sweep.launcher import Retries, Waiting
-from hessalign.training.interruption import (
-    Interruption,
-    holding_back_interrupts,
-    release_interrupts,
-)
+from hessalign.training.interruption import Interruption
 
 POLL_SECONDS: Final = 0.2
 
@@ -65,18 +70,16 @@ class LocalLauncher:
                 while waiting or busy:
                     interruption.raise_if_requested()
                     while len(busy) < self.parallel and (task := waiting.next()):
-                        worker = idle.pop() if idle else _Worker(work)
+                        worker = idle.pop() if idle else _Worker()
                         busy[worker.pipe] = worker
-                        worker.give(task)
+                        worker.give(task, work)
                     if not busy:  # all that is left waits before it is tried again
                         time.sleep(POLL_SECONDS)
                         continue
                     for pipe in wait([worker.pipe for worker in busy.values()], POLL_SECONDS):
                         worker = busy.pop(pipe)
                         outcome = worker.result(waiting)
-                        if worker.lost:
-                            worker.stop()
-                        else:
+                        if not worker.lost:
                             idle.append(worker)
                         if outcome is not None:
                             yield outcome
@@ -85,31 +88,35 @@ class LocalLauncher:
                     worker.save()
                 raise
             finally:
-                for worker in (*idle, *busy.values()):
-                    worker.stop()
+                _stop([*idle, *busy.values()])
 
 
 @final
 class _Worker:
-    """A process that does one task at a time, as its parent sees it."""
+    """A process that does one task at a time, as its parent sees it.
 
-    def __init__(self, work: Work) -> None:
+    It is no daemon: those may not have processes of their own, such as make batches of images.
+    """
+
+    def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        with holding_back_interrupts():
-            self.process.start()
-        theirs.close()
+        self.process = context.Process(target=_serve, args=(theirs,))
         self.lost = False
+        self.end = "was not started, because the server was killed that starts processes"
         self._task: Task | None = None
         self._since = 0.0
+        # If the server was killed, or its child at once, it is noticed when its answer is read.
+        with holding_back_interrupts(), contextlib.suppress(EOFError, ConnectionError):
+            self.process.start()
+        theirs.close()
 
-    def give(self, task: Task) -> None:
+    def give(self, task: Task, work: Work) -> None:
         self._task, self._since = task, time.monotonic()
         # A worker that was killed while it was idle is noticed when its answer is read.
         with contextlib.suppress(OSError):
-            self.pipe.send(task)
+            self.pipe.send((task, work))
 
     def result(self, waiting: Waiting) -> Outcome | None:
         """How the task ended; None if the worker was lost and the task waits to be tried again."""
@@ -119,46 +126,41 @@ class _Worker:
             answer: Outcome | Exception = self.pipe.recv()
         except (EOFError, OSError):
             self.lost = True
-            self.process.join()
-            reason = f"exit code {self.process.exitcode} ({_meaning(self.process.exitcode)})"
-            return waiting.lost(task, time.monotonic() - self._since, reason)
+            _stop([self])
+            return waiting.lost(task, time.monotonic() - self._since, f"it {self.end}")
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def save(self) -> None:
         """Ask for the end of the task as soon as it is saved."""
-        if self.process.is_alive() and self.process.pid is not None:
+        if self.process.pid is not None and self.process.is_alive():
             os.kill(self.process.pid, signal.SIGINT)
 
-    def stop(self) -> None:
-        """Wait for the end of the process, which comes once its task has ended; then let it go."""
-        self.pipe.close()
-        try:
-            self.process.join()
-        finally:
-            self.process.kill()  # a second Ctrl-C
-            self.process.join()
-            self.process.close()
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Wait for the end of processes, which comes once their tasks have ended; or make it come."""
+    for worker in workers:
+        worker.pipe.close()
+    started = [worker for worker in workers if worker.process.pid is not None]
+    try:
+        kill_unless_ended([worker.process for worker in started], SAVING_SECONDS)
+    finally:
+        for worker in started:
+            worker.process.join()
+            worker.end = describe_end(worker.process.exitcode)
+            worker.process.close()
 
 
-def _meaning(code: int | None) -> str:
-    """The signal that ended a process, if one did."""
-    return signal.Signals(-code).name if code is not None and code < 0 else "an error"
-
-
-def _serve(pipe: Connection, work: Work) -> None:
+def _serve(pipe: Connection) -> None:
     """Do what comes through the pipe, until it is closed."""
-    import torch
-
-    # Its parent alone hears Ctrl-C on the terminal, and asks the workers to save.
-    os.setpgrp()
-    torch.set_num_threads(1)
+    start_worker(interruptible=True)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         release_interrupts()
         while True:
-            task: Task = pipe.recv()
+            message = pipe.recv_bytes()
             try:
+                task, work = pickle.loads(message)
                 pipe.send(execute(task, work))
             except Exception as error:  # not of the job: it concerns the whole sweep
                 pipe.send(error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hessalign._errors import InputError, MissingPackageError
+from hessalign._processes import SAVING_SECONDS, heed_interrupts
 from hessalign.sweep.execution import Outcome, Task, Work, execute
 from hessalign.sweep.launcher import Retries, Waiting
 from hessalign.training.interruption import Interruption
@@ -105,7 +106,8 @@ class RayLauncher:
                 for reference in submitted:
                     ray.cancel(reference, force=False)  # in a worker: as if by Ctrl-C
                 if submitted:
-                    ray.wait(list(submitted), num_returns=len(submitted))
+                    left = list(submitted)
+                    ray.wait(left, num_returns=len(left), timeout=SAVING_SECONDS)
                 raise
             finally:
                 if ours:
@@ -253,6 +255,7 @@ def _execute(task: Task, work: Work, threads: int, here: str) -> Outcome:
     """In a worker: do a task. Paths mean what they mean where the sweep was started."""
     import torch
 
+    heed_interrupts()
     torch.set_num_threads(threads)
     if Path.cwd() != Path(here) and Path(here).is_dir():
         os.chdir(here)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,8 @@ import torch
 import torch.multiprocessing  # noqa: F401  (lets tensors in shared memory go to other processes)
 from torch import Tensor
 
-from hessalign.data.parallel import start_worker
+from hessalign._errors import InputError
+from hessalign._processes import describe_end, holding_back_interrupts, start_worker
 
 FillBatch = Callable[[int, Tensor, Tensor], None]
 """Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
@@ -28,6 +28,9 @@ AHEAD: Final = 2
 MOST_WORKERS: Final = 2
 """Unless more are asked for: with the run itself and Python's tracker, four processes."""
 
+VARIABLE: Final = "HESSALIGN_BATCH_WORKERS"
+"""The environment variable that asks for another number of workers in each run."""
+
 
 @final
 class BatchWorkerError(OSError):
@@ -35,11 +38,19 @@ class BatchWorkerError(OSError):
 
 
 def default_workers() -> int:
-    """How many workers suit this machine.
+    """How many workers suit this machine, unless the environment asks for another number.
 
     Returns:
         One for each core but the one that trains, two at most; 0 on a single core.
+
+    Raises:
+        InputError: If the environment asks for something else than a number.
     """
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted:
+        if not wanted.isdecimal():
+            raise InputError(f"Expected {VARIABLE} as a whole number of 0 or more, got {wanted!r}.")
+        return int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(MOST_WORKERS, (cores or 1) - 1)
 
@@ -119,7 +130,8 @@ class BatchWorkers:
             ours, theirs = context.Pipe()
             arguments = (theirs, self._fill, self._x[place], self._y[place])
             process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
+            with holding_back_interrupts():
+                process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
 
@@ -144,29 +156,23 @@ class BatchWorkers:
             with suppress(EOFError, ConnectionError):
                 return worker.connection.recv()[1]
         worker.process.join()
-        end = _describe_end(worker.process.exitcode)
+        end = describe_end(worker.process.exitcode)
         self.close()
         raise BatchWorkerError(
             f"A process that makes batches of images {end} before batch {number} was ready. If "
             "memory ran out, make the batches smaller. In a container, shared memory may be too "
-            "small (docker run --shm-size=1g). With workers=0 the run makes its batches itself. "
-            "Run it again to continue from its last checkpoint."
+            f"small (docker run --shm-size=1g). With {VARIABLE}=0 in the environment the run makes "
+            "its batches itself. Run it again to continue from its last checkpoint."
         )
 
 
 def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.connection.close()
-        worker.process.terminate()
+        worker.process.kill()
     for worker in workers:
         worker.process.join()
     workers.clear()
-
-
-def _describe_end(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
 
 
 def _work(

@@ -24,6 +24,7 @@ from hessalign.data import DomainDataset, ImageReader, normalise, open_images
 from hessalign.data.parallel import completed
 from hessalign.models import make_backbone, state_digest
 from hessalign.models.backbones import describe_random_weights, feature_width
+from hessalign.models.torchvision_import import make_importable
 from hessalign.training.device import device_of, find_device
 from hessalign.training.feature_bank import SUFFIXES, FeatureBankError, check_bank, write_bank
 from hessalign.training.image_sampling import image_chunks
@@ -149,7 +150,8 @@ def extract_features(
     report(done, total)
     device = find_device()
     workers = jobs if device.type == "cpu" else 1  # a graphics processor is not shared
-    for count in completed(_Extraction(source, backbone.to(device)), missing, workers):
+    extraction = _Extraction(source, backbone.to(device))
+    for count in completed(extraction, missing, workers, prepare=make_importable):
         done += count
         report(done, total)
     write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, final
 
@@ -18,7 +16,8 @@ class Interruption:
     it what it was asked itself; without an outer one, what came too late to be heeded inside raises
     KeyboardInterrupt at the end.
 
-    In a thread other than the main one signals cannot be caught, and nothing is done.
+    In a thread other than the main one signals cannot be caught, and nothing is done. A signal that
+    is ignored, as nohup has SIGINT ignored, stays so.
     """
 
     def __init__(self) -> None:
@@ -29,6 +28,8 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 previous = signal.signal(number, self._request)
                 self._previous[number] = previous
                 outer = getattr(previous, "__self__", None)
@@ -63,24 +64,3 @@ class Interruption:
         """
         if self.requested:
             raise KeyboardInterrupt
-
-
-@contextmanager
-def holding_back_interrupts() -> Iterator[None]:
-    """Start processes that will not see Ctrl-C before they can deal with it.
-
-    They inherit that it is held back, and call `release_interrupts` when they are ready.
-
-    Yields:
-        Nothing.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def release_interrupts() -> None:
-    """Let Ctrl-C through, also what was held back since the start of this process."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

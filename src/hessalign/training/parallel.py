@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
-from multiprocessing.process import BaseProcess
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Final
 
 import torch
 
 from hessalign._errors import InputError
-from hessalign.data.parallel import explaining_kills, follow_parent
-from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
-from hessalign.training.interruption import (
-    Interruption,
+from hessalign._processes import (
+    SAVING_SECONDS,
+    WorkerPool,
     holding_back_interrupts,
     release_interrupts,
+    start_worker,
 )
+from hessalign.training.colored_mnist import ColoredMnistConfig, Run, train_colored_mnist
+from hessalign.training.interruption import Interruption
 from hessalign.training.records import Record
+
+POLL_SECONDS: Final = 0.2
 
 Report = Callable[[ColoredMnistConfig, Record], None]
 
@@ -65,44 +70,43 @@ def train_many(
             train_colored_mnist(config, folder(config), partial(report, config), warn)
             for config in configs
         ]
-    context = multiprocessing.get_context("spawn")
     with (
-        explaining_kills(jobs),
-        context.Manager() as manager,
-        ProcessPoolExecutor(jobs, context, _start_worker) as pool,
+        Interruption() as interruption,
+        _message_queue() as queue,
+        WorkerPool(jobs, _start_worker, grace=SAVING_SECONDS) as pool,
     ):
-        others = set(multiprocessing.active_children())
-        queue: Messages = manager.Queue()
         futures: list[Future[Run]] = []
-        try:
-            # A run is handed over when a worker is free: the pool would begin one that waits in its
-            # queue even after Ctrl-C.
-            while len(futures) < len(configs) or not all(future.done() for future in futures):
-                free = jobs - sum(not future.done() for future in futures)
-                for config in configs[len(futures) :][:free]:
-                    with holding_back_interrupts():
-                        futures.append(pool.submit(_train, config, folder(config), queue))
-                _forward(queue, report, warn, wait=0.2)
-                _raise_early(futures)
-        except BaseException:
-            _stop(set(multiprocessing.active_children()) - others, futures)
-            raise
-        _forward(queue, report, warn, wait=0.0)
+        # A run is handed over when a worker is free: the pool would begin one that waits in its
+        # queue even after Ctrl-C.
+        while len(futures) < len(configs) or not all(future.done() for future in futures):
+            interruption.raise_if_requested()
+            free = jobs - sum(not future.done() for future in futures)
+            for config in configs[len(futures) :][:free]:
+                futures.append(pool.submit(_train, config, folder(config), queue))
+            _forward(queue, report, warn, POLL_SECONDS)
+            _raise_early(futures)
+        _forward(queue, report, warn, 0.0)
         return [future.result() for future in futures]
 
 
-def _stop(workers: Collection[BaseProcess], futures: Sequence[Future[Run]]) -> None:
-    """Have the runs saved that are going on; a second Ctrl-C does not wait for it."""
+@contextmanager
+def _message_queue() -> Iterator[Messages]:
+    """A queue in a process of its own, which a worker that is killed cannot damage."""
+    manager = SyncManager(ctx=multiprocessing.get_context("spawn"))
+    with _explaining_its_end(), holding_back_interrupts():
+        manager.start(start_worker)
+    with manager:
+        yield manager.Queue()
+
+
+@contextmanager
+def _explaining_its_end() -> Iterator[None]:
     try:
-        for worker in workers:
-            if worker.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGINT)
-        wait(futures)
-    except KeyboardInterrupt:
-        for worker in workers:
-            worker.kill()
-        raise
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise ChildProcessError(
+            "The process that passes messages of the runs on was killed. Run it again to continue."
+        ) from error
 
 
 _interruption = Interruption()
@@ -110,31 +114,37 @@ _interruption = Interruption()
 
 
 def _start_worker() -> None:
-    """Its parent alone hears Ctrl-C on the terminal, and asks the workers to save."""
-    torch.set_num_threads(1)
-    follow_parent()
-    os.setpgrp()
+    start_worker(interruptible=True)
     _interruption.__enter__()
     release_interrupts()
 
 
 def _train(config: ColoredMnistConfig, folder: Path | None, queue: Messages) -> Run:
-    _interruption.raise_if_requested()
-    return train_colored_mnist(
-        config, folder, lambda record: queue.put((config, record)), queue.put
-    )
-
-
-def _forward(queue: Messages, report: Report, warn: Callable[[str], None], wait: float) -> None:
     try:
-        while True:
-            message = queue.get(timeout=wait) if wait else queue.get_nowait()
-            if isinstance(message, str):
-                warn(message)
-            else:
-                report(*message)
-    except Empty:
-        return
+        _interruption.raise_if_requested()
+        return train_colored_mnist(
+            config, folder, lambda record: queue.put((config, record)), queue.put
+        )
+    except KeyboardInterrupt:  # all is saved; its parent, which asked for it, waits for the end
+        os._exit(1)
+
+
+def _forward(queue: Messages, report: Report, warn: Callable[[str], None], seconds: float) -> None:
+    """Pass messages on for a while, and those that are there already, however many come."""
+    with _explaining_its_end():
+        there = queue.qsize()
+    deadline = time.monotonic() + seconds
+    while there > 0 or time.monotonic() < deadline:
+        try:
+            with _explaining_its_end():
+                message = queue.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            return
+        there -= 1
+        if isinstance(message, str):
+            warn(message)
+        else:
+            report(*message)
 
 
 def _raise_early(futures: list[Future[Run]]) -> None:

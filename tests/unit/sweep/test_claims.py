@@ -1,9 +1,12 @@
 """Claims: one holder at a time, also among processes that die."""
 
 import dataclasses
+import errno
 import json
 import multiprocessing
 import os
+import resource
+import signal
 import threading
 import time
 
@@ -121,13 +124,79 @@ def test_a_launcher_takes_over_from_a_worker_it_knows_to_be_lost(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", '{"machine": ', "[]"])
-def test_a_claim_that_is_being_written_is_respected_and_one_cut_short_expires(tmp_path, text):
-    path = tmp_path / "claim.0"
-    path.write_text(text)
-    assert claim_job(tmp_path, ME) is None
-    os.utime(path, (0, 0))
+def test_a_claim_that_cannot_be_read_is_free_at_once(tmp_path, text):
+    """The disk was full when it was written: nobody holds it."""
+    (tmp_path / "claim.0").write_text(text)
+    assert not is_claimed(tmp_path)
     with claim_job(tmp_path, ME) as claim:
-        assert claim is not None
+        assert claim.path.name == "claim.1"
+        assert is_claimed(tmp_path)
+
+
+def test_a_claim_is_complete_when_it_appears(tmp_path, monkeypatch):
+    """Somebody who looks before sees none, and may not take half of one for one that is free."""
+    before = []
+    link = os.link
+
+    def look_and_link(source, target):
+        before.append((is_claimed(tmp_path), target.exists()))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", look_and_link)
+    with claim_job(tmp_path, ME):
+        assert before == [(False, False)]
+        assert names(tmp_path) == ["claim.0"]
+        assert is_claimed(tmp_path)
+
+
+def test_of_two_that_write_a_claim_one_gets_it(tmp_path, monkeypatch):
+    link = os.link
+
+    def come_second(source, target):
+        target.write_text(json.dumps(dataclasses.asdict(this_claimant("another"))))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", come_second)
+    assert claim_job(tmp_path, ME) is None
+    assert names(tmp_path) == ["claim.0"]
+
+
+def test_a_job_that_is_done_while_it_is_claimed_is_not_taken(tmp_path, monkeypatch):
+    link = os.link
+
+    def be_late(source, target):
+        source.unlink()  # with all other claims
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", be_late)
+    assert claim_job(tmp_path, ME) is None
+    assert names(tmp_path) == []
+
+
+def test_a_file_system_without_links_has_claims_too(tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with claim_job(tmp_path, ME):
+        assert names(tmp_path) == ["claim.0"]
+        assert claim_job(tmp_path, this_claimant("another")) is None
+        assert names(tmp_path) == ["claim.0"]
+    assert not is_claimed(tmp_path)
+
+
+def test_a_claim_that_cannot_be_written_leaves_nothing(tmp_path):
+    """No file may be longer than nothing, which stands for a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            claim_job(tmp_path, ME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert names(tmp_path) == []
 
 
 def test_a_claim_is_renewed_while_it_is_held(tmp_path, monkeypatch):

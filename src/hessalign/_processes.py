@@ -1,0 +1,223 @@
+"""Processes that work for this one: how they start, which signals they heed, how they end.
+
+A worker of any kind
+
+- is started while signals are held back (`holding_back_interrupts`), since it can deal with none
+  before it has imported what it needs, which takes seconds;
+- then decides by itself which signals it heeds (`start_worker`), whatever it has inherited: what is
+  started by nohup, or in the background by a script, ignores SIGINT, and so do its children; when
+  it is ready for them it lets them through (`release_interrupts`);
+- ends when the process that started it has died, also if that was killed (`follow_parent`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, cast, final
+
+SAVING_SECONDS: Final = 300.0
+"""How long runs that were asked to stop may take to finish their step and save it."""
+
+SECONDS_BETWEEN_LOOKS: Final = 1.0
+"""How often a worker looks whether it still has its parent, should it not be told."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def holding_back_interrupts() -> Iterator[None]:
+    """Start processes that will not see Ctrl-C or a SIGTERM before they can deal with it.
+
+    They inherit that these are held back, until they call `release_interrupts`.
+
+    Yields:
+        Nothing.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_worker(*, interruptible: bool = False) -> None:
+    """What a worker does first: it has one thread, follows its parent, and chooses its signals.
+
+    A SIGTERM, which may be sent to all processes of a job, is its parent's business, and so is
+    Ctrl-C: the parent asks workers to save by a SIGINT, and a second one would have them not save.
+
+    Args:
+        interruptible: Whether it heeds a SIGINT at all, once it calls `release_interrupts`.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    follow_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if interruptible:
+        os.setpgrp()  # the terminal sends Ctrl-C to the group
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT interrupt this process, a worker, although it may have inherited to ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def release_interrupts() -> None:
+    """Let signals through that this process heeds, also one held back since it was started."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+def follow_parent() -> None:
+    """Let this process end when its parent has died.
+
+    A process that a server forks has two: the one that wants its work, and the server.
+
+    Linux could send a signal instead (PR_SET_PDEATHSIG), but it does so when the thread ends that
+    started the process, and for the server only.
+    """
+    name, starter = "parent", os.getppid()
+    threading.Thread(target=_exit_with_parent, args=(starter,), name=name, daemon=True).start()
+
+
+def _exit_with_parent(starter: int) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        while parent.is_alive() and os.getppid() == starter:
+            parent.join(SECONDS_BETWEEN_LOOKS)
+        os._exit(1)
+
+
+def describe_end(code: int | None) -> str:
+    """How a process ended.
+
+    Args:
+        code: Its exit code; None if it is not known.
+
+    Returns:
+        A predicate.
+
+    Example:
+        >>> describe_end(-9)
+        'was killed by SIGKILL, perhaps because memory ran out'
+        >>> describe_end(3)
+        'ended with exit code 3'
+    """
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    known = {number.value: number.name for number in signal.Signals}
+    reason = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
+    return f"was killed by {known.get(-code, f'signal {-code}')}{reason}"
+
+
+def kill_unless_ended(processes: Iterable[BaseProcess], seconds: float) -> None:
+    """Wait for processes to end; those that have not when it is time are killed.
+
+    Args:
+        processes: The processes. Ctrl-C does not wait for them any longer.
+        seconds: How long to wait.
+    """
+    every, deadline = list(processes), time.monotonic() + seconds
+    left = {process.sentinel for process in every}
+    try:
+        while left and (rest := deadline - time.monotonic()) > 0:
+            left.difference_update(wait(left, rest))
+    finally:
+        for process in every:
+            process.kill()
+
+
+@final
+class WorkerPool:
+    """A pool of processes, as a context manager.
+
+    An error within it ends all of them: they are interrupted, and killed if they have not ended
+    when it is time. If one of them died, that is the error.
+
+    Args:
+        workers: How many processes.
+        initializer: Called in each of them first; see `start_worker`.
+        arguments: What to call it with.
+        grace: Seconds that they have to end when they are interrupted.
+
+    Raises:
+        ChildProcessError: On leaving it, if one of them died.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        initializer: Callable[..., None],
+        arguments: tuple[Any, ...] = (),
+        grace: float = 0.0,
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, context, initializer, arguments)
+        self._processes = cast("MutableMapping[int, BaseProcess]", self._pool._processes)
+        self._workers = workers
+        self._grace = grace
+
+    def submit(
+        self, function: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+    ) -> Future[Result]:
+        """Have something done, perhaps by a process that is started for it.
+
+        Args:
+            function: What to do.
+            args: What to call it with.
+            kwargs: The same, by name.
+
+        Returns:
+            Its result, once it is there.
+        """
+        with holding_back_interrupts():
+            return self._pool.submit(function, *args, **kwargs)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in self._processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGINT)
+            kill_unless_ended(self._processes.values(), self._grace)
+        self._pool.shutdown()
+        if isinstance(error, BrokenProcessPool):
+            codes = [process.exitcode for process in self._processes.values()]
+            raise ChildProcessError(
+                f"Expected {self._workers} processes to finish their work, but one "
+                f"{describe_end(_culprit(codes))}. Run it again, with fewer processes if it "
+                "happens again."
+            ) from error
+
+
+def _culprit(codes: Iterable[int | None]) -> int | None:
+    """The exit code of the process that broke a pool, among those of the others, killed then."""
+    least_first = (0, None, -signal.SIGTERM, -signal.SIGKILL)  # by what they tell
+    ranks = {code: rank for rank, code in enumerate(least_first)}
+    return max(codes, key=lambda code: ranks.get(code, len(ranks)), default=None)
