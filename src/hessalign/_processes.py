@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -47,6 +48,7 @@ def holding_back_interrupts() -> Iterator[None]:
     Yields:
         Nothing.
     """
+    resource_tracker.ensure_running()  # which would let them through, if it came with the first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -191,6 +193,18 @@ class WorkerPool:
         with holding_back_interrupts():
             return self._pool.submit(function, *args, **kwargs)
 
+    def check(self) -> None:
+        """Notice that a process has died; to be called now and then.
+
+        Python's pool alone would not notice it before something else happens, if the process was
+        the last one started: it begins to watch before it starts a process.
+
+        Raises:
+            BrokenProcessPool: If one has died; what the user is told follows on leaving this.
+        """
+        if wait([process.sentinel for process in self._processes.values()], 0):
+            raise BrokenProcessPool
+
     def __enter__(self) -> WorkerPool:
         return self
 
@@ -200,13 +214,13 @@ class WorkerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for process in self._processes:
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGINT)
-            kill_unless_ended(self._processes.values(), self._grace)
-        self._pool.shutdown()
+        end = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True})
+        end.start()
+        try:
+            if error is not None:
+                self._interrupt()
+        finally:
+            end.join()
         if isinstance(error, BrokenProcessPool):
             codes = [process.exitcode for process in self._processes.values()]
             raise ChildProcessError(
@@ -214,6 +228,12 @@ class WorkerPool:
                 f"{describe_end(_culprit(codes))}. Run it again, with fewer processes if it "
                 "happens again."
             ) from error
+
+    def _interrupt(self) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGINT)
+        kill_unless_ended(self._processes.values(), self._grace)
 
 
 def _culprit(codes: Iterable[int | None]) -> int | None:

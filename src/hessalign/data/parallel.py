@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hessalign._errors import InputError
 from hessalign._processes import WorkerPool, start_worker
+
+POLL_SECONDS: Final = 0.5
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -48,8 +50,12 @@ def completed(
         yield from map(function, jobs)
         return
     with WorkerPool(min(workers, len(jobs)), _receive, (prepare, _Parcel(function))) as pool:
-        for future in as_completed([pool.submit(_call, job) for job in jobs]):
-            yield future.result()
+        left = {pool.submit(_call, job) for job in jobs}
+        while left:
+            done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+            pool.check()
 
 
 class _Parcel:

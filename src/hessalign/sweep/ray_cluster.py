@@ -94,10 +94,11 @@ class RayLauncher:
             How each ended, as they end.
         """
         ray = import_ray()
-        with Interruption() as interruption:
-            ours = not ray.is_initialized()
+        ours = not ray.is_initialized()
+        with Interruption():
             if ours:
                 self._connect(ray)
+        with Interruption() as interruption:  # anew: Ray has put its own in place of ours
             waiting = Waiting(tasks, self.retries)
             submitted: dict[Any, tuple[Task, float]] = {}
             try:

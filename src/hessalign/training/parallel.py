@@ -85,6 +85,7 @@ def train_many(
                 futures.append(pool.submit(_train, config, folder(config), queue))
             _forward(queue, report, warn, POLL_SECONDS)
             _raise_early(futures)
+            pool.check()
         _forward(queue, report, warn, 0.0)
         return [future.result() for future in futures]
 
@@ -126,7 +127,7 @@ def _train(config: ColoredMnistConfig, folder: Path | None, queue: Messages) -> 
             config, folder, lambda record: queue.put((config, record)), queue.put
         )
     except KeyboardInterrupt:  # all is saved; its parent, which asked for it, waits for the end
-        os._exit(1)
+        os._exit(0)
 
 
 def _forward(queue: Messages, report: Report, warn: Callable[[str], None], seconds: float) -> None:

@@ -16,6 +16,16 @@ def test_a_process_that_was_killed_is_explained():
         list(completed(signal.raise_signal, [signal.SIGKILL] * 2, workers=2))
 
 
+STAY = "__import__('time').sleep(600)"
+END = "__import__('time').sleep(1), __import__('os')._exit(3)"
+
+
+@pytest.mark.parametrize("jobs", [[END, STAY], [STAY, END]])
+def test_a_process_that_ended_is_noticed_while_others_work(jobs):
+    with pytest.raises(ChildProcessError, match="one ended with exit code 3"):
+        list(completed(eval, jobs, workers=2))
+
+
 def test_a_process_that_ended_is_not_said_to_be_out_of_memory():
     with pytest.raises(ChildProcessError, match=r"but one ended with exit code 3\. Run it again"):
         list(completed(os._exit, [3, 3], workers=2))
