@@ -191,3 +191,15 @@ def test_progress_on_a_terminal_is_one_line_and_failures_stay(tmp_path):
     assert last.startswith("2/4 runs done  1 failed  1 running  0 left  ")
     assert re.search(r"\d runs/s  1 s to go *$", last) or "2 s to go" in last
     assert lines[2:] == [""]
+
+
+@pytest.mark.parametrize("launcher", ["serial", "local"])
+def test_runs_with_one_training_domain_are_told_of_once(folder, capsys, launcher):
+    """Leave-one-out of three domains trains on one, where V-REx has nothing to align."""
+    words = ["--selections", "leave-one-out", "--draws", "1", "--launcher", launcher]
+    assert main(["sweep", "run", "sweep.yaml", *words]) == 0
+    warning = "3 runs have only one domain to train on (bank: VREx): methods that align domains"
+    assert capsys.readouterr().err.count(warning) == 1
+    words = ["--algorithms", "erm", "--output", "plain"]
+    assert main(["sweep", "run", "sweep.yaml", "--launcher", "serial", *words]) == 0
+    assert "only one domain" not in capsys.readouterr().err

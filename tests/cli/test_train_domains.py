@@ -234,3 +234,13 @@ def test_runs_from_random_weights_are_warned_of(images, capsys, words, random):
     sweep = ["--datasets", "small", "--algorithms", "erm", "--trials", "1", "--draws", "1", *data]
     assert main(["sweep", "run", "--launcher", "serial", "--test-domains", "0", *sweep]) == 0
     assert ("random" in capsys.readouterr().err) == random
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "test", "warned"),
+    [("hgp", "a,b", True), ("coral", "a,b", True), ("erm", "a,b", False), ("hgp", "a", False)],
+)
+def test_one_training_domain_leaves_nothing_to_align(bank, capsys, algorithm, test, warned):
+    words = ["--algorithm", algorithm, "--test-domains", test, "--steps", "2", "--restarts", "2"]
+    assert train(bank, *words) == 0
+    assert capsys.readouterr().err.count("only one domain to train on (bank: ") == warned

@@ -73,6 +73,11 @@ class AlgorithmInfo:
         return self.record_name or self.title
 
     @property
+    def compares_domains(self) -> bool:
+        """Whether it aligns something, for which it needs two domains or more."""
+        return not self.aligns.startswith("nothing")
+
+    @property
     def deviates(self) -> bool:
         """Whether DomainBed's implementation is another than the default, and can be asked for."""
         hint = get_type_hints(type(self.config)).get(FIDELITY)

@@ -36,11 +36,11 @@ from hessalign.sweep import (
     training_work,
 )
 from hessalign.sweep.cost import evaluations
-from hessalign.sweep.enumeration import first_jobs
+from hessalign.sweep.enumeration import domain_names, first_jobs
 from hessalign.sweep.execution import SPECIFICATION
 from hessalign.sweep.status import STATES, mean_seconds, seconds_left
 from hessalign.training.configuration import parse_words, read_file
-from hessalign.training.job_plan import plan_job
+from hessalign.training.job_plan import lone_domain_warning, plan_job
 
 LAUNCHERS: Final = ("serial", "local", "ray")
 SHOWN: Final = 10
@@ -237,6 +237,9 @@ def run_run(options: argparse.Namespace) -> int:
     spec = read_specification(options)
     jobs = sweep_jobs(spec)
     check_jobs(jobs, warn, spec.place)
+    counts = {each: len(domain_names(each, str(spec.place))) for each in spec.datasets}
+    if lone := lone_domain_warning(jobs, counts):
+        warn(lone)
     folder = open_sweep(Path(str(spec.output)), spec)
     before = sweep_status(folder, jobs)
     with closing(SweepProgress(before, launcher, sys.stderr)) as progress:

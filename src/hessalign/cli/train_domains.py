@@ -19,7 +19,7 @@ from hessalign.report.tables import markdown_table, mean_and_std
 from hessalign.training import Record
 from hessalign.training.domain_run import DomainRun, checked_plan, describe_untrained, train_job
 from hessalign.training.job import Job
-from hessalign.training.job_plan import MODEL_KEYS, PRESET, JobPlan
+from hessalign.training.job_plan import MODEL_KEYS, PRESET, JobPlan, lone_domain_warning
 
 Report = Callable[[str, int], Callable[[Record], None]]
 """Makes the display of a run from its title and its number of steps."""
@@ -77,9 +77,11 @@ def run(
     for job in jobs:
         plan = checked_plan(job)
         sys.stdout.write(describe(plan))
-        note = describe_untrained(plan) if job is jobs[0] else None
-        if note is not None:
-            warn(note)
+        if job is jobs[0]:
+            lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
+            for note in (describe_untrained(plan), lone):
+                if note is not None:
+                    warn(note)
         show = make_report(f"{job.algorithm} #{job.trial_seed}", plan.steps)
         runs.append(
             train_job(

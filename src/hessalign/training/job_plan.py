@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -87,6 +88,39 @@ class JobPlan:
             return tuple(inputs.shape[1:])
         size = self.hyper.whole("image_size", SIZE, least=1)
         return (3, size, size)
+
+
+def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:
+    """What to tell about runs that align domains but have a single one to train on.
+
+    Args:
+        jobs: The runs.
+        domains: How many domains each data set has.
+
+    Returns:
+        The warning, or None if there is no such run.
+
+    Example:
+        >>> job = Job("bank", "HGP", (1,), hparams_seed=0, trial_seed=0, data_dir="data")
+        >>> lone_domain_warning([job], {"bank": 3}) is None
+        True
+        >>> str(lone_domain_warning([job], {"bank": 2})).split(":")[0]
+        '1 run has only one domain to train on (bank'
+    """
+    lone = [
+        job
+        for job in jobs
+        if domains[job.dataset] - len(job.test_domains) == 1
+        and find_algorithm(job.algorithm).compares_domains
+    ]
+    if not lone:
+        return None
+    which = {f"{job.dataset}: {job.algorithm}": None for job in lone}
+    runs = "1 run has" if len(lone) == 1 else f"{len(lone)} runs have"
+    return (
+        f"{runs} only one domain to train on ({', '.join(which)}): methods that align domains have "
+        "nothing to align there. Leave fewer domains out, or use data with more domains."
+    )
 
 
 def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
