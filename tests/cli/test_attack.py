@@ -38,6 +38,18 @@ def test_the_table_holds_what_the_attack_finds(folder, capsys, tmp_path):
         assert attack["gap"] == pytest.approx(attack["losses"][first] - attack["losses"][second])
         assert attack["distance"] <= attack["delta"] * (1 + 1e-9)
     assert found["gap"] <= found["attacks"][0]["gap"] <= found["attacks"][1]["gap"]
+    # And both say whether it is proved.
+    certified = [attack["certified"] for attack in found["attacks"]]
+    assert re.findall(r"\| +(yes|no) +\|", out) == ["yes" if each else "no" for each in certified]
+    assert all(attack["limit"] >= attack["gap"] * (1 - 1e-9) for attack in found["attacks"])
+
+
+def test_a_tiny_radius_is_certified_and_a_large_one_is_not(folder, capsys, tmp_path):
+    command = ["attack", str(folder), "--delta", "0.001", "100", "--samples", "40"]
+    assert main([*command, "--output", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "attack.json").read_text())
+    assert [attack["certified"] for attack in found["attacks"]] == [True, False]
+    assert "Certified: whether it is proved" in capsys.readouterr().out
 
 
 def test_published_states_its_reach_and_is_never_better(folder, capsys, tmp_path):

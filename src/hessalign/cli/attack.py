@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,21 +115,31 @@ def describe(result: WorstCaseGap, names: Sequence[str]) -> str:
     text = (
         f"Mode {result.mode}.{reach} Gap: the largest difference of two domains' losses with the "
         "head within δ of the trained one; predicted: Theorem 1 to second order for that pair. The "
-        f"gradient of the mean risk at the trained head has norm {result.gradient_norm:.2g}."
+        f"gradient of the mean risk at the trained head has norm {result.gradient_norm:.2g}. "
+        "Certified: whether it is proved that no head within δ has a larger gap; elsewhere the gap "
+        "is the largest found."
     )
     none = result.accuracy
-    rows = [["0", f"{result.gap:.3f}", "", "", *_cells(result.losses, none)]]
+    rows = [["0", f"{result.gap:.3f}", "", "", "", *_cells(result.losses, none)]]
     rows += [
         [
             f"{attack.delta:g}",
             f"{attack.gap:.3f}",
+            "yes" if attack.certified else "no",
             f"{names[attack.pair[0]]} − {names[attack.pair[1]]}",
             f"{attack.predicted:.3f}",
             *_cells(attack.losses, attack.accuracy),
         ]
         for attack in result.attacks
     ]
-    header = ["δ", "gap", "pair", "predicted", *(f"{name}: loss, accuracy" for name in names)]
+    header = [
+        "δ",
+        "gap",
+        "certified",
+        "pair",
+        "predicted",
+        *(f"{name}: loss, accuracy" for name in names),
+    ]
     return f"{text}\n\n{markdown_table(header, rows, text_columns=0)}"
 
 
@@ -168,6 +179,8 @@ def record(
             {
                 "delta": attack.delta,
                 "gap": attack.gap,
+                "certified": attack.certified,
+                "limit": attack.limit if math.isfinite(attack.limit) else None,
                 "pair": list(attack.pair),
                 "distance": attack.distance,
                 "predicted": attack.predicted,

@@ -62,6 +62,7 @@ def attack(trained: TrainedHead) -> dict[str, Any]:
     accuracies = [[100 * float(x) for x in share] for share in shares if share is not None]
     return {
         "gap": [exact.gap, *(each.gap for each in exact.attacks)],
+        "certified": [True, *(each.certified for each in exact.attacks)],
         "predicted": [exact.gap, *(each.predicted for each in exact.attacks)],
         "published_gap": [published.gap, *(each.gap for each in published.attacks)],
         "reach": published.reach,

@@ -53,6 +53,7 @@ def attack(run: Run) -> dict[str, list[float]]:
     accuracies = [result.accuracy, *(each.accuracy for each in result.attacks)]
     return {
         "gap": [result.gap, *(each.gap for each in result.attacks)],
+        "certified": [True, *(each.certified for each in result.attacks)],
         "predicted": [result.gap, *(each.predicted for each in result.attacks)],
         "target_loss": [float(result.losses[-1]), *(float(a.losses[-1]) for a in result.attacks)],
         "target_accuracy": [100 * float(share[-1]) for share in accuracies if share is not None],

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
+from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.alignment.distance import spectral_norm_of_difference
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
 from hessalign.transfer.fit import FittedHead, StrongConvexity, fit_domain
 from hessalign.transfer.head_data import HeadData
-from hessalign.transfer.inputs import check_positive, make_head_data, source_and_target
+from hessalign.transfer.inputs import make_head_data, source_and_target
 from hessalign.transfer.measure import TransferMeasure
 from hessalign.transfer.whitening import make_whitening
 
@@ -229,10 +230,10 @@ def largest_third_derivative(data: HeadData, e: int) -> float:
         e: Position of the domain.
 
     Returns:
-        The bound; 0 for squared error.
+        The bound; 0 for squared error, infinite with an activation, for which none is known.
     """
     if isinstance(data.loss, Squared):
-        return 0.0
+        return 0.0 if data.convex else math.inf
     z = data.features[e]
     moments = z.T @ (z * z.norm(dim=1, keepdim=True)) / len(z)
     width = math.sqrt(2) if isinstance(data.loss, CrossEntropy) else 1.0

@@ -142,7 +142,7 @@ def fit_domain(data: HeadData, e: int) -> FittedHead:
         InputError: If the risk is not convex, has no minimiser, or Newton's method does not reach
             it.
     """
-    if isinstance(data.loss, Squared) and data.loss.activation.name != "identity":
+    if isinstance(data.loss, Squared) and not data.convex:
         raise InputError(
             f"Expected a loss that is convex in the head, got squared error with activation "
             f"{data.loss.activation.name!r}: its minimiser and strong convexity are not defined. "

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LinearHead, linear_head
-from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss
+from hessalign.curvature.activations import ACTIVATIONS
+from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss, Squared
 
 CHUNK_LOGITS = 1 << 22
 """Logits of all points that are held at a time."""
@@ -59,6 +60,12 @@ class HeadData:
         """Parameters of the head, p."""
         outputs, width = self.shape
         return outputs * width
+
+    @property
+    def convex(self) -> bool:
+        """Whether the risks are convex in the head, as those without an activation are."""
+        loss = self.loss
+        return not isinstance(loss, Squared) or loss.activation is ACTIVATIONS["identity"]
 
     def risk(self, points: Float[Tensor, "b p"], e: int) -> Float[Tensor, " b"]:
         """The risk of one domain at each point.

@@ -1,0 +1,152 @@
+"""Numbers that users give: of the right kind, in range, and small enough to be multiplied."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError
+
+LARGEST_SINGLE = 1e18
+"""Of float32 features: their squares, and sums of these, are finite in float32."""
+
+LARGEST_DOUBLE = 1e75
+"""Of float64 features: Hessians are compared by fourth powers of features."""
+
+
+def number(value: object) -> float:
+    """The value of a number.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        Its value; NaN, which is in no range, for what is no number, such as text or a bool.
+
+    Example:
+        >>> number(np.float32(0.5)), number(10**400), number("1"), number(True)
+        (0.5, inf, nan, nan)
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        value = value.item() if value.ndim == 0 else None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator] # a long int
+
+
+def is_whole(value: object) -> bool:
+    """Whether something is an integer; a bool is not.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        Whether it can count.
+
+    Example:
+        >>> is_whole(np.int64(3)), is_whole(3.0), is_whole(True), is_whole("3")
+        (True, False, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A value that was not expected, to end a message with.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        The number; or what stands in its place, and what to do.
+
+    Example:
+        >>> shown(-1), shown("1")
+        ('-1.', "'1', a str. Give a number.")
+    """
+    if is_whole(value) or not math.isnan(number(value)) or isinstance(value, float):
+        return f"{value}."
+    return f"{value!r}, a {type(value).__name__}. Give a number."
+
+
+def check_not_negative(value: object, name: str) -> None:
+    """A finite number of 0 or more.
+
+    Args:
+        value: What should be one.
+        name: Its name for the message.
+
+    Raises:
+        InputError: If it is not.
+    """
+    if not 0 <= number(value) < math.inf:
+        raise InputError(f"Expected a finite {name} of 0 or more, got {shown(value)}")
+
+
+def check_positive(value: object, name: str) -> None:
+    """A finite number above zero.
+
+    Args:
+        value: What should be one.
+        name: Its name for the message.
+
+    Raises:
+        InputError: If it is not.
+    """
+    if not 0 < number(value) < math.inf:
+        raise InputError(f"Expected a positive, finite {name}, got {shown(value)}")
+
+
+def check_count(value: object, name: str, least: int = 1) -> None:
+    """A whole number that is large enough.
+
+    Args:
+        value: What should be one.
+        name: Its name for the message.
+        least: The smallest that will do.
+
+    Raises:
+        InputError: If it is not.
+    """
+    if not is_whole(value):
+        raise InputError(
+            f"Expected {name} as a whole number of {least} or more, got {shown(value)}"
+        )
+    if number(value) < least:
+        raise InputError(f"Expected {name} of {least} or more, got {shown(value)}")
+
+
+def check_size(values: Tensor, what: str) -> None:
+    """Features whose products can be represented.
+
+    Args:
+        values: One row per sample.
+        what: What they are called in the message.
+
+    Raises:
+        InputError: If one is so large that its products overflow.
+
+    Example:
+        >>> check_size(torch.tensor([[1.0], [3e20]], dtype=torch.float64), "features z")
+        >>> try:
+        ...     check_size(torch.tensor([[1.0], [3e20]]), "features z")
+        ... except InputError as error:
+        ...     print(str(error).split(":")[0])
+        Expected features z of at most 1e+18 in size, found 3e+20 in row 1
+    """
+    limit = LARGEST_DOUBLE if values.dtype == torch.float64 else LARGEST_SINGLE
+    rows = values.detach().abs().flatten(1).amax(1)
+    if bool((rows <= limit).all()):
+        return
+    row = int((rows > limit).int().argmax())
+    raise InputError(
+        f"Expected {what} of at most {limit:g} in size, found {float(rows[row]):.3g} in row {row}: "
+        "products of such numbers overflow. Look for wrong units or codes for missing values "
+        "there, or scale the features, for example to mean 0 and variance 1."
+    )
