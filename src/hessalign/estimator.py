@@ -11,9 +11,10 @@ import torch
 
 from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
+from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
 from hessalign.transfer.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
-from hessalign.transfer.inputs import check_positive
+from hessalign.transfer.inputs import check_l2
 from hessalign.transfer.standardising import feature_scales
 
 try:
@@ -127,6 +128,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         """
         self._check_options()
         z, targets = validate_data(self, X, y, dtype=np.float64)
+        check_size(torch.tensor(z), "features X")
         check_classification_targets(targets)
         self.classes_, labels = np.unique(targets, return_inverse=True)
         if len(self.classes_) < 2:
@@ -152,11 +154,15 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         return self
 
     def _check_options(self) -> None:
-        """Those that have another name in `fit_aligned_head`; it checks the others."""
+        """All but the probes, which `fit_aligned_head` checks, and the random state."""
         check_name("alignment", self.alignment, (*HESSIAN_KINDS, None))
-        if self.max_iter < 1:
-            raise InputError(f"Expected max_iter of 1 or more, got {self.max_iter}.")
+        check_not_negative(self.alpha, "alpha")
+        check_not_negative(self.beta, "beta")
+        check_l2(self.l2)
+        check_count(self.max_iter, "max_iter")
         check_positive(self.tol, "tol")
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise InputError(f"Expected standardize as True or False, got {self.standardize!r}.")
 
     def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> AlignedHead:
         binary = len(self.classes_) == 2
@@ -187,6 +193,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         """
         check_is_fitted(self)
         z = validate_data(self, X, dtype=np.float64, reset=False)
+        check_size(torch.tensor(z), "features X")
         logits: np.ndarray = z @ self.coef_.T + self.intercept_
         return logits[:, 0] if len(self.classes_) == 2 else logits
 

@@ -187,12 +187,60 @@ def test_bad_domains_are_named(domain, message):
         ({"l2": -1}, "L2 weight of 0 or more"),
         ({"max_iter": 0}, "Expected max_iter of 1 or more, got 0"),
         ({"tol": 0}, "Expected a positive, finite tol, got 0"),
+        ({"alpha": "1"}, "finite alpha of 0 or more, got '1', a str. Give a number"),
+        ({"beta": "10"}, "finite beta of 0 or more, got '10', a str. Give a number"),
+        ({"beta": True}, "finite beta of 0 or more, got True, a bool. Give a number"),
+        ({"alpha": None}, "finite alpha of 0 or more, got None, a NoneType"),
+        ({"alpha": float("nan")}, "finite alpha of 0 or more, got nan"),
+        ({"alpha": 10**400}, "finite alpha of 0 or more, got 1000"),
+        ({"beta": [1.0]}, r"finite beta of 0 or more, got \[1.0\], a list"),
+        ({"l2": "0.1"}, "L2 weight of 0 or more, got '0.1', a str"),
+        ({"tol": "1e-3"}, "positive, finite tol, got '1e-3', a str"),
+        ({"max_iter": "9"}, "max_iter as a whole number of 1 or more, got '9', a str"),
+        ({"max_iter": 2.5}, "max_iter as a whole number of 1 or more, got 2.5"),
+        ({"probes": 1.5}, "probes as a whole number, got 1.5"),
+        ({"standardize": "no"}, "standardize as True or False, got 'no'"),
     ],
 )
 def test_bad_options_are_named(options, message):
     X, y, domain = samples()
     with pytest.raises(ValueError, match=message):
         ha.AlignedClassifier(**options).fit(X, y, domain)
+
+
+def test_numbers_of_numpy_are_numbers():
+    X, y, domain = samples()
+    options = {
+        "alpha": np.float32(0.5),
+        "beta": np.int64(2),
+        "l2": np.float64(0.01),
+        "standardize": np.bool_(True),
+        "probes": np.int32(7),
+        "max_iter": np.int64(500),
+        "tol": np.float32(1e-3),
+    }
+    found = ha.AlignedClassifier(**options).fit(X, y, domain)
+    plain = {name: value.item() for name, value in options.items()}
+    np.testing.assert_allclose(found.coef_, ha.AlignedClassifier(**plain).fit(X, y, domain).coef_)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_features_whose_products_overflow_are_refused(standardize):
+    X, y, domain = samples()
+    model = ha.AlignedClassifier(standardize=standardize)
+    with pytest.raises(
+        ValueError, match=r"X of at most 1e\+75 in size, found .*scale the features"
+    ):
+        model.fit(X * 1e200, y, domain)
+    model.fit(X, y, domain)
+    with pytest.raises(ValueError, match=r"X of at most 1e\+75 in size, found .* in row 3:"):
+        model.predict_proba(np.where(np.arange(len(X))[:, None] == 3, 1e200, X))
+
+
+def test_large_features_do_not_matter_once_they_are_standardised():
+    X, y, domain = samples()
+    near, far = (ha.AlignedClassifier().fit(X * size, y, domain) for size in (1.0, 1e30))
+    np.testing.assert_allclose(far.coef_ * 1e30, near.coef_, rtol=1e-6)
 
 
 def test_one_class_and_one_domain():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass, field
 from typing import final, get_args
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
+from hessalign._numbers import check_not_negative, is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.moments import Evaluation, check_evaluation
@@ -101,8 +101,9 @@ class HessianAlignment:
 
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
-            if not (math.isfinite(weight) and weight >= 0):
-                raise InputError(f"Expected a finite {name} of 0 or more, got {weight!r}.")
+            check_not_negative(weight, name)
+        if self.probes is not None and not is_whole(self.probes):
+            raise InputError(f"Expected probes as a whole number, got {shown(self.probes)}")
         if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
             raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
         if self.fidelity not in get_args(Fidelity):

@@ -12,8 +12,8 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LOSSES, make_loss
 from hessalign.curvature.losses import HeadLoss
@@ -40,7 +40,7 @@ from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
 from hessalign.diagnosis.shift import ShiftReport, shift_report
 from hessalign.diagnosis.spectral import SpectralReport, spectral_report
-from hessalign.transfer.inputs import check_positive
+from hessalign.transfer.inputs import check_l2
 
 FOCUS: Final = 8
 """Domains that are looked at one by one, at most."""
@@ -151,11 +151,8 @@ def diagnose(
         report: Called with the stage that begins, its number, and how many there are.
 
     Returns:
-        The diagnosis; `hessalign diagnose` shows it as text, JSON or a page.
-
-    Raises:
-        InputError: If an argument is out of range, there is one domain or one class only, or
-            there is no best head to be fitted.
+        The diagnosis; `hessalign diagnose` shows it as text, JSON or a page. An argument out of
+        range, one domain or class only, or no best head to be fitted raise an InputError.
 
     Example:
         >>> from hessalign.data import make_shifted_data
@@ -168,8 +165,7 @@ def diagnose(
     """
     check_name("loss of a diagnosis", loss, [key for key in LOSSES if key != "squared"])
     check_positive(tolerance, "tolerance")
-    if not 0 <= l2 < float("inf"):
-        raise InputError(f"Expected an L2 weight of 0 or more, got {l2}.")
+    check_l2(l2)
     stages = iter(enumerate(STAGES))
 
     def begin() -> None:

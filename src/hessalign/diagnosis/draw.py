@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_size, is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
@@ -119,6 +120,9 @@ def draw_samples(
     Returns:
         The draw.
 
+    Raises:
+        InputError: If the number of samples is no whole number.
+
     Example:
         >>> z, domain = torch.randn(20, 3), torch.tensor([7] * 10 + [9] * 10)
         >>> draw = draw_samples(z, torch.arange(20) % 2, domain, samples=6)
@@ -126,6 +130,9 @@ def draw_samples(
         ((6, 6), (10, 10), ('7', '9'), 6)
     """
     check_features(z)
+    check_size(z, "features z")
+    if samples is not None and not is_whole(samples):
+        raise InputError(f"Expected samples as a whole number, got {shown(samples)}")
     check_domain(domain, len(z))
     _check_labels(y, len(z))
     domains = make_domains(domain)

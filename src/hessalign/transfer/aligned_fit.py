@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.alignment import HessianAlignment
 from hessalign.alignment.penalties import HessianKind
@@ -19,7 +19,7 @@ from hessalign.curvature import make_loss
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.losses import HeadLoss
 from hessalign.transfer.aligned_objective import AlignedObjective
-from hessalign.transfer.inputs import check_positive, make_head_data
+from hessalign.transfer.inputs import make_head_data
 from hessalign.transfer.lbfgs import minimise_head
 
 TOLERANCE = 1e-6
@@ -106,9 +106,6 @@ def fit_aligned_head(
     Returns:
         The head, its terms, and whether the optimiser converged.
 
-    Raises:
-        InputError: If no step is allowed.
-
     Example:
         >>> z, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 2.0, 1.0, 3.0])
         >>> domain = torch.tensor([0, 0, 1, 1])
@@ -118,8 +115,7 @@ def fit_aligned_head(
         (0.2925, 0.0)
     """
     align = HessianAlignment(alpha, beta, hessian, probes=probes)
-    if max_steps < 1:
-        raise InputError(f"Expected max_steps of 1 or more, got {max_steps}.")
+    check_count(max_steps, "max_steps")
     check_positive(tolerance, "tolerance")
     data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data = data.to(torch.float64)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count, check_positive, check_size, number, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import (
@@ -45,9 +46,6 @@ def make_head_data(
     Returns:
         The data, domains ordered by id.
 
-    Raises:
-        InputError: If the L2 weight is negative or not finite.
-
     Example:
         >>> z, y, domain = torch.ones(3, 2), torch.tensor([0, 2, 1]), torch.tensor([7, 3, 7])
         >>> data = make_head_data(z, y, domain, CrossEntropy())
@@ -55,10 +53,12 @@ def make_head_data(
         ((3, 7), (3, 3))
     """
     check_features(z)
+    check_size(z, "features z")
     check_domain(domain, len(z))
     check_is_tensor(y)
-    if not 0 <= l2 < float("inf"):
-        raise InputError(f"Expected an L2 weight of 0 or more, got {l2}.")
+    check_l2(l2)
+    if outputs is not None:
+        check_count(outputs, "outputs")
     count = needed_outputs(y, loss) if outputs is None else outputs
     check_targets(y, z.new_zeros(len(z), count), loss)
     domains = make_domains(domain)
@@ -68,6 +68,19 @@ def make_head_data(
         z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
     ids = tuple(domains.ids.tolist())
     return HeadData(ids, z.split(domains.sizes), y.split(domains.sizes), loss, count, l2)
+
+
+def check_l2(l2: object) -> None:
+    """The weight of an L2 term.
+
+    Args:
+        l2: What should be one.
+
+    Raises:
+        InputError: If it is negative, not finite, or no number.
+    """
+    if not 0 <= number(l2) < float("inf"):
+        raise InputError(f"Expected an L2 weight of 0 or more, got {shown(l2)}")
 
 
 def needed_outputs(y: Tensor, loss: HeadLoss) -> int:
@@ -86,20 +99,6 @@ def needed_outputs(y: Tensor, loss: HeadLoss) -> int:
     if isinstance(loss, CrossEntropy):
         return max(2, int(y.max()) + 1)
     return y.shape[1] if y.ndim == 2 else 1
-
-
-def check_positive(value: float, name: str) -> None:
-    """A finite number above zero.
-
-    Args:
-        value: What should be one.
-        name: Its name for the message.
-
-    Raises:
-        InputError: If it is not.
-    """
-    if not 0 < value < float("inf"):
-        raise InputError(f"Expected a positive, finite {name}, got {value}.")
 
 
 def check_several(ids: Sequence[int]) -> None:
@@ -157,12 +156,12 @@ def check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
         InputError: If there is none, or one is not positive and finite.
     """
     values = delta.tolist() if isinstance(delta, Tensor) else delta
-    radii: list[float] = np.asarray(values, dtype=float).ravel().tolist()
+    radii = np.asarray(values, dtype=object).ravel().tolist()
     if not radii:
         raise InputError("Expected at least one delta, got none.")
     for radius in radii:
         check_positive(radius, "delta")
-    return tuple(sorted(set(radii)))
+    return tuple(sorted({float(radius) for radius in radii}))
 
 
 def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, "k d"], bool]:

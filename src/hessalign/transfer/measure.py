@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
+from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.transfer.ascent import ascend
 from hessalign.transfer.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.transfer.fit import FittedHead, fit_domain
 from hessalign.transfer.head_data import HeadData
-from hessalign.transfer.inputs import check_positive, make_head_data, source_and_target
+from hessalign.transfer.inputs import make_head_data, source_and_target
 from hessalign.transfer.minimal_set import MinimalSet
 from hessalign.transfer.whitening import make_whitening
 
@@ -129,6 +130,7 @@ def transfer_measure(
         (0.3, True)
     """
     check_positive(tolerance, "tolerance")
+    check_count(restarts, "restarts", least=0)
     data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, s, t = source_and_target(data, source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)

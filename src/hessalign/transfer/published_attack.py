@@ -17,10 +17,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float
 from hessalign.transfer.head_data import HeadData
-from hessalign.transfer.inputs import check_positive
 
 
 @final
@@ -41,8 +40,7 @@ class PublishedAttack:
     def __post_init__(self) -> None:
         check_positive(self.learning_rate, "learning_rate")
         for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+            check_count(getattr(self, name), name)
 
     def steps(self, data: HeadData) -> int:
         """Steps in all.

@@ -169,3 +169,19 @@ def test_a_loss_that_is_not_convex():
     problem = regression(2)
     with pytest.raises(ValueError, match=r"convex in the head, got .* activation 'tanh'"):
         fit_head(problem.z, problem.y, make_loss("squared", "tanh"), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("z", "limit"), [(Z * 1e200, "75"), (Z * 1e80, "75"), (Z.float() * 1e25, "18")]
+)
+def test_features_whose_products_overflow(z, limit):
+    message = rf"features z of at most 1e\+{limit} in size, found .* in row \d+: .*scale"
+    for function in (transfer_measure, transfer_bound):
+        with pytest.raises(ValueError, match=message):
+            function(z, Y, DOMAIN, **TWO)
+    with pytest.raises(ValueError, match=message):
+        worst_case_gap(z, Y, DOMAIN, HEAD, 1.0)
+    with pytest.raises(ValueError, match=message):
+        worst_case_gap(Z.to(z.dtype), Y, DOMAIN, HEAD, 1.0, evaluation=(z, Y, DOMAIN))
+    with pytest.raises(ValueError, match=message):
+        fit_head(z, Y, l2=0.1)
