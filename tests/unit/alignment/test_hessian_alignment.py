@@ -86,9 +86,9 @@ def test_the_evaluation_is_passed_on(monkeypatch):
     for name in ("inner", "dispersion"):
         original = getattr(Moment, name)
 
-        def spy(self, evaluation="auto", original=original):
+        def spy(self, evaluation="auto", original=original, **options):
             seen.append(evaluation)
-            return original(self, evaluation)
+            return original(self, evaluation, **options)
 
         monkeypatch.setattr(Moment, name, spy)
     for kind in ("full", "diagonal", "product", "expected"):

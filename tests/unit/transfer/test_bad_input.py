@@ -96,11 +96,11 @@ def test_unknown_names(outcomes_without_type_checks):
     )
     assert found["mode"].endswith("Did you mean 'published'?")
     assert "Unknown strong_convexity 'hess'" in found["convexity"]
-    assert found["y"] == "TypeError: Expected y as a tensor, got list. Use torch.as_tensor(y)."
-    assert found["z"].startswith("TypeError: Expected floating-point features z, got list")
+    assert found["y"] == "InputTypeError: Expected y as a tensor, got list. Use torch.as_tensor(y)."
+    assert found["z"].startswith("InputTypeError: Expected floating-point features z, got list")
     linear = "Expected the head as a torch.nn.Linear or its matrix, got "
-    assert found["head"] == f"TypeError: {linear}ReLU."
-    assert found["integer"] == f"TypeError: {linear}torch.int64."
+    assert found["head"] == f"InputTypeError: {linear}ReLU."
+    assert found["integer"] == f"InputTypeError: {linear}torch.int64."
     assert found["int"] == found["deltas"] == "1"
     assert "delta=1.0" in found["delta"]
 
