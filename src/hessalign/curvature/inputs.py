@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_size
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
 
@@ -20,7 +21,8 @@ def check_features(z: Tensor) -> None:
 
     Raises:
         InputTypeError: If it is not a floating-point tensor.
-        InputError: If it has another shape than [n, d], no rows, or a value that is not finite.
+        InputError: If it has another shape than [n, d], no rows, or a value that is not finite or
+            whose products are not.
     """
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise InputTypeError(
@@ -33,7 +35,11 @@ def check_features(z: Tensor) -> None:
         )
     if len(z) == 0:
         raise InputError("Expected at least one sample, got none: every domain is empty.")
-    check_finite(z, "features z")
+    # A finite norm proves all at the price of one pass; else each element is looked at.
+    size = torch.linalg.vector_norm(z.detach()).item()
+    if not math.isfinite(size * size * size * size):
+        check_finite(z, "features z")
+        check_size(z, "features z")
 
 
 def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:

@@ -143,6 +143,23 @@ def test_large_finite_numbers_whose_sum_overflows_are_fine(dtype):
     check_finite(torch.full((10, 2), torch.finfo(dtype).max, dtype=dtype), "features z")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale", "limit"), [(torch.float64, 1e200, "1e+75"), (torch.float32, 1e25, "1e+18")]
+)
+def test_features_whose_products_overflow_are_refused(dtype, scale, limit):
+    z = torch.ones(3, 2, dtype=dtype)
+    z[1, 0] = scale
+    with pytest.raises(ValueError, match=f"of at most {re.escape(limit)} in size, .* in row 1: "):
+        check_features(z)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 6e4), (torch.float32, 1e18), (torch.float64, 1e75)]
+)
+def test_features_that_can_be_multiplied_are_fine(dtype, size):
+    check_features(torch.full((300, 2), size, dtype=dtype))
+
+
 UNTYPED = {
     "array of features": (
         "check_features(np.zeros((2, 3), dtype=np.float32))",
