@@ -25,6 +25,7 @@ from hessalign.cli import (
     sweep,
     train,
 )
+from hessalign.training.batch_workers import VARIABLE as WORKERS_VARIABLE
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
@@ -41,7 +42,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hessalign",
         description="Exact Hessian and gradient alignment for domain generalization.",
-        epilog=f"{TRACEBACK_VARIABLE}=1 shows the whole traceback of any error.",
+        epilog=f"In the environment, {TRACEBACK_VARIABLE}=1 shows the whole traceback of any error, "
+        f"and {WORKERS_VARIABLE}=N has N processes make the batches of images of each run (0: the "
+        "run itself).",
     )
     parser.add_argument("--version", action="version", version=f"hessalign {__version__}")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
