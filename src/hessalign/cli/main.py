@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hessalign",
         description="Exact Hessian and gradient alignment for domain generalization.",
-        epilog=f"In the environment, {TRACEBACK_VARIABLE}=1 shows the whole traceback of any error, "
+        epilog=f"In the environment, {TRACEBACK_VARIABLE}=1 shows the whole traceback of an error, "
         f"and {WORKERS_VARIABLE}=N has N processes make the batches of images of each run (0: the "
         "run itself).",
     )
