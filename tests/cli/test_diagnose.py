@@ -163,3 +163,12 @@ def test_images_are_diagnosed_through_a_backbone(tmp_path, capsys):
     assert bank.exists()
     assert main(["diagnose", str(bank), "--backbone", "mnist_cnn"]) == 2
     assert "Expected images for the backbone 'mnist_cnn', got arrays" in capsys.readouterr().err
+
+
+def test_one_domain_is_named(tmp_path, capsys):
+    rng = np.random.RandomState(0)
+    path = tmp_path / "lone.npz"
+    np.savez(path, x=rng.randn(40, 3), y=np.arange(40) % 2, domain=np.full(40, "north"))
+    assert main(["diagnose", str(path)]) == 2
+    message = "Expected samples of at least 2 domains, got only domain north: a gap is between two."
+    assert message in capsys.readouterr().err

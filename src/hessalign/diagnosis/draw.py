@@ -137,8 +137,8 @@ def draw_samples(
     _check_labels(y, len(z))
     domains = make_domains(domain)
     ids = domains.ids.tolist()
-    check_several(ids)
     names = _names(domain_names, ids, "domain")
+    check_several(names)
     classes = _names(class_names, range(int(y.max()) + 1), "class")
     _check_enough(domains.sizes, names, samples)
     limit = max(LEAST, TOTAL // len(ids)) if samples is None else samples

@@ -101,11 +101,11 @@ def needed_outputs(y: Tensor, loss: HeadLoss) -> int:
     return y.shape[1] if y.ndim == 2 else 1
 
 
-def check_several(ids: Sequence[int]) -> None:
+def check_several(ids: Sequence[object]) -> None:
     """At least two domains.
 
     Args:
-        ids: The domains there are.
+        ids: The domains there are, by number or name.
 
     Raises:
         InputError: If there is only one.
@@ -113,7 +113,7 @@ def check_several(ids: Sequence[int]) -> None:
     if len(ids) < 2:
         raise InputError(
             f"Expected samples of at least 2 domains, got only domain {ids[0]}: a gap is between "
-            "two. Check the argument domain."
+            "two. Check which domain each sample is given."
         )
 
 
