@@ -122,6 +122,18 @@ def check_count(value: object, name: str, least: int = 1) -> None:
         raise InputError(f"Expected {name} of {least} or more, got {shown(value)}")
 
 
+def largest(dtype: torch.dtype) -> float:
+    """The largest features whose products can be represented.
+
+    Args:
+        dtype: The precision of the features.
+
+    Returns:
+        Their size.
+    """
+    return LARGEST_DOUBLE if dtype == torch.float64 else LARGEST_SINGLE
+
+
 def check_size(values: Tensor, what: str) -> None:
     """Features whose products can be represented.
 
@@ -140,7 +152,7 @@ def check_size(values: Tensor, what: str) -> None:
         ...     print(str(error).split(":")[0])
         Expected features z of at most 1e+18 in size, found 3e+20 in row 1
     """
-    limit = LARGEST_DOUBLE if values.dtype == torch.float64 else LARGEST_SINGLE
+    limit = largest(values.dtype)
     rows = values.detach().abs().flatten(1).amax(1)
     if bool((rows <= limit).all()):
         return

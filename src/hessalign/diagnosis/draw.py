@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._numbers import check_size, is_whole, shown
+from hessalign._numbers import is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
@@ -130,7 +130,6 @@ def draw_samples(
         ((6, 6), (10, 10), ('7', '9'), 6)
     """
     check_features(z)
-    check_size(z, "features z")
     if samples is not None and not is_whole(samples):
         raise InputError(f"Expected samples as a whole number, got {shown(samples)}")
     check_domain(domain, len(z))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._numbers import check_count, check_positive, check_size, number, shown
+from hessalign._numbers import check_count, check_positive, number, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import (
@@ -53,7 +53,6 @@ def make_head_data(
         ((3, 7), (3, 3))
     """
     check_features(z)
-    check_size(z, "features z")
     check_domain(domain, len(z))
     check_is_tensor(y)
     check_l2(l2)
