@@ -126,7 +126,7 @@ def test_a_pattern_without_match_suggests_a_name(capsys):
         (["width=0"], "Expected width of 1 or more, got 0"),
         (["probes"], "Expected KEY=VALUE, got 'probes'"),
         (["probes=1", "probes=2"], "Expected each key once, got 'probes' twice"),
-        (["probes=many"], "Expected probes as a whole number, got 'many'"),
+        (["probes=many"], "Expected probes as a whole number or none, got 'many'"),
     ],
 )
 def test_mistakes_are_explained(arguments, text, capsys):

@@ -29,7 +29,8 @@ from hessalign.algorithms import (
     make_config,
 )
 from hessalign.alignment import distances, inner_products
-from hessalign.curvature import linear_head
+from hessalign.curvature import make_loss
+from hessalign.curvature.linear import arranged_head
 from hessalign.data import ColoredDomain, ColoredMnist, make_colored_mnist
 from hessalign.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.models import Network, make_coloured_images, make_coloured_mlp
@@ -291,7 +292,7 @@ def make_evaluation(source: Batch, target: Batch, hessian_distance: bool) -> Eva
             logits = network.head(z)
             if not bool(logits.sum().isfinite()):
                 return {f"{name}_loss": math.nan}
-            head = linear_head(z, logits, batch.y, batch.domain, loss=LOSS)
+            head = arranged_head(z, logits, batch.y, batch.domains, make_loss(LOSS))
             right = ((logits.squeeze(1) > 0) == (batch.y == 1)).double().split(batch.sizes)
             metrics[f"{name}_accuracy"] = fmean(float(part.mean()) for part in right)
             metrics[f"{name}_loss"] = float(head.risk.mean())
