@@ -3,15 +3,17 @@
 The penalty with its gradient term, forward and backward, on one thread, over a grid of shapes:
 once with every moment in the primal form, once in the dual, once as `auto` chooses. An evaluation
 that by the library's own estimate takes more than twenty times the other, or more memory than it
-accepts, is not measured: the other one is the faster.
+accepts, is not measured: the other one is the faster. The quickest shapes come first; Ctrl-C keeps
+what was measured until then.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -102,19 +104,20 @@ def procedure(batch: Batch, kind: str, evaluation: Evaluation) -> Callable[[], N
 
 def measure_grid(
     grid: dict[str, tuple[int, ...]], effort: Effort, progress: Progress
-) -> list[dict[str, Any]]:
-    """Time every point of a grid.
+) -> Iterator[dict[str, Any]]:
+    """Time every point of a grid, small batches first.
 
     Args:
         grid: Sizes to combine.
         effort: How long to measure each procedure.
         progress: Where to report.
 
-    Returns:
+    Yields:
         For each shape and kind, milliseconds by evaluation and how `auto` compares.
     """
-    rows = []
-    shapes = list(itertools.product(*grid.values()))
+    shapes = sorted(
+        itertools.product(*grid.values()), key=lambda shape: (shape[0], math.prod(shape))
+    )
     for number, shape in enumerate(shapes, start=1):
         sizes = dict(zip(grid, shape, strict=True))
         case = Case(**sizes)
@@ -129,31 +132,33 @@ def measure_grid(
             )
             best = {each: min(timing.cpu) for each, timing in timings.items()}
             ratio = best["auto"] / min(best[each] for each in chosen if each != "auto")
-            rows.append({**sizes, "kind": kind, "milliseconds": best, "ratio": ratio})
-    return rows
+            yield {**sizes, "kind": kind, "milliseconds": best, "ratio": ratio}
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def page(rows: list[dict[str, Any]], shapes: int) -> str:
     """The measurements for people: the spread of the ratios, and the worst points.
 
     Args:
         rows: What was measured.
+        shapes: How many shapes the grid has.
 
     Returns:
         Markdown.
     """
+    done = {tuple(row[name] for name in GRID) for row in rows}
     lines = [
         "# The choice of an evaluation",
         "",
         "Penalty and gradient term, forward and backward, one thread: the time that `auto` takes "
         "divided by that of the faster of primal and dual (the least of several repeats each; "
-        f"at most {BOUND} is wanted). Made by `python -m benchmarks.evaluation`.",
+        f"at most {BOUND} is wanted). {len(done)} of the {shapes} shapes of the grid are measured, "
+        "those with few samples first. Made by `python -m benchmarks.evaluation`.",
         "",
         "| kind | points | both measured | median | worst | above the bound |",
         "|:--|--:|--:|--:|--:|--:|",
     ]
     for kind in KINDS:
-        found = sorted(row["ratio"] for row in rows if row["kind"] == kind)
+        found = sorted(row["ratio"] for row in rows if row["kind"] == kind) or [math.nan]
         both = sum(len(row["milliseconds"]) == 3 for row in rows if row["kind"] == kind)
         above = sum(ratio > BOUND for ratio in found)
         median = found[len(found) // 2]
@@ -193,10 +198,16 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     settle_allocator()
-    grid, effort = (QUICK, Effort(0.0, 2, 2)) if options.quick else (GRID, Effort(0.15, 2, 7))
-    rows = measure_grid(grid, effort, Progress())
+    grid, effort = (QUICK, Effort(0.0, 2, 2)) if options.quick else (GRID, Effort(0.1, 2, 5))
+    rows, progress = list[dict[str, Any]](), Progress()
+    try:
+        for row in measure_grid(grid, effort, progress):
+            rows.append(row)  # one by one: what came before an interruption stays
+    except KeyboardInterrupt:
+        progress.say("interrupted; what was measured is kept")
     record = {"bound": BOUND, "quick": options.quick, "grid": grid, "rows": rows}
-    write_result(options.output, "evaluation", record, page(rows))
+    shapes = math.prod(map(len, grid.values()))
+    write_result(options.output, "evaluation", record, page(rows, shapes))
     return 0
 
 
