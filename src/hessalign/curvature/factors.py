@@ -317,7 +317,8 @@ class Features:
         """
         if block == slice(None):
             return self.gram_with_bias if bias else self.gram
-        return inner(self.z, block) + bias
+        products = self.gram[block] if "gram" in self.__dict__ else inner(self.z, block)
+        return products + bias
 
 
 @torch.no_grad()
