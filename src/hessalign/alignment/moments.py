@@ -49,7 +49,7 @@ inner products elementwise, and for each multiplication in that of the left and 
 BLOCK_PRICES = (20.0, 0.25, 0.22)
 """The same where pairs are too many to hold: they stay in cache, but are computed twice."""
 
-WRITTEN_OUT_PRICE = 60.0
+NOT_WRITTEN_OUT_PRICE = 60.0
 """Added to the former for curvatures that are not written out."""
 
 MOST_SECONDS = 60.0
@@ -109,7 +109,7 @@ class Moment:
         pairs = sum(self.domains.sizes) ** 2
         pair, left, right = PAIR_PRICES if self._pairs_fit() else BLOCK_PRICES
         if not self._pairs_fit() and self.left.dual_size < self.left.size:
-            pair += WRITTEN_OUT_PRICE
+            pair += NOT_WRITTEN_OUT_PRICE
         price = pair + left * self.left.dual_size + right * self.right.dual_size
         begin = OVERHEAD if self.right.dual_size else 0.6 * OVERHEAD  # the products are there
         return Cost(begin + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))

@@ -46,7 +46,8 @@ MOMENT_ELEMENTS = 1 << 22
 OVERHEAD = 5e5
 """Nanoseconds of an evaluation of nothing, forward and backward.
 
-This price and those below are times on one core (`python -m benchmarks.evaluation` measures them);
+This price and those below were fitted to times on one core (`python -m benchmarks.evaluation` shows
+how well `auto` does by them);
 the choice of an evaluation needs only their ratios.
 """
 
