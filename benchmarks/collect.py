@@ -21,9 +21,9 @@ from typing import Any
 
 import hessalign
 from benchmarks.output import add_output, write_result
-from hessalign.algorithms.search import common_space, hyper_parameters
-from hessalign.data.catalog import DATASETS, DEFAULT_STEPS
-from hessalign.sweep import Job, held_out_sets
+from hessalign.bench.algorithms.search import common_space, hyper_parameters
+from hessalign.bench.data.catalog import DATASETS, DEFAULT_STEPS
+from hessalign.bench.sweep import Job, held_out_sets
 
 MAX_SECONDS = 20
 MAX_MEGABYTES = 500

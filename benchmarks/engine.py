@@ -26,15 +26,15 @@ from torch.nn import functional
 from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, Timing, measure, seconds
-from hessalign.algorithms import Batch, Setting, make_algorithm
-from hessalign.data import make_colored_mnist
-from hessalign.models import ColouredImages, Network
-from hessalign.training import ColoredMnistConfig, FullBatch, LoopConfig, Minibatches, train
-from hessalign.training.colored_mnist import make_algorithm_for, make_batch, make_loop
-from hessalign.training.memory import keep_freed_memory
-from hessalign.training.parallel import train_many
-from hessalign.training.records import OwnForm
-from hessalign.training.sampling import Sampler
+from hessalign.bench.algorithms import Batch, Setting, make_algorithm
+from hessalign.bench.data import make_colored_mnist
+from hessalign.bench.models import ColouredImages, Network
+from hessalign.bench.runs import ColoredMnistConfig, FullBatch, LoopConfig, Minibatches, train
+from hessalign.bench.runs.colored_mnist import make_algorithm_for, make_batch, make_loop
+from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.parallel import train_many
+from hessalign.bench.runs.records import OwnForm
+from hessalign.bench.runs.sampling import Sampler
 
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
 GEMM = 2048
@@ -163,8 +163,8 @@ def checkpoint_seconds(config: ColoredMnistConfig) -> float:
     Returns:
         Elapsed seconds, the smallest of five.
     """
-    from hessalign.training.run_folder import RunFolder
-    from hessalign.training.state import TrainingState, make_optimizers
+    from hessalign.bench.runs.run_folder import RunFolder
+    from hessalign.bench.runs.state import TrainingState, make_optimizers
 
     algorithm = make_algorithm_for(config, torch.Generator())
     batch = Batch(torch.zeros(2, 2, 14, 14), torch.tensor([0, 1]), torch.tensor([0, 1]))

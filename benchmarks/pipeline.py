@@ -31,7 +31,7 @@ from benchmarks.collect import STEPS
 from benchmarks.machine import package_version
 from benchmarks.output import add_output, write_result
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
-from hessalign.data import (
+from hessalign.bench.data import (
     Augmentation,
     DomainDataset,
     ImageReader,
@@ -40,11 +40,11 @@ from hessalign.data import (
     read_image_folder,
     split_domain,
 )
-from hessalign.models import NetworkSpec, make_network
-from hessalign.models.torchvision_import import import_torchvision
-from hessalign.training.image_sampling import ImageMinibatches
-from hessalign.training.job import Job
-from hessalign.training.job_plan import Evaluated, evaluated_parts, plan_job
+from hessalign.bench.models import NetworkSpec, make_network
+from hessalign.bench.models.torchvision_import import import_torchvision
+from hessalign.bench.runs.image_sampling import ImageMinibatches
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.job_plan import Evaluated, evaluated_parts, plan_job
 
 BATCH = 32
 SOURCES = (1, 2, 3)

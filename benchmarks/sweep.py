@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import add_output, write_result
-from hessalign.sweep import (
+from hessalign.bench.sweep import (
     Launcher,
     LocalLauncher,
     RayLauncher,

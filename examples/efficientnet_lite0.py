@@ -17,7 +17,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hessalign.models import Renormalised
+from hessalign.bench.models import Renormalised
 
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 

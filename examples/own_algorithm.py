@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hessalign.algorithms import AbstractObjective, ObjectiveTerms, PenaltySchedule, Step
 from hessalign.alignment import gradient_dispersion
-from hessalign.data import make_shifted_data
-from hessalign.models import Network
-from hessalign.training import LoopConfig, Minibatches, RunFolder, train
+from hessalign.bench.algorithms import AbstractObjective, ObjectiveTerms, PenaltySchedule, Step
+from hessalign.bench.data import make_shifted_data
+from hessalign.bench.models import Network
+from hessalign.bench.runs import LoopConfig, Minibatches, RunFolder, train
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hessalign as ha
-from hessalign.data import ShiftedData, SyntheticDomain, make_shifted_data
+from hessalign.bench.data import ShiftedData, SyntheticDomain, make_shifted_data
 
 
 def train(data: ShiftedData, seed: int, alpha: float, beta: float, steps: int = 200) -> nn.Module:

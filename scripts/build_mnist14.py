@@ -30,7 +30,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-OUTPUT = Path(__file__).resolve().parents[1] / "src" / "hessalign" / "data" / "mnist14.bin.xz"
+OUTPUT = (
+    Path(__file__).resolve().parents[1] / "src" / "hessalign" / "bench" / "data" / "mnist14.bin.xz"
+)
 
 _UNSIGNED_BYTE = 0x08
 

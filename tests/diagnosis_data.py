@@ -2,7 +2,7 @@
 
 import torch
 
-from hessalign.data import make_shifted_data
+from hessalign.bench.data import make_shifted_data
 
 
 def shifted(kind, *, domains=3, samples=300, seed=0, **options):

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hessalign.sweep import Task, list_jobs
-from hessalign.training import run_folder
-from hessalign.training.domain_run import train_job
+from hessalign.bench.runs import run_folder
+from hessalign.bench.runs.domain_run import train_job
+from hessalign.bench.sweep import Task, list_jobs
 
 DOMAINS = 3
 CIRCUMSTANCES = ("seconds", "step_time", "mem_gb", "software")

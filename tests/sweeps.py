@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import combinations
 
-from hessalign.selection import Record, Run, RunKey, RunProtocol
+from hessalign.bench.sweep.selection import Record, Run, RunKey, RunProtocol
 
 PROTOCOL = RunProtocol("domain_generalization", 0.2, 0, 2, 1)
 

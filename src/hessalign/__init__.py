@@ -19,9 +19,9 @@ from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
 from hessalign.curvature import linear_head as linear_head
 from hessalign.diagnosis import Diagnosis as Diagnosis
 from hessalign.diagnosis import diagnose as diagnose
-from hessalign.transfer import transfer_bound as transfer_bound
-from hessalign.transfer import transfer_measure as transfer_measure
-from hessalign.transfer import worst_case_gap as worst_case_gap
+from hessalign.heads import transfer_bound as transfer_bound
+from hessalign.heads import transfer_measure as transfer_measure
+from hessalign.heads import worst_case_gap as worst_case_gap
 
 if _TYPE_CHECKING:
     from hessalign.estimator import AlignedClassifier as AlignedClassifier

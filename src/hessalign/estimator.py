@@ -13,9 +13,9 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.transfer.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
-from hessalign.transfer.inputs import check_l2
-from hessalign.transfer.standardising import feature_scales
+from hessalign.heads.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
+from hessalign.heads.inputs import check_l2
+from hessalign.heads.standardising import feature_scales
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -74,7 +74,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         n_features_in_: Features seen in `fit`.
 
     Example:
-        >>> from hessalign.data import make_shifted_data
+        >>> from hessalign.bench.data import make_shifted_data
         >>> data = make_shifted_data("correlation", seed=0, domains=3)
         >>> X = np.concatenate([part.x for part in data.source])
         >>> y = np.concatenate([part.y for part in data.source])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from hessalign.bench.runs import ColoredMnistConfig, train_colored_mnist
+from hessalign.bench.runs.colored_mnist import head_inputs, load_run
 from hessalign.cli import main
-from hessalign.training import ColoredMnistConfig, train_colored_mnist
-from hessalign.training.colored_mnist import head_inputs, load_run
-from hessalign.transfer import worst_case_gap
+from hessalign.heads import worst_case_gap
 
 CONFIG = ColoredMnistConfig("hgp", train_images=200, test_images=80, steps=4, jump=2, width=6)
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 import yaml
 
-from hessalign.algorithms import ALGORITHMS
+from hessalign.bench.algorithms import ALGORITHMS
+from hessalign.bench.runs import read_records
 from hessalign.cli import main
-from hessalign.training import read_records
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 

@@ -8,8 +8,8 @@ import pytest
 from tests.sweep_data import SWEEP, needs_sweep
 from tests.sweeps import record, write, write_sweep
 
+from hessalign.bench.sweep.selection import collect
 from hessalign.cli import main
-from hessalign.selection import collect
 
 
 @needs_sweep

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.pictures import PACS, make_folder, needs_pacs, save
 
+from hessalign.bench.data import PRESETS, open_images, read_image_folder
+from hessalign.bench.runs.progress import CountProgress
 from hessalign.cli import main
-from hessalign.data import PRESETS, open_images, read_image_folder
-from hessalign.report.progress import CountProgress
 
 
 def test_list_names_every_benchmark_and_where_to_get_it(capsys):

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from tests.diagnosis_data import shifted
 
+from hessalign.bench.runs import ColoredMnistConfig, train_colored_mnist
+from hessalign.bench.runs.colored_mnist import head_inputs, load_run
 from hessalign.cli import main
-from hessalign.training import ColoredMnistConfig, train_colored_mnist
-from hessalign.training.colored_mnist import head_inputs, load_run
 
 CONFIG = ColoredMnistConfig("erm", train_images=200, test_images=80, steps=4, jump=2, width=6)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.sweep_jobs import write_bank
 
+from hessalign.bench.runs.job import Job
 from hessalign.cli import main
-from hessalign.training.job import Job
 
 TINY = ["train", "--algorithm", "erm", "train_images=200", "test_images=60", "steps=2"]
 
@@ -55,7 +55,7 @@ def buggy(*arguments, **options):
     raise {kind}("deliberately")
 verb.{name} = buggy
 from hessalign.cli import main
-from hessalign.training.job import Job
+from hessalign.bench.runs.job import Job
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -79,7 +79,7 @@ def fail_in(monkeypatch, error):
     def buggy(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("hessalign.training.domain_run.start_algorithm", buggy)
+    monkeypatch.setattr("hessalign.bench.runs.domain_run.start_algorithm", buggy)
 
 
 @pytest.mark.parametrize(

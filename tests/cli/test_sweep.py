@@ -12,9 +12,9 @@ import yaml
 from tests.conftest import python_environment
 from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
+from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, Task
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.cli import main
-from hessalign.report.sweep_progress import SweepProgress
-from hessalign.sweep import JobStatus, LocalLauncher, Outcome, Task
 
 SWEEP = {
     "datasets": "bank", "data_dir": "data", "algorithms": ["erm", "vrex"], "trials": 1, "draws": 2,

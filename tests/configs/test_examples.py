@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hessalign.sweep import make_specification, sweep_jobs
-from hessalign.training.configuration import read_file
+from hessalign.bench.runs.configuration import read_file
+from hessalign.bench.sweep import make_specification, sweep_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(EXAMPLES.rglob("*.yaml"))

@@ -5,11 +5,11 @@ import torch
 from tests.transfer_problems import classification, regression
 
 from hessalign.curvature import make_loss
-from hessalign.transfer.fit import fit_domain
-from hessalign.transfer.inputs import make_head_data
-from hessalign.transfer.measure import transfer_measure
-from hessalign.transfer.minimal_set import MinimalSet
-from hessalign.transfer.whitening import make_whitening
+from hessalign.heads.fit import fit_domain
+from hessalign.heads.inputs import make_head_data
+from hessalign.heads.measure import transfer_measure
+from hessalign.heads.minimal_set import MinimalSet
+from hessalign.heads.whitening import make_whitening
 
 
 def minimal_set(problem, tolerance):

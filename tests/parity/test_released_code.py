@@ -14,8 +14,8 @@ from torch.autograd import grad
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import hessalign as ha
-from hessalign.algorithms import Batch, Setting, Step, make_algorithm
-from hessalign.models import Network
+from hessalign.bench.algorithms import Batch, Setting, Step, make_algorithm
+from hessalign.bench.models import Network
 
 FIDELITIES = ("paper", "domainbed", "released")
 ALPHA, BETA, PROBES = 0.3, 0.7, 6

@@ -5,7 +5,7 @@ import json
 import pytest
 from benchmarks import collect as benchmark
 
-from hessalign.selection import collect
+from hessalign.bench.sweep.selection import collect
 
 
 def test_the_sweep_is_one_that_domainbed_could_have_written(tmp_path):

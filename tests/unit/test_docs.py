@@ -29,14 +29,14 @@ PACKAGES = [
     "hessalign",
     "hessalign.curvature",
     "hessalign.alignment",
-    "hessalign.transfer",
+    "hessalign.heads",
     "hessalign.diagnosis",
-    "hessalign.data",
-    "hessalign.algorithms",
-    "hessalign.training",
-    "hessalign.reproduce",
-    "hessalign.sweep",
-    "hessalign.selection",
+    "hessalign.bench.data",
+    "hessalign.bench.algorithms",
+    "hessalign.bench.runs",
+    "hessalign.paper",
+    "hessalign.bench.sweep",
+    "hessalign.bench.sweep.selection",
 ]
 
 SKIP = "<!-- no-test -->"
@@ -336,14 +336,14 @@ def test_wrong_commands_are_found():
 
 def test_wrong_names_are_found():
     text = page_of(
-        "`hessalign.training.Nothing`, `ha.nothing()`, `Outer.blocks`, `hessalign.no_such.thing`;",
+        "`hessalign.bench.runs.Nothing`, `ha.nothing()`, `Outer.blocks`, `hessalign.no_such.it`;",
         "`hessalign.curvature.gram`, `ha.diagnose(z)`, `Outer.inner`, `Features.z`, `torch.func`",
     )
     assert [problem.split()[3] for problem in wrong_names(ROOT / "page.md", text)] == [
-        "hessalign.training.Nothing,",
+        "hessalign.bench.runs.Nothing,",
         "ha.nothing,",
         "Outer.blocks,",
-        "hessalign.no_such.thing,",
+        "hessalign.no_such.it,",
     ]
 
 

@@ -16,9 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import hessalign as ha
-from hessalign.data import make_shifted_data
+from hessalign.bench.data import make_shifted_data
 from hessalign.estimator import worst_domain
-from hessalign.transfer import fit_aligned_head
+from hessalign.heads import fit_aligned_head
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

@@ -25,7 +25,7 @@ def transfer(function, **options):
     return function(z, y, domain, **{**two, **options})
 
 def published(**options):
-    return ha.transfer.PublishedAttack(**options)
+    return ha.heads.PublishedAttack(**options)
 """
 
 ERRORS = {

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hessalign._names import UnknownNameError
-from hessalign.algorithms import ALGORITHMS, AlgorithmInfo, make_config
+from hessalign.bench.algorithms import ALGORITHMS, AlgorithmInfo, make_config
 from hessalign.report.tables import markdown_table
 
 

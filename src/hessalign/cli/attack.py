@@ -15,13 +15,13 @@ import torch
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
+from hessalign.bench.runs.run_folder import find_run
+from hessalign.bench.runs.trained_head import TrainedHead, load_trained_head
 from hessalign.cli.flags import seed_number
-from hessalign.report.attack_figures import plot_worst_case
+from hessalign.heads import WorstCaseGap, worst_case_gap
+from hessalign.heads.attack import Mode
+from hessalign.paper.attack_figures import plot_worst_case
 from hessalign.report.tables import markdown_table
-from hessalign.training.run_folder import find_run
-from hessalign.training.trained_head import TrainedHead, load_trained_head
-from hessalign.transfer import WorstCaseGap, worst_case_gap
-from hessalign.transfer.attack import Mode
 
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 SAMPLES: Final = 2500

@@ -10,8 +10,8 @@ from typing import Final
 
 from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
-from hessalign.report.formats import FORMATS
-from hessalign.selection import SELECTIONS, Collection, Note, collect
+from hessalign.bench.sweep.formats import FORMATS
+from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 
 DOMAINBED: Final = "domainbed"
 """The format that is DomainBed's byte for byte."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hessalign.cli.train import warn
-from hessalign.data import (
+from hessalign.bench.data import (
     PRESETS,
     DomainDataset,
     Finding,
@@ -20,8 +19,9 @@ from hessalign.data import (
     prepare_images,
     read_dataset,
 )
-from hessalign.data.image_folder import matching_preset
-from hessalign.report.progress import CountProgress
+from hessalign.bench.data.image_folder import matching_preset
+from hessalign.bench.runs.progress import CountProgress
+from hessalign.cli.train import warn
 from hessalign.report.tables import markdown_table
 
 SHOWN: Final = 10

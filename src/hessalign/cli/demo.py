@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._files import make_folder, write_atomically
+from hessalign.bench.runs import ColoredMnistConfig, train_many
+from hessalign.bench.runs.progress import RunsProgress
 from hessalign.cli.flags import seed_number
-from hessalign.report.figures import plot_dynamics
-from hessalign.report.progress import RunsProgress
-from hessalign.report.published import TABLE_2
-from hessalign.report.tables import accuracy_table
-from hessalign.training import ColoredMnistConfig, train_many
+from hessalign.paper.figures import plot_dynamics
+from hessalign.paper.published import TABLE_2
+from hessalign.paper.run_table import accuracy_table
 
 METHODS: Final = ("erm", "hgp", "full", "hutchinson")
 TRAIN_IMAGES: Final = 20_000

@@ -13,20 +13,20 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
+from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
+from hessalign.bench.runs.feature_bank import bank_path
+from hessalign.bench.runs.feature_extraction import BankSpec
+from hessalign.bench.runs.progress import StageProgress
+from hessalign.bench.runs.run_folder import runs_below
+from hessalign.bench.runs.trained_head import load_trained_head
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.cli.flags import seed_number
-from hessalign.data import DomainDataset, cache_folder, read_dataset
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
-from hessalign.report.diagnosis_json import render_diagnosis_json
-from hessalign.report.diagnosis_page import render_diagnosis_page
-from hessalign.report.diagnosis_text import render_diagnosis_text
-from hessalign.report.progress import StageProgress
-from hessalign.training.feature_bank import bank_path
-from hessalign.training.feature_extraction import BankSpec
-from hessalign.training.run_folder import runs_below
-from hessalign.training.trained_head import load_trained_head
+from hessalign.diagnosis.report.content import render_diagnosis_json
+from hessalign.diagnosis.report.page import render_diagnosis_page
+from hessalign.diagnosis.report.text import render_diagnosis_text
 
 RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
 """What makes a folder that of a run."""

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from hessalign._errors import InputError
+from hessalign.bench.data import DomainDataset, cache_folder
+from hessalign.bench.runs.feature_bank import bank_path, read_description
+from hessalign.bench.runs.feature_extraction import BankSpec, extract_features
+from hessalign.bench.runs.progress import CountProgress
 from hessalign.cli.datasets import add_source, read_source
 from hessalign.cli.train import warn
-from hessalign.data import DomainDataset, cache_folder
-from hessalign.report.progress import CountProgress
-from hessalign.training.feature_bank import bank_path, read_description
-from hessalign.training.feature_extraction import BankSpec, extract_features
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from hessalign._errors import MENDABLE, describe_error
 from hessalign._version import __version__
+from hessalign.bench.runs.batch_workers import VARIABLE as WORKERS_VARIABLE
 from hessalign.cli import (
     algorithms,
     attack,
@@ -25,7 +26,6 @@ from hessalign.cli import (
     sweep,
     train,
 )
-from hessalign.training.batch_workers import VARIABLE as WORKERS_VARIABLE
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""

@@ -12,15 +12,15 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
+from hessalign.bench.runs.configuration import parse_words
+from hessalign.bench.runs.progress import CountProgress, RunsProgress
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.flags import seed_number
 from hessalign.cli.train import warn
-from hessalign.report.progress import CountProgress, RunsProgress
+from hessalign.paper import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
+from hessalign.paper.catalogue import find_experiment
+from hessalign.paper.feature_sweep import FeatureSweep
 from hessalign.report.tables import markdown_table
-from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
-from hessalign.reproduce.catalogue import find_experiment
-from hessalign.reproduce.feature_sweep import FeatureSweep
-from hessalign.training.configuration import parse_words
 
 LIST: Final = "list"
 ALL: Final = "all-cmnist"

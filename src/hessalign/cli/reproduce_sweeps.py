@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
+from hessalign.bench.runs.configuration import parse_words
+from hessalign.bench.sweep import JobStatus, Launcher
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
-from hessalign.report.sweep_progress import SweepProgress
-from hessalign.reproduce import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
-from hessalign.reproduce.scales import SCALES
-from hessalign.sweep import JobStatus, Launcher
-from hessalign.training.configuration import parse_words
+from hessalign.paper import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
+from hessalign.paper.scales import SCALES
 
 DEFAULT_SCALE: Final = "full"
 DEFAULT_LAUNCHER: Final = "local"

@@ -13,12 +13,10 @@ from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
-from hessalign.cli.train import warn
-from hessalign.report.progress import CountProgress, duration
-from hessalign.report.sweep_progress import SweepProgress
-from hessalign.report.sweeps import failures, plan_table, selection_table, status_table
-from hessalign.selection import SELECTIONS
-from hessalign.sweep import (
+from hessalign.bench.runs.configuration import parse_words, read_file
+from hessalign.bench.runs.job_plan import lone_domain_warning, plan_job
+from hessalign.bench.runs.progress import CountProgress, duration
+from hessalign.bench.sweep import (
     Job,
     JobStatus,
     Launcher,
@@ -35,12 +33,14 @@ from hessalign.sweep import (
     sweep_status,
     training_work,
 )
-from hessalign.sweep.cost import evaluations
-from hessalign.sweep.enumeration import domain_names, first_jobs
-from hessalign.sweep.execution import SPECIFICATION
-from hessalign.sweep.status import STATES, mean_seconds, seconds_left
-from hessalign.training.configuration import parse_words, read_file
-from hessalign.training.job_plan import lone_domain_warning, plan_job
+from hessalign.bench.sweep.cost import evaluations
+from hessalign.bench.sweep.enumeration import domain_names, first_jobs
+from hessalign.bench.sweep.execution import SPECIFICATION
+from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import failures, plan_table, selection_table, status_table
+from hessalign.bench.sweep.selection import SELECTIONS
+from hessalign.bench.sweep.status import STATES, mean_seconds, seconds_left
+from hessalign.cli.train import warn
 
 LAUNCHERS: Final = ("serial", "local", "ray")
 SHOWN: Final = 10

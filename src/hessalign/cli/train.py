@@ -13,14 +13,14 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign.bench.data import DATASETS
+from hessalign.bench.runs import ColoredMnistConfig, Record, Run, train_colored_mnist
+from hessalign.bench.runs.configuration import make_configuration, parse_words, read_file
+from hessalign.bench.runs.progress import Progress
 from hessalign.cli import train_domains
 from hessalign.cli.flags import seed_number
-from hessalign.data import DATASETS
-from hessalign.report.progress import Progress
-from hessalign.report.published import TABLE_2, TABLE_3
-from hessalign.report.tables import accuracy_table
-from hessalign.training import ColoredMnistConfig, Record, Run, train_colored_mnist
-from hessalign.training.configuration import make_configuration, parse_words, read_file
+from hessalign.paper.published import TABLE_2, TABLE_3
+from hessalign.paper.run_table import accuracy_table
 
 COLORED_MNIST: Final = "colored_mnist"
 
@@ -141,7 +141,7 @@ def make_report(title: str, steps: int, tensorboard: Path | None) -> Callable[[R
     progress = Progress(title, steps, sys.stderr)
     if tensorboard is None:
         return progress
-    from hessalign.report.tensorboard import TensorBoard
+    from hessalign.bench.runs.tensorboard import TensorBoard
 
     log = TensorBoard(tensorboard / title.replace(" #", "-seed"))
 

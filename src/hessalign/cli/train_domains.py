@@ -12,14 +12,14 @@ from statistics import fmean
 from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError, attempt
-from hessalign.algorithms import find_algorithm
-from hessalign.algorithms.search import common_space
-from hessalign.data import DomainDataset, find_dataset
+from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.algorithms.search import common_space
+from hessalign.bench.data import DomainDataset, find_dataset
+from hessalign.bench.runs import Record
+from hessalign.bench.runs.domain_run import DomainRun, checked_plan, describe_untrained, train_job
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.job_plan import MODEL_KEYS, PRESET, JobPlan, lone_domain_warning
 from hessalign.report.tables import markdown_table, mean_and_std
-from hessalign.training import Record
-from hessalign.training.domain_run import DomainRun, checked_plan, describe_untrained, train_job
-from hessalign.training.job import Job
-from hessalign.training.job_plan import MODEL_KEYS, PRESET, JobPlan, lone_domain_warning
 
 Report = Callable[[str, int], Callable[[Record], None]]
 """Makes the display of a run from its title and its number of steps."""

@@ -14,9 +14,9 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.crossing import SingleHeads
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import num_outputs
-from hessalign.transfer.bound import bound_at, largest_third_derivative
-from hessalign.transfer.fit import FittedHead
-from hessalign.transfer.inputs import make_head_data
+from hessalign.heads.bound import bound_at, largest_third_derivative
+from hessalign.heads.fit import FittedHead
+from hessalign.heads.inputs import make_head_data
 
 ACCURACY: Final = 1e-3
 """Of the eigenvectors behind spectral norms."""

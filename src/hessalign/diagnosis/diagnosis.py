@@ -40,7 +40,7 @@ from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
 from hessalign.diagnosis.shift import ShiftReport, shift_report
 from hessalign.diagnosis.spectral import SpectralReport, spectral_report
-from hessalign.transfer.inputs import check_l2
+from hessalign.heads.inputs import check_l2
 
 FOCUS: Final = 8
 """Domains that are looked at one by one, at most."""
@@ -155,7 +155,7 @@ def diagnose(
         range, one domain or class only, or no best head to be fitted raise an InputError.
 
     Example:
-        >>> from hessalign.data import make_shifted_data
+        >>> from hessalign.bench.data import make_shifted_data
         >>> data = make_shifted_data("correlation", seed=0, domains=3, samples=200)
         >>> x = torch.cat([part.x for part in (*data.source, data.target)])
         >>> y = torch.cat([part.y for part in (*data.source, data.target)])

@@ -17,8 +17,8 @@ from hessalign._numbers import is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
-from hessalign.transfer.inputs import check_several
-from hessalign.transfer.standardising import feature_scales
+from hessalign.heads.inputs import check_several
+from hessalign.heads.standardising import feature_scales
 
 TOTAL: Final = 6000
 """Samples of all domains together, unless the caller says how many of each."""

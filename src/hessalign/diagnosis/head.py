@@ -23,8 +23,8 @@ from hessalign.diagnosis.penalised_fit import (
     penalised_fit,
     typical_gradient,
 )
-from hessalign.transfer import fit_head
-from hessalign.transfer.inputs import head_matrix
+from hessalign.heads import fit_head
+from hessalign.heads.inputs import head_matrix
 
 AT_OPTIMUM: Final = 1e-3
 """Gradient norm up to which a head counts as optimal, as a share of single samples' gradients."""

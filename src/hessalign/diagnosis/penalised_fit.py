@@ -9,7 +9,7 @@ The L2 term is over all parameters, which Theorem 1 needs, or spares the biases,
 With features fixed, a dispersion is a quadratic form in what depends on the head: with s the rows
 of left factors (curvature S, or error r) it is ⟨s, M s⟩, where M = w ∘ ⟨right, right'⟩ is known
 before the fit starts. Value and slope 2 M s cost one matrix product. That is what the many fits of
-a diagnosis need; `hessalign.transfer.fit_aligned_head` fits a single head with every option.
+a diagnosis need; `hessalign.heads.fit_aligned_head` fits a single head with every option.
 
 Indices: e domain, n sample, k output, d feature (with the constant of the bias), l left component.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import Domains, make_domains
 from hessalign.curvature.losses import HeadLoss
-from hessalign.transfer.lbfgs import minimise_head
+from hessalign.heads.lbfgs import minimise_head
 
 FULL_COMPONENTS: Final = 256
 """Curvatures with more components than this are aligned on their diagonal only."""

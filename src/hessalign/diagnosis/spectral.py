@@ -17,7 +17,7 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.resampling import LEVEL, Groups
-from hessalign.transfer.extreme_eigenpairs import extreme_eigenpairs
+from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 
 SAMPLES: Final = 1000
 """Samples of each domain, at most."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from hessalign.algorithms import ALGORITHMS
-from hessalign.report.published import Accuracy
-from hessalign.training import Run
-
 
 def markdown_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1
@@ -61,33 +57,3 @@ def mean_and_std(values: Sequence[float]) -> str:
     """
     text = f"{100 * fmean(values):.1f}"
     return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
-
-
-def accuracy_table(runs: Sequence[Run], published: dict[str, Accuracy]) -> str:
-    """Final accuracies of runs by algorithm, the paper's beside ours.
-
-    Args:
-        runs: The runs; those of one algorithm are restarts.
-        published: The paper's numbers by algorithm.
-
-    Returns:
-        A Markdown table.
-    """
-    by_algorithm: dict[str, list[Run]] = {}
-    for run in runs:
-        by_algorithm.setdefault(run.config.algorithm, []).append(run)
-    rows = []
-    for name, group in by_algorithm.items():
-        paper = published.get(name)
-        rows.append(
-            [
-                ALGORITHMS[name].title,
-                mean_and_std([run.final["train_accuracy"] for run in group]),
-                mean_and_std([run.final["test_accuracy"] for run in group]),
-                f"{paper.train} ± {paper.train_std}" if paper else "–",
-                f"{paper.test} ± {paper.test_std}" if paper else "–",
-                f"{fmean(run.records[-1].seconds for run in group):.0f} s",
-            ]
-        )
-    header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
-    return markdown_table(header, rows)

@@ -15,7 +15,7 @@ from hessalign.diagnosis.penalised_fit import (
     fix_features,
     penalised_fit,
 )
-from hessalign.transfer import fit_aligned_head, fit_head
+from hessalign.heads import fit_aligned_head, fit_head
 
 
 def problem(loss, *, bias=True, free=False):

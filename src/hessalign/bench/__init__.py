@@ -1,0 +1,1 @@
+"""The laboratory: data sets, models, algorithms, runs and sweeps; it stands on the library."""

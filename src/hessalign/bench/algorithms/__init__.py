@@ -1,0 +1,22 @@
+"""Training algorithms, one file each; `ALGORITHMS` is the table of them all.
+
+Adding one costs a file with a frozen config and a final class, and a row in `registry.py`.
+"""
+
+from hessalign.bench.algorithms.kinds import MAIN as MAIN
+from hessalign.bench.algorithms.kinds import AbstractAlgorithm as AbstractAlgorithm
+from hessalign.bench.algorithms.kinds import AbstractGradientRule as AbstractGradientRule
+from hessalign.bench.algorithms.kinds import AbstractObjective as AbstractObjective
+from hessalign.bench.algorithms.kinds import AbstractStepOwner as AbstractStepOwner
+from hessalign.bench.algorithms.kinds import OptimizerSpec as OptimizerSpec
+from hessalign.bench.algorithms.kinds import Setting as Setting
+from hessalign.bench.algorithms.registry import ALGORITHMS as ALGORITHMS
+from hessalign.bench.algorithms.registry import AlgorithmInfo as AlgorithmInfo
+from hessalign.bench.algorithms.registry import find_algorithm as find_algorithm
+from hessalign.bench.algorithms.registry import make_algorithm as make_algorithm
+from hessalign.bench.algorithms.registry import make_config as make_config
+from hessalign.bench.algorithms.schedule import PenaltySchedule as PenaltySchedule
+from hessalign.bench.algorithms.step import Batch as Batch
+from hessalign.bench.algorithms.step import DivergedError as DivergedError
+from hessalign.bench.algorithms.step import ObjectiveTerms as ObjectiveTerms
+from hessalign.bench.algorithms.step import Step as Step

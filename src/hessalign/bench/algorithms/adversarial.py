@@ -1,0 +1,269 @@
+r"""Domain-adversarial training: DANN (Ganin et al., 2016) and CDANN (Li et al., 2018).
+
+A discriminator D tells the domains apart by the features z; the featurizer learns to deceive it:
+
+$$\min_D\; \mathcal D + \rho\, \text{mean}_n \|\nabla_{u_n} \ell_n\|^2, \qquad
+\min_{\text{network}}\; \frac1E \sum_e L_e - \lambda \left(\mathcal D + \rho\,
+\text{mean}_n \|\nabla_{u_n} \ell_n\|^2\right), \qquad
+\mathcal D = \sum_n w_n \ell_n$$
+
+with $\ell_n$ the cross-entropy of $D(u_n)$ and the domain of sample n. DANN has $u_n = z_n$ and
+$w_n = 1/N$ over all N samples. CDANN adds a learned embedding of the class, $u_n = z_n + v_{y_n}$,
+and gives each class that occurs the same weight, $w_n = 1 / (C\, N_{y_n})$ with C such classes, so
+that the features of each class are aligned. A single logit stands for two classes. DomainBed's C is
+one more than the highest class that occurs, so where classes are absent its $w_n$ add up to less
+than 1.
+
+Of every s + 1 steps s train the discriminator and one the network: step number t, from 0, trains
+the discriminator if (t + 1) mod (s + 1) < s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from hessalign._names import check_name
+from hessalign._shapes import Float, Int
+from hessalign.bench.algorithms.auxiliary import (
+    count_classes,
+    head_inputs,
+    make_perceptron,
+    match,
+    seeded,
+)
+from hessalign.bench.algorithms.checks import check_count, check_number
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
+from hessalign.bench.algorithms.step import Step
+
+DISCRIMINATOR: Final = "discriminator"
+Fidelity = Literal["paper", "domainbed"]
+
+
+@final
+@dataclass(frozen=True)
+class AdversarialConfig:
+    """The game of network and discriminator.
+
+    Attributes:
+        conditional: Whether the discriminator knows the class (CDANN).
+        weight: Weight λ of deceiving the discriminator.
+        gradient_penalty: Weight ρ of the discriminator's squared gradient in its inputs.
+        discriminator_steps: Steps s of the discriminator per step of the network.
+        width: Units of its hidden layers.
+        depth: Its linear layers.
+        dropout: Share of its units that is dropped.
+        beta1: Adam's first decay rate in both optimisers; the second is 0.9.
+        network_lr: Learning rate of the network; None for the loop's.
+        network_weight_decay: Its weight decay; None for the loop's.
+        discriminator_lr: Learning rate of the discriminator; None for the loop's.
+        discriminator_weight_decay: Its weight decay.
+        fidelity: What CDANN's class weights are divided by: "paper" by the number of classes that
+            occur in the batch, "domainbed" by one more than the highest of them. DANN has no class
+            weights, so both are the same there.
+    """
+
+    conditional: bool = False
+    weight: float = 1.0
+    gradient_penalty: float = 0.0
+    discriminator_steps: int = 1
+    width: int = 256
+    depth: int = 3
+    dropout: float = 0.0
+    beta1: float = 0.5
+    network_lr: float | None = None
+    network_weight_decay: float | None = None
+    discriminator_lr: float | None = None
+    discriminator_weight_decay: float = 0.0
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "gradient_penalty", "discriminator_weight_decay"):
+            check_number(name, getattr(self, name))
+        for name in ("network_lr", "network_weight_decay", "discriminator_lr"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
+        check_count("discriminator_steps", self.discriminator_steps)
+        check_count("width", self.width)
+        check_count("depth", self.depth, 2)
+        check_number("dropout", self.dropout, 0, 1, open_high=True)
+        check_number("beta1", self.beta1, 0, 1, open_high=True)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+SEARCH: Final[SearchSpace] = {
+    "weight": ("lambda", Power(10, -2, 2)),
+    "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
+    "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
+    "gradient_penalty": ("grad_penalty", Power(10, -2, 1)),
+    "beta1": ("beta1", Choice((0.0, 0.5))),
+    "width": ("mlp_width", Power(2, 6, 10, integer=True)),
+    "depth": ("mlp_depth", Choice((3, 4, 5))),
+    "dropout": ("mlp_dropout", Choice((0.0, 0.1, 0.5))),
+    "network_lr": ("lr_g", Power(10, -5, -3.5)),
+    "discriminator_lr": ("lr_d", Power(10, -5, -3.5)),
+    "network_weight_decay": ("weight_decay_g", Power(10, -6, -2)),
+}
+
+SEARCH_SMALL: Final[SearchSpace] = {
+    "network_lr": ("lr_g", Power(10, -4.5, -2.5)),
+    "discriminator_lr": ("lr_d", Power(10, -4.5, -2.5)),
+    "network_weight_decay": ("weight_decay_g", Fixed(0.0)),
+}
+"""What differs on small images."""
+
+SEARCH_FEATURES: Final[SearchSpace] = {
+    "network_lr": ("lr_g", FEATURES_LR),
+    "discriminator_lr": ("lr_d", FEATURES_LR),
+}
+"""What differs on frozen features."""
+
+
+def trains_discriminator(number: int, discriminator_steps: int) -> bool:
+    """Whose turn it is.
+
+    Args:
+        number: The step, from 0.
+        discriminator_steps: Steps of the discriminator per step of the network.
+
+    Returns:
+        True if it is the discriminator's.
+
+    Example:
+        >>> [trains_discriminator(number, 2) for number in range(6)]
+        [True, False, True, True, False, True]
+    """
+    return (number + 1) % (1 + discriminator_steps) < discriminator_steps
+
+
+def class_mean(
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+) -> Float[Tensor, ""]:
+    """Mean over the classes that occur of the mean over their samples.
+
+    Args:
+        values: One value per sample.
+        y: Class indices.
+        fidelity: What to divide by, see `AdversarialConfig`.
+
+    Returns:
+        The mean, in which every class counts the same; a part of it in DomainBed's reading, if
+        classes below the highest do not occur.
+
+    Example:
+        >>> values, y = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3])
+        >>> class_mean(values, y)  # (1 + 3) / 2
+        tensor(2.)
+        >>> class_mean(values, y, "domainbed")  # (1 + 3) / 4
+        tensor(1.)
+    """
+    present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
+    classes = len(present) if fidelity == "paper" else present[-1] + 1
+    mean: Tensor = (values / (counts[position] * classes)).sum()
+    return mean
+
+
+@final
+class Adversarial(AbstractStepOwner):
+    """Learn features by which a discriminator cannot tell the domains apart.
+
+    Args:
+        config: The game.
+        setting: What to train on, and the source of the discriminator's initial weights.
+    """
+
+    def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
+        features = head_inputs(self.network.head)
+        self.discriminator = make_perceptron(
+            features,
+            setting.domains,
+            config.width,
+            config.depth,
+            config.dropout,
+            setting.generator,
+        )
+        match(self.discriminator, self.network)
+        self.embeddings: nn.Embedding | None = None
+        if config.conditional:
+            with seeded(setting.generator):
+                self.embeddings = nn.Embedding(count_classes(setting), features)
+            match(self.embeddings, self.network)
+
+    def optimizers(self) -> Mapping[str, OptimizerSpec]:
+        """One optimiser per player.
+
+        Returns:
+            That of the network and that of the discriminator with its embeddings.
+        """
+        config, betas = self.config, (self.config.beta1, 0.9)
+        embeddings = () if self.embeddings is None else self.embeddings.parameters()
+        return {
+            MAIN: OptimizerSpec(
+                self.network.parameters(), config.network_lr, config.network_weight_decay, betas
+            ),
+            DISCRIMINATOR: OptimizerSpec(
+                chain(self.discriminator.parameters(), embeddings),
+                config.discriminator_lr,
+                config.discriminator_weight_decay,
+                betas,
+            ),
+        }
+
+    def discriminator_loss(
+        self, z: Float[Tensor, "n d"], y: Tensor, domain: Int[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """How badly the discriminator does, with its gradient penalty.
+
+        Args:
+            z: The features.
+            y: Class indices.
+            domain: The position of each sample's domain.
+
+        Returns:
+            The loss, differentiable in discriminator, embeddings and features.
+        """
+        inputs = z if self.embeddings is None else z + self.embeddings(y.long())
+        if not inputs.requires_grad:
+            inputs = inputs.detach().requires_grad_()
+        values = functional.cross_entropy(self.discriminator(inputs), domain, reduction="none")
+        if self.embeddings is None:
+            loss = values.mean()
+        else:
+            loss = class_mean(values, y, self.config.fidelity)
+        if self.config.gradient_penalty:
+            (slopes,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
+            loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()
+        return loss
+
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+        """A step of one of the two.
+
+        Args:
+            step: The current step.
+            optimizers: Those of network and discriminator.
+
+        Returns:
+            The mean risk over domains and the discriminator's loss.
+        """
+        discriminator = trains_discriminator(step.number, self.config.discriminator_steps)
+        with torch.set_grad_enabled(not discriminator):
+            z, risk = step.z, step.statistics.risk.mean()
+        adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
+        loss = adversary if discriminator else risk - self.config.weight * adversary
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        loss.backward()
+        optimizers[DISCRIMINATOR if discriminator else MAIN].step()
+        values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
+        return {name: float(value.detach()) for name, value in values.items()}

@@ -1,0 +1,202 @@
+r"""Adaptive risk minimisation with a context network, ARM-CML (Zhang et al., 2021).
+
+Train the network to adapt to a batch of one domain: a context network φ, averaged over the batch,
+says where the samples come from and is appended to each of them,
+
+$$f(x_n) = h\big(x_n,\; \text{mean}_{m \in e}\, \varphi(x_m)\big)$$
+
+with derivatives through both. A batch to be predicted is taken as one domain; no labels are used.
+
+For images `[n, c, h, w]` φ has three convolutions of 5×5 with ReLU between them, and its outputs
+are further channels of the same height and width. Other inputs are flattened; φ then has one
+hidden ReLU layer and its outputs are appended to the vector: `channels` numbers for vectors, that
+many whole channels for flattened images. The paper's batch normalisation within φ is left out, so
+that the mean over the batch is the only way in which samples see each other.
+
+DomainBed's ARM, which is for images alone, differs in three ways. Its φ has batch normalisation
+before each ReLU, over all domains of a training batch together. Its φ is never trained: the
+optimiser is made before φ is. And a batch to be predicted is cut into parts of as many samples as a
+domain has in training, each with a context of its own, if that divides it; else it is one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._errors import InputError
+from hessalign._names import check_name
+from hessalign._shapes import Float
+from hessalign.bench.algorithms.auxiliary import make_perceptron, match, seeded
+from hessalign.bench.algorithms.checks import check_count
+from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign.bench.models import ColouredImages, Network
+
+Fidelity = Literal["paper", "domainbed"]
+
+
+@final
+@dataclass(frozen=True)
+class ArmConfig:
+    """Size of the context, and how it is made.
+
+    Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
+
+    Attributes:
+        channels: Channels of the context.
+        width: Channels or units of the hidden layers of the context network.
+        fidelity: "paper" as above: a context network that is trained, without batch normalisation.
+            "domainbed" for one that keeps its initial weights, with batch normalisation if inputs
+            are images, and for predictions on parts of a batch.
+    """
+
+    channels: int = 1
+    width: int = 64
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        check_count("channels", self.channels)
+        check_count("width", self.width)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+def make_context(
+    input_shape: tuple[int, ...], config: ArmConfig, generator: torch.Generator
+) -> nn.Module:
+    """The context network.
+
+    Args:
+        input_shape: Shape of one input.
+        config: Size of the context.
+        generator: Source of the initial weights.
+
+    Returns:
+        For images a network from images to images, else one from vectors to vectors.
+
+    Example:
+        >>> context = make_context((3, 8, 8), ArmConfig(), torch.Generator())
+        >>> context(torch.zeros(5, 3, 8, 8)).shape
+        torch.Size([5, 1, 8, 8])
+    """
+    if len(input_shape) != 3:
+        outputs = config.channels * math.prod(input_shape[1:])
+        return make_perceptron(math.prod(input_shape), outputs, config.width, 2, 0.0, generator)
+    layers: list[nn.Module] = []
+    with seeded(generator):
+        for channels in (input_shape[0], config.width):
+            layers.append(nn.Conv2d(channels, config.width, 5, padding=2))
+            if config.fidelity == "domainbed":
+                layers.append(nn.BatchNorm2d(config.width))
+            layers.append(nn.ReLU())
+        return nn.Sequential(*layers, nn.Conv2d(config.width, config.channels, 5, padding=2))
+
+
+@final
+class ContextFeaturizer(nn.Module):
+    """A featurizer that sees each input together with the context of its batch.
+
+    Args:
+        featurizer: Makes features of inputs with context.
+        context: The context network.
+        flat: Whether inputs are flattened.
+        support: Cut batches to be predicted into parts of so many inputs; None does not.
+    """
+
+    def __init__(
+        self,
+        featurizer: nn.Module,
+        context: nn.Module,
+        flat: bool,
+        support: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.featurizer = featurizer
+        self.context = context
+        self.flat = flat
+        self.support = support
+
+    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
+        """Features of a batch, taken as one domain, or as several of the size in training.
+
+        Args:
+            x: Inputs.
+
+        Returns:
+            One row per input.
+        """
+        count = len(x)
+        if self.support is None or count % self.support:
+            return self.in_parts(x, (count,))
+        return self.in_parts(x, (self.support,) * (count // self.support))
+
+    def in_parts(self, x: Tensor | ColouredImages, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
+        """Features of inputs that see the mean context of their part of the batch.
+
+        Args:
+            x: Inputs.
+            sizes: How many inputs each part has, in order.
+
+        Returns:
+            One row per input.
+        """
+        inputs = x if isinstance(x, Tensor) else x.dense()
+        if self.flat:
+            inputs = inputs.flatten(1)
+        contexts = [
+            part.mean(0, keepdim=True).expand_as(part) for part in self.context(inputs).split(sizes)
+        ]
+        z: Tensor = self.featurizer(torch.cat([inputs, torch.cat(contexts)], dim=1))
+        return z
+
+
+@final
+class Arm(AbstractObjective):
+    """Minimise the mean risk of a network that adapts to each domain's batch.
+
+    Args:
+        config: Size of the context.
+        setting: What to train on; it has to say the shape of the inputs.
+
+    Raises:
+        InputError: If the shape of the inputs is not known.
+    """
+
+    def __init__(self, config: ArmConfig, setting: Setting) -> None:
+        super().__init__()
+        if setting.input_shape is None:
+            raise InputError(
+                "Expected a setting that says the shape of the inputs, which the context network "
+                "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
+            )
+        self.config = config
+        inner = setting.make_network(extra_channels=config.channels)
+        context = make_context(setting.input_shape, config, setting.generator)
+        match(context, inner)
+        flat = len(setting.input_shape) != 3
+        self.domainbed = config.fidelity == "domainbed"
+        support = setting.batch_size if self.domainbed else None
+        if self.domainbed:
+            context.requires_grad_(False)
+        featurizer = ContextFeaturizer(inner.featurizer, context, flat, support)
+        self.network = Network(featurizer, inner.head)
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """The mean risk, each domain with its own context.
+
+        Args:
+            step: The current step.
+
+        Returns:
+            A loss without penalty.
+        """
+        if self.domainbed:
+            featurizer = cast(ContextFeaturizer, step.network.featurizer)
+            z = featurizer.in_parts(step.batch.x, step.batch.sizes)
+            return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())
+        risks = [step.risk_in(domain) for domain in step.batch.split()]
+        return ObjectiveTerms(torch.stack(risks).mean())

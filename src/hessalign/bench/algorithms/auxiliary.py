@@ -1,0 +1,212 @@
+"""What algorithms need besides the network they train: networks of their own, classes, randomness.
+
+Indices: n sample, k output of the head, c class, d feature.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hessalign._errors import InputError, InputTypeError
+from hessalign._shapes import Float
+from hessalign.bench.algorithms.kinds import Setting
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed for a source of randomness that torch's generators cannot serve.
+
+    Args:
+        generator: Where the seed comes from; it moves on by one draw.
+
+    Returns:
+        A whole number below 2³¹.
+    """
+    return int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+
+def draw_order(count: int, generator: torch.Generator) -> list[int]:
+    """The numbers from 0 on in random order.
+
+    Args:
+        count: How many.
+        generator: Source of randomness.
+
+    Returns:
+        A permutation.
+    """
+    order: list[int] = torch.randperm(count, generator=generator, device=generator.device).tolist()
+    return order
+
+
+def draw_beta(shape: float, generator: torch.Generator) -> float:
+    r"""A draw from the symmetric Beta(a, a) distribution.
+
+    Args:
+        shape: The parameter a, above 0.
+        generator: Source of randomness; it moves on by one draw.
+
+    Returns:
+        A number from 0 to 1.
+    """
+    return float(np.random.default_rng(draw_seed(generator)).beta(shape, shape))
+
+
+@contextmanager
+def seeded(generator: torch.Generator) -> Iterator[None]:
+    """Let modules made inside take their initial weights from a generator.
+
+    Args:
+        generator: Source of randomness; it moves on by one draw. torch's global one is put back.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> def weight():
+        ...     with seeded(torch.Generator().manual_seed(1)):
+        ...         return nn.Linear(3, 2).weight
+        >>> torch.equal(weight(), weight())
+        True
+    """
+    seed = draw_seed(generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def make_perceptron(
+    inputs: int,
+    outputs: int,
+    width: int,
+    depth: int,
+    dropout: float,
+    generator: torch.Generator,
+) -> nn.Sequential:
+    """A multi-layer perceptron: linear layers with dropout and ReLU between them.
+
+    Args:
+        inputs: Inputs of the first layer.
+        outputs: Outputs of the last one.
+        width: Units of the others.
+        depth: Linear layers, at least 2.
+        dropout: Share of the units that is dropped.
+        generator: Source of the initial weights.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> make_perceptron(4, 3, 8, 3, 0.0, torch.Generator())(torch.zeros(5, 4)).shape
+        torch.Size([5, 3])
+    """
+    widths = [inputs, *[width] * (depth - 1)]
+    layers: list[nn.Module] = []
+    with seeded(generator):
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.Dropout(dropout), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A module of the same architecture with initial weights of its own.
+
+    Args:
+        module: The example; it stays as it is.
+        generator: Source of the initial weights.
+
+    Returns:
+        The copy; layers without `reset_parameters` keep the example's weights.
+    """
+    fresh = copy.deepcopy(module)
+    with seeded(generator):
+        for layer in fresh.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+    return fresh
+
+
+def match(module: nn.Module, network: nn.Module) -> None:
+    """Give a module the precision and the device of the network it works with.
+
+    Args:
+        module: The module, changed in place.
+        network: The network; its first parameter is the example.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> match(layer, nn.Linear(1, 1).double())
+        >>> layer.weight.dtype
+        torch.float64
+    """
+    module.to(next(network.parameters()))
+
+
+def head_inputs(head: nn.Module) -> int:
+    """How many features a head receives.
+
+    Args:
+        head: A linear layer, or a module whose first linear layer receives the features.
+
+    Returns:
+        The width of its inputs.
+
+    Raises:
+        InputTypeError: If it has no linear layer.
+
+    Example:
+        >>> head_inputs(nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)))
+        7
+    """
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            return layer.in_features
+    raise InputTypeError(
+        f"Expected a head with a linear layer, which says how many features there are, got "
+        f"{type(head).__name__}."
+    )
+
+
+def count_classes(setting: Setting) -> int:
+    """How many classes there are; one logit stands for two.
+
+    Args:
+        setting: What an algorithm is built for.
+
+    Returns:
+        The number of classes.
+
+    Raises:
+        InputError: If the loss is not one of classification.
+    """
+    if setting.loss == "squared":
+        raise InputError(
+            "Expected a loss of classification, got 'squared': the algorithm needs classes. Use "
+            "loss 'cross_entropy' or 'binary'."
+        )
+    return 2 if setting.loss == "binary" else setting.outputs
+
+
+def class_logits(logits: Float[Tensor, "n k"]) -> Float[Tensor, "n c"]:
+    """Logits with one column per class; a single logit a becomes (0, a).
+
+    Args:
+        logits: What the head made.
+
+    Returns:
+        Logits whose softmax are the probabilities of the classes.
+
+    Example:
+        >>> a = torch.tensor([[0.0], [2.0]])
+        >>> torch.allclose(class_logits(a).softmax(1)[:, 1:], a.sigmoid())
+        True
+    """
+    if logits.shape[1] > 1:
+        return logits
+    return torch.cat([torch.zeros_like(logits), logits], dim=1)

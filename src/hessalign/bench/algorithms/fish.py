@@ -1,0 +1,109 @@
+r"""Fish (Shi et al., 2021): align gradients between domains by taking steps one after another.
+
+From the parameters θ take one step of the network's optimiser per domain, each at the point where
+the last one led, and then go a part ε of the way there (Algorithm 1):
+
+$$\tilde\theta \leftarrow \theta; \qquad
+\tilde\theta \leftarrow \tilde\theta - \alpha \nabla L_e(\tilde\theta)\ \text{for each domain}\ e;
+\qquad \theta \leftarrow \theta + \varepsilon (\tilde\theta - \theta)$$
+
+To first order this also raises the inner products of the domains' gradients. The inner steps are
+Adam's, whose averages go on from step to step, as in the method's own code. Buffers that are
+floating-point numbers, such as running statistics, are interpolated as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, Literal, final, get_args
+
+import torch
+from torch.optim import Optimizer
+
+from hessalign._names import check_name
+from hessalign.bench.algorithms.auxiliary import draw_order
+from hessalign.bench.algorithms.checks import check_number
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.search import Choice, SearchSpace
+from hessalign.bench.algorithms.step import Step
+
+Fidelity = Literal["paper", "domainbed"]
+
+
+@final
+@dataclass(frozen=True)
+class FishConfig:
+    """How far to follow the inner steps.
+
+    Attributes:
+        meta_lr: The part ε of the way, above 0 and at most 1.
+        fidelity: "paper" visits the domains in random order, "domainbed" always in the same.
+    """
+
+    meta_lr: float = 0.5
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        check_number("meta_lr", self.meta_lr, 0, 1, open_low=True)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+SEARCH: Final[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
+
+
+@final
+class Fish(AbstractStepOwner):
+    """Follow a sequence of steps on single domains part of the way.
+
+    Args:
+        config: How far to follow.
+        setting: What to train on, and the source of the order of domains.
+    """
+
+    def __init__(self, config: FishConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
+        self.generator = setting.generator
+
+    def optimizers(self) -> Mapping[str, OptimizerSpec]:
+        """The optimiser of the inner steps.
+
+        Returns:
+            One, for the network.
+        """
+        return {MAIN: OptimizerSpec(self.network.parameters())}
+
+    def _order(self, domains: int) -> list[int]:
+        """In which order the domains are visited."""
+        if self.config.fidelity == "domainbed":
+            return list(range(domains))
+        return draw_order(domains, self.generator)
+
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+        """Inner steps, then interpolation.
+
+        Args:
+            step: The current step.
+            optimizers: The network's.
+
+        Returns:
+            The mean of the domains' risks, each before its inner step.
+        """
+        state = list(chain(self.network.parameters(), self.network.buffers()))
+        before = [each.detach().clone() for each in state]
+        optimizer, domains, risks = optimizers[MAIN], step.batch.split(), []
+        for index in self._order(len(domains)):
+            risk = step.risk_in(domains[index])
+            optimizer.zero_grad()
+            risk.backward()
+            optimizer.step()
+            risks.append(risk.detach())
+        with torch.no_grad():
+            for now, then in zip(state, before, strict=True):
+                if now.is_floating_point():
+                    now.copy_(then.lerp(now, self.config.meta_lr))
+        mean = float(torch.stack(risks).mean())
+        return {"risk": mean, "loss": mean}

@@ -1,0 +1,135 @@
+r"""Mixup between domains (Zhang et al., 2018; between domains: Yan et al., 2020).
+
+Train on convex combinations of samples of two domains:
+
+$$x = \lambda x_i + (1 - \lambda) x_j, \qquad
+\lambda\, \ell(f(x), y_i) + (1 - \lambda)\, \ell(f(x), y_j), \qquad
+\lambda \sim \text{Beta}(a, a)$$
+
+The domains are put in a random order and each is mixed with the next one, the last with the first,
+so every domain is i once and j once. One λ is drawn per pair of domains. The risk is the mean over
+the E pairs of the mean over their samples. With one domain it is mixed with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from hessalign._names import check_name
+from hessalign._shapes import Float
+from hessalign.bench.algorithms.auxiliary import draw_beta, draw_order
+from hessalign.bench.algorithms.checks import check_number
+from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.search import Power, SearchSpace
+from hessalign.bench.algorithms.step import Batch, ObjectiveTerms, Step
+from hessalign.curvature.losses import make_loss
+
+Fidelity = Literal["paper", "domainbed"]
+
+
+@final
+@dataclass(frozen=True)
+class MixupConfig:
+    """How samples are mixed.
+
+    Attributes:
+        alpha: The parameter a of the Beta distribution; small values hardly mix.
+        fidelity: "paper" mixes every sample of i with a sample of j drawn at random. "domainbed"
+            mixes the first sample of i with the first of j and so on, and leaves out those that
+            the larger of the two domains has more.
+    """
+
+    alpha: float = 0.2
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        check_number("alpha", self.alpha, open_low=True)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
+"""As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
+
+RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
+"""In the code published with the paper: a constant."""
+
+
+def cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
+    """Each with the next one, the last with the first.
+
+    Args:
+        order: The domains in some order.
+
+    Returns:
+        One pair per domain.
+
+    Example:
+        >>> cyclic_pairs([2, 0, 1])
+        [(2, 0), (0, 1), (1, 2)]
+    """
+    return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
+
+
+def mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
+    """A convex combination.
+
+    Args:
+        first: What has the share λ.
+        second: What has the share 1 − λ, of the same shape.
+        share: The share λ.
+
+    Returns:
+        The combination.
+    """
+    return share * first + (1 - share) * second
+
+
+@final
+class Mixup(AbstractObjective):
+    """Minimise the mean risk on mixtures of domains.
+
+    Args:
+        config: How samples are mixed.
+        setting: What to train on, and the source of pairs and shares.
+    """
+
+    def __init__(self, config: MixupConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.network = setting.make_network()
+        self.generator = setting.generator
+
+    def _partners(self, first: Batch, second: Batch) -> Tensor:
+        """Which samples of the second domain the first ones of the first are mixed with."""
+        sizes, generator = (len(first.y), len(second.y)), self.generator
+        if self.config.fidelity == "domainbed":
+            return torch.arange(min(sizes), device=first.y.device)
+        drawn = torch.randint(sizes[1], sizes[:1], generator=generator, device=generator.device)
+        return drawn.to(first.y.device)
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """The mean risk on mixtures.
+
+        Args:
+            step: The current step.
+
+        Returns:
+            A loss without penalty.
+        """
+        domains, loss = step.batch.dense().split(), make_loss(step.loss)
+        order = draw_order(len(domains), self.generator)
+        risks: list[Float[Tensor, ""]] = []
+        for i, j in cyclic_pairs(order):
+            share = draw_beta(self.config.alpha, self.generator)
+            partners = self._partners(domains[i], domains[j])
+            x, y = domains[i].inputs[: len(partners)], domains[i].y[: len(partners)]
+            other_x, other_y = domains[j].inputs[partners], domains[j].y[partners]
+            logits = step.network(mixed(x, other_x, share))
+            values = mixed(loss.values(logits, y), loss.values(logits, other_y), share)
+            risks.append(values.mean())
+        return ObjectiveTerms(torch.stack(risks).mean())

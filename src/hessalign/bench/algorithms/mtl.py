@@ -1,0 +1,165 @@
+r"""Marginal transfer learning, MTL (Blanchard et al., 2021).
+
+The classifier sees where a sample comes from: next to its features z it receives an embedding of
+the distribution of its domain, the (kernel) mean embedding $\mu_e$ in feature space,
+
+$$f(x) = h(z(x), \mu_e), \qquad
+\mu_e \leftarrow s \cdot \text{mean}_{n \in e}\, z_n + (1 - s)\, \mu_e$$
+
+with the share s of the new batch. The first batch of a domain is its first average. Derivatives go
+through the new batch, not through the past. A batch to be predicted is taken as one domain, whose
+embedding is the mean of the batch's own features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hessalign._names import check_name
+from hessalign._shapes import Float
+from hessalign.bench.algorithms.auxiliary import head_inputs
+from hessalign.bench.algorithms.checks import check_number
+from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.search import Choice, SearchSpace
+from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign.bench.models import ColouredImages, Network
+
+Fidelity = Literal["paper", "domainbed"]
+
+
+@final
+@dataclass(frozen=True)
+class MtlConfig:
+    """How the embedding of a domain is made.
+
+    Attributes:
+        ema: Share s of the new batch in the moving average, above 0; 1 forgets the past.
+        fidelity: "paper" as above. "domainbed" overwrites the embedding of every sample with
+            standard normal noise of its own, as a slip in its code does; when predicting too, then
+            with a fixed seed, so that predictions can be repeated. It also adds the domains' risks
+            up instead of taking their mean, which Adam notices only beside a weight decay.
+    """
+
+    ema: float = 0.99
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        check_number("ema", self.ema, 0, 1, open_low=True)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+SEARCH: Final[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
+
+
+def moving_average(
+    past: Float[Tensor, "e d"], new: Float[Tensor, "e d"], seen: Tensor, share: float
+) -> Float[Tensor, "e d"]:
+    """The average of each domain after a new batch.
+
+    Args:
+        past: The average before it.
+        new: The mean of the new batch.
+        seen: How many batches were averaged before, one number per domain.
+        share: Share of the new batch, unless it is the first.
+
+    Returns:
+        The average, differentiable in the new batch.
+
+    Example:
+        >>> past, new = torch.zeros(2, 1), torch.ones(2, 1)
+        >>> moving_average(past, new, torch.tensor([0, 5]), 0.75)
+        tensor([[1.0000],
+                [0.7500]])
+    """
+    return torch.where((seen > 0).unsqueeze(1), share * new + (1 - share) * past, new)
+
+
+@final
+class EmbeddedFeaturizer(nn.Module):
+    """Features followed by the embedding of the batch.
+
+    Args:
+        featurizer: Makes the features.
+        noise: Put noise in the place of the embedding.
+    """
+
+    def __init__(self, featurizer: nn.Module, noise: bool) -> None:
+        super().__init__()
+        self.featurizer = featurizer
+        self.noise = noise
+
+    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n twice_d"]:
+        """Features and embedding of a batch, taken as one domain.
+
+        Args:
+            x: Inputs.
+
+        Returns:
+            One row per input.
+        """
+        z: Tensor = self.featurizer(x)
+        if self.noise:
+            embedding = _noise(z, torch.Generator().manual_seed(0))
+        else:
+            embedding = z.mean(0).expand_as(z)
+        return torch.cat([z, embedding], dim=1)
+
+
+def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(z.shape, generator=generator, device=generator.device).to(z)
+
+
+@final
+class Mtl(AbstractObjective):
+    """Minimise the risk of a classifier that knows the domain's mean features.
+
+    Args:
+        config: How the embedding is made.
+        setting: What to train on.
+    """
+
+    average: Tensor
+    seen: Tensor
+
+    def __init__(self, config: MtlConfig, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.generator = setting.generator
+        inner = setting.make_network(head_factor=2)
+        self.domainbed = config.fidelity == "domainbed"
+        self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.domainbed), inner.head)
+        self.width = head_inputs(inner.head) // 2
+        example = next(inner.head.parameters())
+        self.register_buffer("average", example.new_zeros(setting.domains, self.width))
+        self.register_buffer("seen", torch.zeros(setting.domains, dtype=torch.long))
+
+    def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
+        """The embedding of each sample's domain; the averages move on."""
+        if self.domainbed:
+            return _noise(z, self.generator)
+        new = torch.stack([part.mean(0) for part in z.split(sizes)])
+        average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
+        self.average = average.detach().to(self.average.dtype)
+        self.seen = self.seen + 1
+        return average.repeat_interleave(
+            torch.tensor(sizes, device=z.device), dim=0, output_size=len(z)
+        )
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """The mean risk, or the sum of the risks in DomainBed's reading.
+
+        Args:
+            step: The current step.
+
+        Returns:
+            A loss without penalty.
+        """
+        z = step.z[:, : self.width]
+        embeddings = self._embeddings(z, step.batch.sizes)
+        logits = step.network.head(torch.cat([z, embeddings], dim=1))
+        risks = step.risks_of(logits)
+        return ObjectiveTerms(risks.sum() if self.domainbed else risks.mean())

@@ -1,0 +1,224 @@
+r"""Style-agnostic networks, SagNet (Nam et al., 2021).
+
+Style is what the mean μ and the spread σ of a sample's features say, content what is left after
+normalising. With a random other sample z' of the batch and α uniform in [0, 1] for each sample,
+
+$$\text{SR}(z) = \hat\sigma\, \frac{z - \mu}{\sigma} + \hat\mu, \qquad
+\hat\mu = \alpha \mu + (1 - \alpha) \mu', \quad \hat\sigma = \alpha \sigma + (1 - \alpha) \sigma',
+\qquad \text{CR}(z) = \sigma\, \frac{z' - \mu'}{\sigma'} + \mu$$
+
+Each step takes three, with optimisers of featurizer, head and style head:
+
+1. content: featurizer and head minimise the risk of the head on SR(z);
+2. style: the style head minimises its risk on CR(z), whose content is a constant;
+3. adversary: the featurizer minimises $w$ times the cross-entropy of the style head on CR(z) with
+   the uniform distribution, $-\text{mean}_n \frac1C \sum_c \log p_c$, to make style useless.
+
+Each uses new features, a new order and (1) new α. The paper has this in the middle of a ResNet,
+with statistics over pixels; here, as in DomainBed, they are over the d features of a sample, and
+risks are means over domains. Predictions use the features as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, final, get_args
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hessalign._names import check_name
+from hessalign._shapes import Float, Int
+from hessalign.bench.algorithms.auxiliary import (
+    class_logits,
+    count_classes,
+    draw_order,
+    fresh_copy,
+)
+from hessalign.bench.algorithms.checks import check_number
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.search import Power, SearchSpace
+from hessalign.bench.algorithms.step import Step
+
+Fidelity = Literal["paper", "domainbed"]
+
+HEAD: Final = "head"
+STYLE: Final = "style"
+EPSILON: Final = 1e-5
+"""Added to variances, so that their root can be divided by."""
+
+
+@final
+@dataclass(frozen=True)
+class SagNetConfig:
+    """Strength of the adversary, and which spread is mixed.
+
+    Attributes:
+        adversary_weight: Weight w of the adversary.
+        fidelity: "paper" mixes standard deviations with divisor d. "domainbed" mixes variances with
+            divisor d − 1 (0 for a single feature).
+    """
+
+    adversary_weight: float = 0.1
+    fidelity: Fidelity = "paper"
+
+    def __post_init__(self) -> None:
+        check_number("adversary_weight", self.adversary_weight)
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
+
+
+SEARCH: Final[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
+
+
+def style(
+    z: Float[Tensor, "n d"], fidelity: Fidelity = "paper"
+) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"]]:
+    """Mean and variance of each sample's features.
+
+    Args:
+        z: The features.
+        fidelity: Divisor d or d − 1, see `SagNetConfig`.
+
+    Returns:
+        The mean, and the variance plus 10⁻⁵.
+    """
+    correction = int(fidelity == "domainbed" and z.shape[1] > 1)
+    variance = z.var(1, correction=correction, keepdim=True)
+    return z.mean(1, keepdim=True), variance + EPSILON
+
+
+def randomize_style(
+    z: Float[Tensor, "n d"],
+    share: Float[Tensor, "n 1"],
+    order: Int[Tensor, " n"],
+    fidelity: Fidelity = "paper",
+) -> Float[Tensor, "n d"]:
+    """Give each sample a mixture of its own style and another's.
+
+    Args:
+        z: The features.
+        share: The share α of its own.
+        order: Which other.
+        fidelity: Which spread is mixed.
+
+    Returns:
+        Features of the same content.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 3.0], [0.0, 8.0]])
+        >>> randomize_style(z, torch.zeros(2, 1), torch.tensor([1, 0])).round(decimals=3)
+        tensor([[0., 8.],
+                [1., 3.]])
+    """
+    mean, variance = style(z, fidelity)
+    content = (z - mean) / variance.sqrt()
+    new_mean = share * mean + (1 - share) * mean[order]
+    if fidelity == "paper":
+        spread = share * variance.sqrt() + (1 - share) * variance.sqrt()[order]
+    else:
+        spread = (share * variance + (1 - share) * variance[order]).sqrt()
+    return content * spread + new_mean
+
+
+def randomize_content(
+    z: Float[Tensor, "n d"], order: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+) -> Float[Tensor, "n d"]:
+    """Give each sample the content of another; no derivatives go through that.
+
+    Args:
+        z: The features.
+        order: Which other.
+        fidelity: Which spread.
+
+    Returns:
+        Features of the same style.
+    """
+    mean, variance = style(z, fidelity)
+    content = ((z - mean) / variance.sqrt()).detach()
+    return content[order] * variance.sqrt() + mean
+
+
+def uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """Cross-entropy of the uniform distribution and the predicted one, averaged over samples.
+
+    Args:
+        logits: The logits; a single one stands for two classes.
+
+    Returns:
+        The mean over samples and classes of −log p; least, log C, if all are equally likely.
+
+    Example:
+        >>> uniform_cross_entropy(torch.zeros(3, 1))
+        tensor(0.6931)
+    """
+    return -class_logits(logits).log_softmax(1).mean()
+
+
+@final
+class SagNet(AbstractStepOwner):
+    """Learn from content, and unlearn style.
+
+    Args:
+        config: Strength of the adversary.
+        setting: What to train on, and the source of styles.
+    """
+
+    def __init__(self, config: SagNetConfig, setting: Setting) -> None:
+        super().__init__()
+        count_classes(setting)  # refuses regression
+        self.config = config
+        self.network = setting.make_network()
+        self.style_head = fresh_copy(self.network.head, setting.generator)
+        self.generator = setting.generator
+
+    def optimizers(self) -> Mapping[str, OptimizerSpec]:
+        """One optimiser for each of the three parts.
+
+        Returns:
+            `MAIN` for the featurizer, "head" and "style" for the two heads.
+        """
+        return {
+            MAIN: OptimizerSpec(self.network.featurizer.parameters()),
+            HEAD: OptimizerSpec(self.network.head.parameters()),
+            STYLE: OptimizerSpec(self.style_head.parameters()),
+        }
+
+    def _order(self, z: Tensor) -> Tensor:
+        return torch.tensor(draw_order(len(z), self.generator), device=z.device)
+
+    def _style_logits(self, step: Step) -> Tensor:
+        z = step.network.features(step.batch.x)
+        logits: Tensor = self.style_head(randomize_content(z, self._order(z), self.config.fidelity))
+        return logits
+
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+        """Content, style and adversary, one after another.
+
+        Args:
+            step: The current step.
+            optimizers: Those of the three parts.
+
+        Returns:
+            The risk on randomised styles, that of the style head, and the adversary's loss.
+        """
+
+        def follow(loss: Tensor, *names: str) -> float:
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            loss.backward()
+            for name in names:
+                if name in optimizers:  # features that are given have nothing to update
+                    optimizers[name].step()
+            return float(loss.detach())
+
+        z = step.z
+        generator = self.generator
+        share = torch.rand(len(z), 1, generator=generator, device=generator.device).to(z)
+        restyled = randomize_style(z, share, self._order(z), self.config.fidelity)
+        risk = follow(step.risks_of(step.network.head(restyled)).mean(), MAIN, HEAD)
+        style_risk = follow(step.risks_of(self._style_logits(step)).mean(), STYLE)
+        weight = self.config.adversary_weight
+        adversary = follow(weight * uniform_cross_entropy(self._style_logits(step)), MAIN)
+        return {"risk": risk, "style_risk": style_risk, "adversary": adversary, "loss": risk}

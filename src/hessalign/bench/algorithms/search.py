@@ -1,0 +1,301 @@
+"""Search spaces of hyper-parameters, drawn as DomainBed draws them.
+
+Each hyper-parameter has a source of randomness of its own, seeded with its name, so that adding one
+changes no other. Hyper-parameter seed 0 stands for the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, final, get_args
+
+import numpy as np
+
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
+from hessalign._seeds import seed_hash as seed_hash
+from hessalign.bench.data.catalog import Family
+
+Value = bool | int | float | str
+"""What a hyper-parameter can be."""
+
+Preset = Literal["domainbed-2022", "hgp-2023"]
+"""DomainBed's ranges at the commit the paper's code started from (Mixup's are the corrected ones),
+or those of the paper's code: larger batches, one value for Mixup, large weights for Hutchinson."""
+
+_LOWEST_BATCH_EXPONENT: Final[Mapping[Preset, int]] = {"domainbed-2022": 3, "hgp-2023": 4}
+
+
+class Distribution(Protocol):
+    """Where values of a hyper-parameter are drawn from."""
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """One value.
+
+        Args:
+            random_state: Source of randomness.
+
+        Returns:
+            The value.
+        """
+
+
+SearchSpace = Mapping[str, tuple[str, Distribution]]
+"""For fields of an algorithm's configuration: what DomainBed calls it, and its distribution."""
+
+
+@final
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform between two bounds, in either order.
+
+    Attributes:
+        low: The bound that is included.
+        high: The other bound.
+        integer: Whether to cut the value to a whole number.
+
+    Example:
+        >>> Uniform(0, 5000, integer=True).draw(np.random.RandomState(0))
+        2744
+    """
+
+    low: float
+    high: float
+    integer: bool = False
+
+    def draw(self, random_state: np.random.RandomState) -> int | float:
+        """One value.
+
+        Args:
+            random_state: Source of randomness.
+
+        Returns:
+            The value.
+        """
+        value = float(random_state.uniform(self.low, self.high))
+        return int(value) if self.integer else value
+
+
+@final
+@dataclass(frozen=True)
+class Power:
+    """A base to the power of a uniform exponent.
+
+    Attributes:
+        base: The base.
+        low: The bound of the exponent that is included.
+        high: The other bound.
+        integer: Whether to cut the value to a whole number.
+
+    Example:
+        >>> Power(2, 3, 5.5, integer=True).draw(np.random.RandomState(0))
+        20
+    """
+
+    base: float
+    low: float
+    high: float
+    integer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.base <= 0:
+            raise InputError(f"Expected a base above 0, got {self.base}.")
+
+    def draw(self, random_state: np.random.RandomState) -> int | float:
+        """One value.
+
+        Args:
+            random_state: Source of randomness.
+
+        Returns:
+            The value.
+        """
+        value = float(self.base ** random_state.uniform(self.low, self.high))
+        return int(value) if self.integer else value
+
+
+FEATURES_LR: Final = Power(10, -4, -2)
+"""Where learning rates are drawn from for networks on frozen features."""
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, all equally likely.
+
+    Attributes:
+        values: The values.
+
+    Example:
+        >>> Choice((0.0, 0.1, 0.5)).draw(np.random.RandomState(1))
+        0.1
+    """
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise InputError("Expected one or more values to choose from, got none.")
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """One value.
+
+        Args:
+            random_state: Source of randomness.
+
+        Returns:
+            The value.
+        """
+        # The index is drawn as RandomState.choice(values) draws it; the value keeps its own type.
+        return self.values[random_state.choice(len(self.values))]
+
+
+@final
+@dataclass(frozen=True)
+class Fixed:
+    """Always the same value.
+
+    Attributes:
+        value: The value.
+    """
+
+    value: Value
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """The value.
+
+        Args:
+            random_state: Not used.
+
+        Returns:
+            The value.
+        """
+        return self.value
+
+
+@final
+@dataclass(frozen=True)
+class Hyper:
+    """A hyper-parameter.
+
+    Attributes:
+        default: Its value for hyper-parameter seed 0.
+        search: Where other values are drawn from.
+    """
+
+    default: Value
+    search: Distribution
+
+
+def draw(space: Mapping[str, Distribution], hparams_seed: int, trial_seed: int) -> dict[str, Value]:
+    """Random hyper-parameters; those of one seed differ between trials.
+
+    Args:
+        space: Distributions by name.
+        hparams_seed: Which draw, from 1.
+        trial_seed: Which trial.
+
+    Returns:
+        A value by name.
+
+    Raises:
+        InputError: If the seed is not positive.
+
+    Example:
+        >>> draw({"lr": Power(10, -5, -3.5)}, hparams_seed=1, trial_seed=0)
+        {'lr': 2.7028930742148706e-05}
+    """
+    if hparams_seed < 1:
+        raise InputError(
+            f"Expected a hparams_seed of 1 or more, got {hparams_seed}; 0 stands for the defaults, "
+            "see hyper_parameters."
+        )
+    seed = seed_hash(hparams_seed, trial_seed)
+    return {
+        name: distribution.draw(np.random.RandomState(seed_hash(seed, name)))
+        for name, distribution in space.items()
+    }
+
+
+def hyper_parameters(
+    space: Mapping[str, Hyper], hparams_seed: int, trial_seed: int
+) -> dict[str, Value]:
+    """Hyper-parameters of a run: the defaults for seed 0, else a draw.
+
+    Args:
+        space: Hyper-parameters by name.
+        hparams_seed: Which draw; 0 for the defaults.
+        trial_seed: Which trial.
+
+    Returns:
+        A value by name.
+
+    Example:
+        >>> space = {"lr": Hyper(5e-5, Power(10, -5, -3.5))}
+        >>> hyper_parameters(space, 0, 0), hyper_parameters(space, 1, 0)
+        ({'lr': 5e-05}, {'lr': 2.7028930742148706e-05})
+    """
+    if hparams_seed == 0:
+        return {name: hyper.default for name, hyper in space.items()}
+    return draw({name: hyper.search for name, hyper in space.items()}, hparams_seed, trial_seed)
+
+
+def common_space(
+    family: Family, algorithm: str = "ERM", preset: Preset = "domainbed-2022"
+) -> dict[str, Hyper]:
+    """The hyper-parameters that every algorithm has.
+
+    Args:
+        family: The kind of data set.
+        algorithm: Whose; ARM alone has a batch size of its own, except on small images.
+        preset: Whose ranges; "hgp-2023" draws batches of 2⁴ samples or more instead of 2³.
+
+    Returns:
+        Hyper-parameters by name.
+
+    Raises:
+        UnknownNameError: If the family or the preset is unknown.
+
+    Example:
+        >>> common_space("big")["batch_size"]
+        Hyper(default=32, search=Power(base=2, low=3, high=5.5, integer=True))
+    """
+    if family not in get_args(Family):
+        raise UnknownNameError("family of data sets", family, get_args(Family))
+    if preset not in get_args(Preset):
+        raise UnknownNameError("preset", preset, get_args(Preset))
+    weight_decay = Fixed(0.0) if family == "small" else Power(10, -6, -2)
+    return {
+        "data_augmentation": Hyper(True, Fixed(True)),
+        "resnet18": Hyper(False, Fixed(False)),
+        "resnet_dropout": Hyper(0.0, Choice((0.0, 0.1, 0.5))),
+        "class_balanced": Hyper(False, Fixed(False)),
+        "nonlinear_classifier": Hyper(False, Fixed(False)),
+        "lr": learning_rate(family),
+        "weight_decay": Hyper(0.0, weight_decay),
+        "batch_size": _batch_size(family, algorithm, _LOWEST_BATCH_EXPONENT[preset]),
+    }
+
+
+def learning_rate(family: Family) -> Hyper:
+    """The learning rate; that for features is ours, since only a small network is trained.
+
+    Args:
+        family: The kind of data set.
+
+    Returns:
+        Default and range.
+    """
+    return {
+        "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
+        "features": Hyper(1e-3, FEATURES_LR),
+    }.get(family, Hyper(5e-5, Power(10, -5, -3.5)))
+
+
+def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
+    if family == "small":
+        return Hyper(64, Power(2, lowest, 9, integer=True))
+    if algorithm.lower() == "arm":
+        return Hyper(8, Fixed(8))
+    return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))

@@ -1,0 +1,296 @@
+r"""Random changes of images for training, on whole batches, in torch alone.
+
+The protocol's transform of a training image, as torchvision names its parts:
+RandomResizedCrop(224, scale=(0.7, 1)), RandomHorizontalFlip, ColorJitter(0.3, 0.3, 0.3, 0.3),
+RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Here every
+image of a batch has draws of its own from one explicit generator. The distribution is that of
+torchvision's transforms of one Pillow image; what differs is that torchvision rounds to whole grey
+values after every part.
+
+Images are changed one by one: the few pixels of one image stay in the processor's cache, and each
+has the four changes of colour in an order of its own. Crops begin and end at whole pixels of the
+image that is given, and are resized as Pillow does it: bilinear, with antialiasing where they
+shrink, rounded to whole grey values if the image has them.
+
+Indices: n image, three channels, then rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from hessalign._errors import InputError
+from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
+from hessalign._shapes import Float, Int
+from hessalign.bench.data.colour import (
+    WHITE,
+    change_brightness,
+    change_contrast,
+    change_saturation,
+    grey_values,
+    turn_hue,
+)
+
+ATTEMPTS: Final = 10
+"""Draws of a crop before the largest central one is taken."""
+
+
+@final
+@dataclass(frozen=True)
+class Augmentation:
+    """How much images change; the defaults are the protocol's.
+
+    Attributes:
+        size: Height and width of the result.
+        scale: Least and largest share of the image's area in a crop.
+        ratio: Least and largest width / height of a crop, in pixels of the original image.
+        flip: Probability of a horizontal flip.
+        brightness: Factor from 1 − this to 1 + this.
+        contrast: Factor from 1 − this to 1 + this.
+        saturation: Factor from 1 − this to 1 + this.
+        hue: Turn of the colour circle from −this to this.
+        grayscale: Probability that the colours are removed.
+    """
+
+    size: int = 224
+    scale: tuple[float, float] = (0.7, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    brightness: float = 0.3
+    contrast: float = 0.3
+    saturation: float = 0.3
+    hue: float = 0.3
+    grayscale: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"Expected a size of 1 or more pixels, got {self.size}.")
+        for name, (low, high), most in (
+            ("scale", self.scale, 1.0),
+            ("ratio", self.ratio, float("inf")),
+        ):
+            if not 0 < low <= high <= most:
+                raise InputError(
+                    f"Expected {name} as (least, largest) above 0 and up to {most:g}, got "
+                    f"{(low, high)}."
+                )
+        for name, most in (
+            ("flip", 1.0), ("grayscale", 1.0), ("brightness", 1.0), ("contrast", 1.0),
+            ("saturation", 1.0), ("hue", 0.5),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise InputError(f"Expected {name} from 0 to {most:g}, got {value}.")
+
+
+def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
+    """Images as a network of ImageNet expects them, without random changes.
+
+    Args:
+        images: Grey values: uint8 from 0 to 255, or floats from 0 to 1; [n, 3, h, w].
+
+    Returns:
+        Floats; mean 0 and deviation 1 over the pixels of ImageNet, channel by channel.
+
+    Example:
+        >>> white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+        >>> normalise(white).flatten()
+        tensor([2.2489, 2.4286, 2.6400])
+    """
+    _check_images(images)
+    planes = images.contiguous()  # one channel after the other
+    floats = planes.float() if images.dtype == torch.uint8 else planes * WHITE
+    return _normalised(floats, out=floats)
+
+
+def augment(
+    images: Tensor,
+    generator: torch.Generator,
+    settings: Augmentation | None = None,
+    original_sizes: Int[Tensor, "n 2"] | None = None,
+    out: Tensor | None = None,
+) -> Float[Tensor, "n 3 s s"]:
+    """Images with random changes, normalised.
+
+    Args:
+        images: Grey values: uint8 from 0 to 255, or floats from 0 to 1; [n, 3, h, w], on the CPU.
+        generator: Source of all draws; it is advanced.
+        settings: How much images change; the protocol's by default.
+        original_sizes: Width and height of each image before it was resized to w × h. Crops are
+            drawn in the original, whose pixels define the ratio, and taken from what is here.
+        out: Where to put the result, if there is a place for it.
+
+    Returns:
+        A new batch, or `out`.
+
+    Raises:
+        InputError: If there is not one size for each image, or the images are elsewhere.
+
+    Example:
+        >>> images = torch.randint(256, (4, 3, 40, 40), dtype=torch.uint8)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> augment(images, generator).shape
+        torch.Size([4, 3, 224, 224])
+    """
+    settings = settings or Augmentation()
+    _check_images(images)
+    if images.device.type != "cpu":
+        raise InputError(
+            f"Expected images on the CPU, got them on {images.device}: change them first, then "
+            "move them."
+        )
+    count, _, height, width = images.shape
+    if original_sizes is None:
+        original_sizes = torch.tensor([[width, height]]).expand(count, 2)
+    if original_sizes.shape != (count, 2):
+        raise InputError(
+            f"Expected the width and height of {count} images in original_sizes, got a tensor of "
+            f"shape {list(original_sizes.shape)}."
+        )
+    boxes = draw_crops(original_sizes, generator, settings.scale, settings.ratio)
+    flipped = torch.rand(count, generator=generator) < settings.flip
+    factors = _factors(count, generator, settings)
+    order = torch.rand(count, 4, generator=generator).argsort(dim=1)
+    grey = torch.rand(count, generator=generator) < settings.grayscale
+    if out is None:
+        floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
+        out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)
+    room = out.new_empty(3, settings.size, settings.size)
+    places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
+    draws = (places, flipped, factors, order, grey)
+    for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
+        box, flip, factor, kinds, without_colour = drawn
+        crop = resized_crop(image, box, settings.size, flip)
+        if torch.equal(crop[0], crop[1]) and torch.equal(crop[1], crop[2]):
+            crop = crop[:1]  # a drawing in black and white: a third of the work
+        changed = room[: len(crop)].copy_(crop if crop.dtype == torch.uint8 else crop * WHITE)
+        for kind in kinds:
+            _CHANGES[kind](changed, factor[kind])
+        if without_colour:
+            changed = grey_values(changed)
+        _normalised(changed, out=place)
+    return out
+
+
+_CHANGES: Final = (change_brightness, change_contrast, change_saturation, turn_hue)
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise InputError(
+            f"Expected colour images of shape [n, 3, height, width], got {list(images.shape)}."
+        )
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise InputError(f"Expected images as uint8 or floats, got {images.dtype}.")
+
+
+def draw_crops(
+    sizes: Int[Tensor, "n 2"],
+    generator: torch.Generator,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> Float[Tensor, "n 4"]:
+    r"""Draw one crop for each image.
+
+    The share of the area is uniform in `scale`, the logarithm of width / height uniform between
+    those of `ratio`, both sides are rounded to whole pixels, and the place is uniform among those
+    possible. What does not fit is drawn again, ten times in all; then the largest central crop with
+    an allowed ratio is taken.
+
+    Args:
+        sizes: Width and height of each image.
+        generator: Source of the draws; it is advanced.
+        scale: Least and largest share of the area.
+        ratio: Least and largest width / height.
+
+    Returns:
+        Left, top, width and height of each crop, in whole pixels.
+
+    Example:
+        >>> boxes = draw_crops(torch.tensor([[9, 9]]), torch.Generator(), (1.0, 1.0), (1.0, 1.0))
+        >>> boxes.tolist()
+        [[0.0, 0.0, 9.0, 9.0]]
+    """
+    count = len(sizes)
+    limits = sizes.double()
+    share, aspect = torch.rand(2, count, ATTEMPTS, generator=generator, dtype=torch.float64)
+    area = limits.prod(dim=1, keepdim=True) * (scale[0] + (scale[1] - scale[0]) * share)
+    low, high = torch.tensor(ratio, dtype=torch.float64).log()
+    aspect = (low + (high - low) * aspect).exp()
+    drawn = torch.stack([(area * aspect).sqrt().round(), (area / aspect).sqrt().round()], dim=2)
+    fits = ((drawn > 0) & (drawn <= limits[:, None])).all(dim=2)
+    first = fits.int().argmax(dim=1)
+    side = drawn[torch.arange(count), first]
+    free = (limits - side).clamp(min=0) + 1
+    corner = (torch.rand(count, 2, generator=generator, dtype=torch.float64) * free).floor()
+    central = _central_crops(limits, ratio)
+    boxes = torch.where(fits.any(dim=1, keepdim=True), torch.cat([corner, side], dim=1), central)
+    return boxes.float()
+
+
+def resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
+    """A crop, resized to a square, perhaps flipped left to right.
+
+    Args:
+        image: The image, of any type; [3, h, w]. It is fastest as uint8 with the channels of a
+            pixel together in memory, as `ImageReader` gives it.
+        box: Left, top, right and bottom of the crop.
+        size: Height and width of the result.
+        flip: Whether to flip it.
+
+    Returns:
+        A new image of the same type, [3, size, size].
+
+    Example:
+        >>> image = torch.arange(12.0).reshape(3, 2, 2)
+        >>> resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
+        [[1.0, 0.0], [1.0, 0.0]]
+    """
+    left, top, right, bottom = box
+    crop = image.permute(1, 2, 0)[
+        top:bottom, left:right
+    ].contiguous()  # a pixel's channels together
+    batch = crop.unsqueeze(0).permute(0, 3, 1, 2)
+    resized = interpolate(batch, (size, size), mode="bilinear", antialias=True)
+    planes = resized[0].contiguous()
+    return planes.flip(2) if flip else planes
+
+
+def _stored_boxes(boxes: Tensor, original: Tensor, stored: Tensor) -> Int[Tensor, "n 4"]:
+    """Left, top, right and bottom in whole pixels of what is stored; at least one pixel each."""
+    ratio = stored / original
+    corner = torch.minimum((boxes[:, :2] * ratio).round(), stored - 1)
+    opposite = ((boxes[:, :2] + boxes[:, 2:]) * ratio).round()
+    return torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
+
+
+def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, "n 4"]:
+    width, height = limits.unbind(dim=1)
+    shape = width / height
+    w = torch.where(shape > ratio[1], (height * ratio[1]).round(), width)
+    h = torch.where(shape < ratio[0], (width / ratio[0]).round(), height)
+    return torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
+
+
+def _normalised(images: Tensor, out: Tensor) -> Tensor:
+    """Grey values from 0 to 255, with three channels or one, normalised for each of three."""
+    for channel, (mean, std) in enumerate(zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)):
+        plane = images[..., min(channel, images.shape[-3] - 1), :, :]
+        shift = out.new_tensor(-mean / std)
+        torch.add(shift, plane, alpha=1 / (WHITE * std), out=out[..., channel, :, :])
+    return out
+
+
+def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:
+    """Of brightness, contrast and saturation around 1, of hue around 0."""
+    extent = torch.tensor(
+        [settings.brightness, settings.contrast, settings.saturation, settings.hue]
+    )
+    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
+    return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])

@@ -1,0 +1,480 @@
+"""Images decoded and resized once, and kept in files.
+
+    00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, size, size, 3]
+    00-00000.json  written after it: checksum, fingerprint of the image files, their sizes
+    lock           held by the process that writes
+
+A part is complete if its `.json` is there, so work that was killed continues with the parts that
+are missing. The fingerprint covers class, name, length and time of change of every image file, in
+their order: a part made from other files is made again.
+
+What is stored is the image resized to `size` × `size` pixels, 224 by default, without regard to its
+shape. That is the evaluation image of the protocol, to the byte. Training crops, which hold 70 to
+100 % of the area, are taken from the same pixels rather than from the file. So they are resized
+twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original: they are
+slightly softer, and they begin and end at whole pixels of what is stored. On photos of PACS, 227
+pixels wide, the grey values of a crop differ by 2.4 of 255 on average. DomainBed itself resizes
+first for its WILDS data. To store more pixels would make the evaluation image inexact, or the cache
+more than twice as large; at 224 it takes 150 kB for each image. The original's width and height are
+kept, so that a crop has the shape it would have had there (see `augment`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError
+from hessalign._files import write_atomically
+from hessalign._shapes import Int
+from hessalign.bench.data.images import ImageError, read_image
+from hessalign.bench.data.parallel import completed
+from hessalign.bench.data.samples import DomainDataset
+
+FORMAT: Final = 2
+"""2: the channels of a pixel are together; 1 had one channel after the other."""
+
+PER_PART: Final = 128
+SIZE: Final = 224
+
+FAULTS: Final = {
+    "old": "was made by another version of hessalign",
+    "other files": "was made from other files than those of now",
+    "damaged": "is damaged",
+}
+
+Report = Callable[[int, int], None]
+Warn = Callable[[str], None]
+
+
+@final
+class ImageCacheError(OSError):
+    """A cache that cannot be written."""
+
+
+@final
+@dataclass(frozen=True)
+class _Part:
+    """Up to 128 images of one domain, and the files that keep them."""
+
+    stem: Path
+    domain: str
+    paths: tuple[Path, ...]
+    fingerprint: str
+    size: int
+    allow_truncated: bool
+
+    @property
+    def pixels(self) -> Path:
+        return self.stem.with_suffix(".bin")
+
+    @property
+    def description(self) -> Path:
+        return self.stem.with_suffix(".json")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self.paths), self.size, self.size, 3)
+
+    @property
+    def length(self) -> int:
+        return int(np.prod(self.shape))
+
+
+@final
+class _PixelFile:
+    """The pixels of a part, as they were when they were first looked at.
+
+    The file is open only while an image is read, so that a cache may have any number of parts.
+    """
+
+    def __init__(self, part: _Part) -> None:
+        self._path = str(part.pixels)
+        self._stamp = _stamp(os.stat(self._path))
+
+    def read(self, number: int, pixels: np.ndarray) -> None:
+        """Copy the pixels of an image."""
+        with open(self._path, "rb", buffering=0) as file:
+            same = _stamp(os.fstat(file.fileno())) == self._stamp
+            file.seek(number * pixels.nbytes)
+            if not same or file.readinto(pixels.data) != pixels.nbytes:
+                raise _changed(self._path)
+
+
+def _original_sizes(part: _Part) -> list[list[int]]:
+    found = _description(part)
+    if found["fingerprint"] != part.fingerprint:
+        raise _changed(part.pixels)
+    sizes: list[list[int]] = found["sizes"]
+    return sizes
+
+
+def _changed(pixels: Path | str) -> ImageCacheError:
+    return ImageCacheError(
+        f"The cache {pixels} was changed while it was in use. Run the same command again."
+    )
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ImageBatch:
+    """Images as they are stored.
+
+    Attributes:
+        pixels: Grey values 0 to 255 as uint8, [n, 3, size, size]; in memory, the channels of a
+            pixel are together.
+        original_sizes: Width and height of each image before it was resized.
+    """
+
+    pixels: Tensor
+    original_sizes: Int[Tensor, "n 2"]
+
+
+@final
+class ImageReader:
+    """Images of a data set, from its cache if there is one, else from their files.
+
+    `open_images` makes it. Both give the same pixels.
+
+    Args:
+        data: The data set.
+        size: Height and width of the images.
+        parts: The parts of the cache for each domain; None to read files.
+        allow_truncated: Fill what is missing of truncated images with grey.
+    """
+
+    def __init__(
+        self,
+        data: DomainDataset,
+        size: int,
+        parts: Sequence[Sequence[_Part]] | None,
+        allow_truncated: bool,
+    ) -> None:
+        self.data = data
+        self.size = size
+        self.cached = parts is not None
+        self._parts = parts
+        self._allow_truncated = allow_truncated
+        self._files: list[list[_PixelFile]] = []
+        self._sizes: list[np.ndarray] = []
+        for domain in parts or ():
+            self._files.append([_PixelFile(part) for part in domain])
+            self._sizes.append(np.concatenate([_original_sizes(part) for part in domain]))
+
+    def __reduce__(self) -> tuple[type[ImageReader], tuple[object, ...]]:
+        """Another process looks at the files anew."""
+        return ImageReader, (self.data, self.size, self._parts, self._allow_truncated)
+
+    def read(self, domain: int, indices: Sequence[int] | np.ndarray) -> ImageBatch:
+        """Some images of a domain.
+
+        Args:
+            domain: The number of the domain.
+            indices: Which of its samples, for example a part of a `Split`.
+
+        Returns:
+            The images, in the order of the indices.
+
+        Raises:
+            IndexError: If there is no such sample.
+        """
+        chosen = np.asarray(indices, dtype=np.int64)
+        count = len(self.data.domains[domain])
+        wrong = chosen[(chosen < 0) | (chosen >= count)]
+        if len(wrong) > 0:
+            raise IndexError(
+                f"Expected samples from 0 to {count - 1} of the domain "
+                f"{self.data.domains[domain].name!r}, got {wrong[0]}."
+            )
+        pixels = np.empty((len(chosen), self.size, self.size, 3), np.uint8)
+        if self.cached:
+            files = self._files[domain]
+            for row, index in zip(pixels, chosen.tolist(), strict=True):
+                files[index // PER_PART].read(index % PER_PART, row)
+            sizes = self._sizes[domain][chosen]
+        else:
+            paths = self.data.domains[domain].paths
+            sizes = np.empty((len(chosen), 2), np.int64)
+            for place, index in enumerate(chosen):
+                image = read_image(paths[index], self.size, allow_truncated=self._allow_truncated)
+                pixels[place], sizes[place] = image.pixels, (image.width, image.height)
+        channels_second = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return ImageBatch(channels_second, torch.from_numpy(sizes.copy()))
+
+
+def cache_folder(source: Path, size: int = SIZE) -> Path:
+    """Where the cache of a data set is kept unless another place is chosen: beside it.
+
+    Args:
+        source: The data set's folder or manifest.
+        size: Height and width of the images.
+
+    Returns:
+        A folder.
+
+    Example:
+        >>> print(cache_folder(Path("data/PACS")))
+        data/PACS.hessalign-224
+    """
+    source = Path(os.path.abspath(source))
+    folder = source.with_name(f"{source.name}.hessalign-{size}")
+    return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def open_images(
+    data: DomainDataset,
+    folder: Path,
+    size: int = SIZE,
+    *,
+    allow_truncated: bool = False,
+    warn: Warn = lambda message: None,
+) -> ImageReader:
+    """The images of a data set, from its cache where there is one.
+
+    A cache that was made from other files, or was not finished, is brought up to date after saying
+    so, or after another process has done it; where there is none at all, images are read from their
+    files.
+
+    Args:
+        data: The data set; its inputs are paths.
+        folder: Where the cache would be, see `cache_folder`.
+        size: Height and width of the images.
+        allow_truncated: Fill what is missing of truncated images with grey.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        A reader.
+    """
+    parts = _parts(data, folder, size, allow_truncated)
+    if not folder.is_dir():
+        return ImageReader(data, size, None, allow_truncated)
+    if _is_stale(parts):
+        with _writing(folder, warn):
+            stale = _is_stale(parts)  # another process may just have brought it up to date
+        if stale:
+            return prepare_images(data, folder, size, allow_truncated=allow_truncated, warn=warn)
+    return ImageReader(data, size, parts, allow_truncated)
+
+
+def _is_stale(parts: Sequence[Sequence[_Part]]) -> bool:
+    return any(_fault(part, verify=False) for domain in parts for part in domain)
+
+
+def prepare_images(
+    data: DomainDataset,
+    folder: Path,
+    size: int = SIZE,
+    *,
+    workers: int = 1,
+    allow_truncated: bool = False,
+    report: Report = lambda done, total: None,
+    report_verified: Report = lambda done, total: None,
+    warn: Warn = lambda message: None,
+) -> ImageReader:
+    """Decode and resize all images, and keep them.
+
+    What is there already is checked and kept; the rest is made. It may be interrupted at any time
+    and continued by calling it again. If another process prepares it, it waits for that one.
+
+    Args:
+        data: The data set; its inputs are paths.
+        folder: Where to keep the cache; made if it does not exist.
+        size: Height and width of the images.
+        workers: How many processes decode.
+        allow_truncated: Fill what is missing of truncated images with grey.
+        report: Called with the number of images done so far and in all.
+        report_verified: The same for checksums of what is there already, which come first.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        A reader of the cache.
+    """
+    parts = _parts(data, folder, size, allow_truncated)
+    every = [part for domain in parts for part in domain]
+    with _writing(folder, warn):
+        faults = _verified(every, report_verified)
+        _tell(folder, faults, warn)
+        _clean(folder, {file for part in every for file in (part.pixels, part.description)})
+        missing = [part for part, fault in faults if fault is not None]
+        _check_room(folder, sum(part.length for part in missing))
+        total = len(data)
+        done = total - sum(len(part.paths) for part in missing)
+        report(done, total)
+        for count in completed(_make, missing, workers):
+            done += count
+            report(done, total)
+    return ImageReader(data, size, parts, allow_truncated)
+
+
+def _parts(
+    data: DomainDataset, folder: Path, size: int, allow_truncated: bool
+) -> list[list[_Part]]:
+    if size < 1:
+        raise InputError(f"Expected a size of 1 or more pixels, got {size}.")
+    parts = []
+    for number, domain in enumerate(data.domains):
+        if not domain.paths:
+            raise InputError(
+                f"Expected image files in {data.name}; the domain {domain.name!r} holds arrays, "
+                "which need no preparation."
+            )
+        parts.append([
+            _Part(
+                folder / f"{number:02d}-{first // PER_PART:05d}",
+                domain.name,
+                domain.paths[first : first + PER_PART],
+                _fingerprint(domain.name, domain.paths[first : first + PER_PART]),
+                size,
+                allow_truncated,
+            )
+            for first in range(0, len(domain), PER_PART)
+        ])  # fmt: skip
+    return parts
+
+
+def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
+    lines = [f"{FORMAT} {domain}"]
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise ImageError(path, "unreadable", error.strerror or str(error)) from error
+        lines.append(f"{path.parent.name}/{path.name} {status.st_size} {status.st_mtime_ns}")
+    # Names of files need not be in UTF-8.
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _description(part: _Part) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(part.description.read_text(encoding="utf-8"))
+    return content
+
+
+def _fault(part: _Part, *, verify: bool) -> str | None:
+    """Why a part cannot be used: a key of `FAULTS`, or "missing"."""
+    try:
+        found = _description(part)
+        if found["format"] != FORMAT:
+            return "old"
+        if found["size"] != part.size or found["fingerprint"] != part.fingerprint:
+            return "other files"
+        if part.pixels.stat().st_size != part.length:
+            return "damaged"
+        if verify and _digest(part.pixels) != found["sha256"]:
+            return "damaged"
+    except FileNotFoundError:
+        return "missing"
+    except (ValueError, KeyError, TypeError):
+        return "damaged"
+    return None
+
+
+def _verified(parts: Sequence[_Part], report: Report) -> list[tuple[_Part, str | None]]:
+    """The parts and what is wrong with them, by their checksums too."""
+    there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
+    faults, done = [], 0
+    for part in parts:
+        faults.append((part, _fault(part, verify=True)))
+        if part.stem in there:
+            done += there[part.stem]
+            report(done, sum(there.values()))
+    return faults
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: Warn) -> None:
+    """Say what will be made again and why; what was never made needs no words."""
+    for kind, meaning in FAULTS.items():
+        domains = [part.domain for part, fault in faults if fault == kind]
+        if domains:
+            where = ", ".join(dict.fromkeys(domains))
+            warn(
+                f"The cache {folder} {meaning}: {len(domains)} of {len(faults)} parts, in {where}. "
+                "They are made again."
+            )
+
+
+def _clean(folder: Path, wanted: set[Path]) -> None:
+    """Remove what an earlier list of files, or a process that was killed, left behind."""
+    for path in folder.iterdir():
+        left = path.suffix in {".bin", ".json"} and path not in wanted
+        if left or path.suffix == ".partial":
+            path.unlink(missing_ok=True)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ImageCacheError(
+            f"The cache needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are "
+            "free. Make room, or choose another place with --cache DIR."
+        )
+
+
+def _make(part: _Part) -> int:
+    """Make a part and write it down, pixels first; the number of its images."""
+    images = [
+        read_image(path, part.size, allow_truncated=part.allow_truncated) for path in part.paths
+    ]
+    pixels = np.stack([image.pixels for image in images]).tobytes()
+    description = {
+        "format": FORMAT,
+        "domain": part.domain,
+        "size": part.size,
+        "fingerprint": part.fingerprint,
+        "sha256": hashlib.sha256(pixels).hexdigest(),
+        "sizes": [(image.width, image.height) for image in images],
+    }
+    try:
+        part.description.unlink(missing_ok=True)
+        write_atomically(part.pixels, pixels)
+        write_atomically(part.description, json.dumps(description).encode())
+    except OSError as error:
+        raise _cannot_write(part.stem.parent, error) from error
+    return len(images)
+
+
+def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
+    return ImageCacheError(
+        f"Cannot write the cache {folder}: {error.strerror or error}. What was made is kept. Make "
+        "room or make it writable, or choose another place with --cache DIR."
+    )
+
+
+@contextmanager
+def _writing(folder: Path, warn: Warn) -> Iterator[None]:
+    """Exclusive use of the cache's folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            warn(f"Another process is preparing {folder}. Waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,117 @@
+"""Which network to build: the one place that turns a description into featurizer and head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from torch import nn
+
+from hessalign._errors import InputError
+from hessalign.bench.models.backbones import feature_width, make_backbone
+from hessalign.bench.models.network import Network
+from hessalign.bench.models.normalisation import FrozenBatchNorm
+
+
+@final
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A description of a network.
+
+    Attributes:
+        input_shape: The length of a vector, or channels, height and width of an image.
+        outputs: Outputs of the head: classes.
+        hidden: Units of a ReLU layer between the backbone's features and the head, part of the
+            featurizer; 0 for none.
+        dropout: Share of the features that is dropped before the head in training.
+        backbone: What turns images into features: a name (see `make_backbone`) or a module, which
+            every network gets a copy of. None takes vectors, or the pixels of images, as they are.
+        weights: Of the backbone: "imagenet", a file, or None for its initial ones.
+        freeze_batch_norm: Keep the statistics of the backbone's batch normalisation as they are;
+            what follows them is still trained. Not for a backbone that is trained from scratch.
+        nonlinear_head: Two ReLU layers, of a half and a quarter of the features, in the head.
+
+    Raises:
+        InputError: If a number is out of its range.
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    hidden: int = 0
+    dropout: float = 0.0
+    backbone: str | nn.Module | None = None
+    weights: str | None = None
+    freeze_batch_norm: bool = True
+    nonlinear_head: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
+            raise InputError(
+                "Expected sizes of 1 or more, got inputs of "
+                f"{self.input_shape} and {self.outputs} outputs."
+            )
+        if self.hidden < 0:
+            raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
+        if self.backbone is not None and len(self.input_shape) != 3:
+            raise InputError(
+                "Expected channels, height and width of images for a backbone, got inputs of "
+                f"{self.input_shape}. Vectors, such as those of a feature bank, need no backbone."
+            )
+        if self.backbone is None and self.weights is not None:
+            raise InputError(f"Expected a backbone for the weights {self.weights!r}, got none.")
+
+
+def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
+    """Build a network; its weights come from torch's global generator.
+
+    Args:
+        spec: The description.
+        extra_channels: Channels an algorithm adds to the inputs.
+        head_factor: How many times the features the head receives.
+
+    Returns:
+        Featurizer and head.
+
+    Example:
+        >>> network = make_network(NetworkSpec((1280,), outputs=7, hidden=256))
+        >>> network.head
+        Linear(in_features=256, out_features=7, bias=True)
+        >>> digits = NetworkSpec((2, 28, 28), outputs=2, backbone="mnist_cnn", nonlinear_head=True)
+        >>> [layer.out_features for layer in make_network(digits).head[::2]]
+        [64, 32, 2]
+    """
+    layers, width = _backbone_layers(spec, extra_channels)
+    if spec.hidden:
+        layers += [nn.Linear(width, spec.hidden), nn.ReLU()]
+        width = spec.hidden
+    if spec.dropout:
+        layers.append(nn.Dropout(spec.dropout))
+    featurizer = nn.Sequential(*layers) if layers else nn.Identity()
+    return Network(featurizer, _head(head_factor * width, spec))
+
+
+def _backbone_layers(spec: NetworkSpec, extra_channels: int) -> tuple[list[nn.Module], int]:
+    """What comes before `hidden`, and how many features it gives."""
+    first, *rest = spec.input_shape
+    shape = (first + extra_channels, *rest)
+    if spec.backbone is None:
+        return ([nn.Flatten()] if rest else []), math.prod(shape)
+    module = make_backbone(spec.backbone, shape[0], spec.weights)
+    width = feature_width(module, shape, spec.backbone)
+    layer = FrozenBatchNorm(module) if spec.freeze_batch_norm else module
+    return [layer.train()], width
+
+
+def _head(width: int, spec: NetworkSpec) -> nn.Module:
+    if not spec.nonlinear_head:
+        return nn.Linear(width, spec.outputs)
+    return nn.Sequential(
+        nn.Linear(width, width // 2),
+        nn.ReLU(),
+        nn.Linear(width // 2, width // 4),
+        nn.ReLU(),
+        nn.Linear(width // 4, spec.outputs),
+    )

@@ -1,0 +1,169 @@
+"""One run of the DomainBed protocol, with the seed and folder name that DomainBed gives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from hessalign._errors import InputError
+from hessalign._seeds import seed_hash
+from hessalign.bench.data.splits import HOLDOUT_FRACTION
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_overrides(value: object) -> bool:
+    try:
+        return value is None or isinstance(json.loads(str(value)), dict)
+    except ValueError:
+        return False
+
+
+_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "dataset": lambda value: isinstance(value, str),
+    "algorithm": lambda value: isinstance(value, str),
+    "test_domains": lambda value: isinstance(value, list) and all(map(_is_whole, value)),
+    "hparams_seed": _is_whole,
+    "trial_seed": _is_whole,
+    "data_dir": lambda value: isinstance(value, str),
+    "holdout_fraction": lambda value: isinstance(value, float) and 0 < value < 1,
+    "task": lambda value: isinstance(value, str),
+    "steps": lambda value: value is None or _is_whole(value),
+    "hparams": _is_overrides,
+}
+"""What the arguments of a job can be, by field."""
+
+REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
+"""Arguments without which there is no job."""
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """One training run of a sweep. Two jobs are the same if and only if their folders are.
+
+    Attributes:
+        dataset: Name of the data set.
+        algorithm: Name of the algorithm.
+        test_domains: Indices of the domains that are not trained on, ascending.
+        hparams_seed: Which draw of hyper-parameters; 0 for the defaults.
+        trial_seed: Which trial: splits and draws depend on it.
+        data_dir: Where the data sets are.
+        holdout_fraction: How much of each domain is held out.
+        task: What is learned.
+        steps: Steps of training; None for the data set's own.
+        hparams: Hyper-parameters to override, as JSON; None for none.
+
+    Example:
+        >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
+        >>> job.seed, job.folder
+        (360234358, '74b108bb6da5488f68be2a11cfbef053')
+    """
+
+    dataset: str
+    algorithm: str
+    test_domains: tuple[int, ...]
+    hparams_seed: int
+    trial_seed: int
+    data_dir: str
+    holdout_fraction: float = HOLDOUT_FRACTION
+    task: str = "domain_generalization"
+    steps: int | None = None
+    hparams: str | None = None
+
+    def __post_init__(self) -> None:
+        found = self.test_domains
+        if not found or any(domain < 0 for domain in found) or list(found) != sorted(set(found)):
+            raise InputError(
+                "Expected test_domains as one or more indices, each once and ascending, "
+                f"got {found}."
+            )
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random in the run, except splits and hyper-parameters."""
+        return seed_hash(
+            self.dataset,
+            self.algorithm,
+            list(self.test_domains),
+            self.hparams_seed,
+            self.trial_seed,
+        )
+
+    @property
+    def args(self) -> dict[str, object]:
+        """The arguments that identify the job, under DomainBed's names."""
+        optional = {"steps": self.steps, "hparams": self.hparams}
+        return {
+            "dataset": self.dataset,
+            "algorithm": self.algorithm,
+            "test_envs": list(self.test_domains),
+            "holdout_fraction": self.holdout_fraction,
+            "hparams_seed": self.hparams_seed,
+            "data_dir": self.data_dir,
+            "task": self.task,
+            "trial_seed": self.trial_seed,
+            "seed": self.seed,
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of the run: the MD5 sum of its arguments."""
+        text = json.dumps(self.args, sort_keys=True)
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    def describe(self) -> str:
+        """The job in words, for people.
+
+        Returns:
+            One line.
+
+        Example:
+            >>> Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data").describe()
+            'ERM on VLCS, test domains 1 2, trial 0, draw 1'
+        """
+        domains = " ".join(map(str, self.test_domains))
+        return (
+            f"{self.algorithm} on {self.dataset}, test domain"
+            f"{'s' if len(self.test_domains) > 1 else ''} {domains}, trial {self.trial_seed}, "
+            f"draw {self.hparams_seed}"
+        )
+
+
+def job_from(args: Mapping[str, Any]) -> Job:
+    """The job that some arguments identify.
+
+    Args:
+        args: Under DomainBed's names, as `Job.args` gives them; others are passed over.
+
+    Returns:
+        The job.
+
+    Raises:
+        InputError: If an argument is missing or the seed is not that of the job.
+
+    Example:
+        >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
+        >>> job_from(job.args) == job
+        True
+    """
+    names = {each.name: each.name for each in dataclasses.fields(Job)}
+    names["test_domains"] = "test_envs"
+    missing = [name for name in REQUIRED if name not in args]
+    if missing:
+        raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
+    values = {field: args[name] for field, name in names.items() if name in args}
+    for field, value in values.items():
+        if not _KINDS[field](value):
+            raise InputError(f"Expected the arguments of a job, got {names[field]} = {value!r}.")
+    job = Job(**values | {"test_domains": tuple(values["test_domains"])})
+    if args.get("seed", job.seed) != job.seed:
+        raise InputError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")
+    return job

@@ -1,0 +1,380 @@
+"""Training: one loop, top to bottom, for every algorithm.
+
+Indices: e domain.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hessalign._errors import InputError, InputTypeError
+from hessalign._shapes import Float
+from hessalign.bench.algorithms import (
+    MAIN,
+    AbstractAlgorithm,
+    AbstractGradientRule,
+    AbstractObjective,
+    AbstractStepOwner,
+    DivergedError,
+    PenaltySchedule,
+    Step,
+)
+from hessalign.bench.algorithms.step import REMEDY
+from hessalign.bench.models import Network
+from hessalign.bench.runs.device import device_of
+from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.runs.records import Record
+from hessalign.bench.runs.run_folder import RunFolder
+from hessalign.bench.runs.sampling import Sampler
+from hessalign.bench.runs.state import TrainingState, make_optimizers
+
+Evaluate = Callable[[Network], Mapping[str, float]]
+"""Measures a network; called in evaluation mode and without a graph."""
+
+
+@final
+@dataclass(frozen=True)
+class LoopConfig:
+    """How to train.
+
+    Attributes:
+        steps: Updates of the parameters.
+        learning_rate: Of Adam.
+        loss: Name of the loss: "cross_entropy", "binary" or "squared".
+        weight_decay: Of Adam.
+        l2: Factor of the sum of squares of all parameters, added to the loss.
+        clip: Largest norm of the gradient of all parameters; None does not limit it.
+        schedule: Weight of the penalty by step.
+        evaluate_every: Evaluate when the step is a multiple of this, and at the last step.
+        evaluate_before: Evaluations describe the network before the update of their step, as the
+            published Colored MNIST numbers do, instead of after it, as DomainBed's do.
+        checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
+
+    Raises:
+        InputError: If a number is out of its range.
+    """
+
+    steps: int
+    learning_rate: float
+    loss: str
+    weight_decay: float = 0.0
+    l2: float = 0.0
+    clip: float | None = None
+    schedule: PenaltySchedule = field(default_factory=PenaltySchedule)
+    evaluate_every: int = 100
+    evaluate_before: bool = False
+    checkpoint_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InputError(f"Expected steps of 1 or more, got {self.steps}.")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
+            raise InputError(
+                f"Expected a learning rate of 0 or more, got lr = {self.learning_rate}."
+            )
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
+
+
+def train(
+    algorithm: AbstractAlgorithm,
+    sampler: Sampler,
+    evaluate: Evaluate,
+    config: LoopConfig,
+    generator: torch.Generator,
+    folder: RunFolder | None = None,
+    report: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
+    """Train an algorithm, or continue where an earlier process stopped.
+
+    A loss that is not finite raises `DivergedError`; Ctrl-C saves the state before it stops.
+
+    Args:
+        algorithm: What to train; a module, changed in place. Batches go where its parameters are.
+        sampler: The source of batches.
+        evaluate: Measures the network.
+        config: How to train.
+        generator: The algorithm's source of randomness.
+        folder: Where to keep records and checkpoints; None keeps nothing.
+        report: Called with every record as it is made.
+
+    Returns:
+        One record per evaluation.
+
+    Raises:
+        KeyboardInterrupt: If it was asked to stop.
+    """
+    device = device_of(algorithm)
+    state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
+    records = [] if folder is None else folder.resume(state)
+    clock = time.perf_counter() - state.seconds
+    with Interruption() as interruption, naming_the_checkpoint(folder):
+        for number in range(state.step, config.steps):
+            if config.schedule.starts_afresh(number):
+                state.optimizers = start_optimizers(algorithm, config)
+            step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
+            due = number % config.evaluate_every == 0 or number == config.steps - 1
+
+            metrics = None
+            if due and config.evaluate_before:
+                metrics = measure(algorithm.network, evaluate, number)
+            terms = update(algorithm, step, state.optimizers, config)
+            check_finite(terms, number)
+            state.step = number + 1
+
+            if due:
+                metrics = metrics or measure(algorithm.network, evaluate, number)
+                state.seconds = time.perf_counter() - clock
+                records.append(Record(number, state.seconds, terms, metrics))
+                report(records[-1])
+            stopping = interruption.requested  # read once, so that nothing stops that is not saved
+            if folder is not None:
+                if due:
+                    folder.append(records)
+                if stopping or folder.is_due(state, config.checkpoint_every):
+                    check_parameters(algorithm, number)
+                    state.seconds = time.perf_counter() - clock
+                    folder.save(state)
+            if stopping:
+                raise KeyboardInterrupt
+        check_parameters(algorithm, config.steps - 1)
+        if folder is not None:
+            folder.finish(state, records)
+    return records
+
+
+@contextmanager
+def naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
+    """Let a run that diverges say which checkpoint was made before it did.
+
+    Args:
+        folder: The folder of the run, if it has one.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        DivergedError: The same, with the name of the checkpoint.
+    """
+    try:
+        yield
+    except DivergedError as error:
+        newest = None if folder is None else folder.newest_checkpoint()
+        if newest is None:
+            raise
+        raise DivergedError(f"{error} The checkpoint before it is {newest}.") from error
+
+
+@torch.no_grad()
+def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]:
+    """Evaluate a network without leaving a trace on it.
+
+    Args:
+        network: The network.
+        evaluate: What to measure.
+        step: The current step.
+
+    Returns:
+        The measurements.
+
+    Raises:
+        DivergedError: If one is not finite.
+    """
+    training = network.training
+    network.eval()
+    try:
+        metrics = {name: float(value) for name, value in evaluate(network).items()}
+    finally:
+        network.train(training)
+    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise DivergedError(
+            f"The evaluation is not finite at step {step}: {', '.join(bad)}. {REMEDY}"
+        )
+    return metrics
+
+
+def update(
+    algorithm: AbstractAlgorithm,
+    step: Step,
+    optimizers: Mapping[str, Optimizer],
+    config: LoopConfig,
+) -> dict[str, float]:
+    """One update of all parameters.
+
+    Args:
+        algorithm: The algorithm.
+        step: The current step.
+        optimizers: By name.
+        config: How to train.
+
+    Returns:
+        The terms of the loss before the update.
+
+    Raises:
+        InputTypeError: If the algorithm is of no known kind.
+    """
+    if isinstance(algorithm, AbstractStepOwner):
+        return algorithm.update(step, optimizers)
+    optimizers[MAIN].zero_grad()
+    if isinstance(algorithm, AbstractGradientRule):
+        terms = combine_gradients(algorithm, step, config)
+    elif isinstance(algorithm, AbstractObjective):
+        terms = differentiate_objective(algorithm, step, config)
+    else:
+        raise InputTypeError(
+            "Expected an objective, a gradient rule or a step owner, got "
+            f"{type(algorithm).__name__}."
+        )
+    if config.clip is not None:
+        nn.utils.clip_grad_norm_(algorithm.parameters(), config.clip)
+    optimizers[MAIN].step()
+    return terms
+
+
+def differentiate_objective(
+    algorithm: AbstractObjective, step: Step, config: LoopConfig
+) -> dict[str, float]:
+    r"""Leave the gradient of an objective's loss in the parameters.
+
+    The loss is $(\text{risk} + \lambda \|\theta\|^2 + w \cdot \text{penalty}) / \text{divisor}$,
+    with w and the divisor from the schedule; without a penalty nothing is divided.
+
+    Args:
+        algorithm: An objective.
+        step: The current step.
+        config: How to train.
+
+    Returns:
+        The terms of the loss.
+    """
+    terms = algorithm.terms(step)
+    loss = terms.risk
+    if config.l2:
+        loss = loss + config.l2 * sum_of_squares(algorithm)
+    values = {"risk": terms.risk, **terms.parts}
+    if terms.penalty is not None:
+        loss = loss + config.schedule.weight(step.number) * terms.penalty
+        loss = loss / config.schedule.divisor(step.number)
+        values["penalty"] = terms.penalty
+    loss.backward()
+    values["loss"] = loss
+    return {name: float(value.detach()) for name, value in values.items()}
+
+
+def combine_gradients(
+    algorithm: AbstractGradientRule, step: Step, config: LoopConfig
+) -> dict[str, float]:
+    """Leave a gradient rule's combination of the domains' gradients in the parameters.
+
+    Args:
+        algorithm: A gradient rule.
+        step: The current step.
+        config: How to train.
+
+    Returns:
+        The terms of the loss.
+    """
+    parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
+    risk = step.statistics.risk
+    each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
+    combined = algorithm.combine([torch.stack(grads) for grads in zip(*each, strict=True)])
+    for parameter, gradient in zip(parameters, combined, strict=True):
+        parameter.grad = gradient + 2 * config.l2 * parameter.detach()
+    mean = float(risk.detach().mean())
+    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm).detach())}
+
+
+def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
+    """New optimisers.
+
+    Args:
+        algorithm: The algorithm.
+        config: How to train.
+
+    Returns:
+        By name; those of a step owner regularise by themselves.
+    """
+    optimizers = make_optimizers(algorithm, config.learning_rate, config.weight_decay)
+    if isinstance(algorithm, AbstractStepOwner):
+        for optimizer in optimizers.values():
+            regularize(optimizer, config)
+    return optimizers
+
+
+def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
+    """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
+
+    Step owners differentiate losses of their own, which know of neither.
+
+    Args:
+        optimizer: One of a step owner's, changed in place; each looks at its own parameters only.
+        config: How to train.
+    """
+
+    def before_step(optimizer: Optimizer, *_: object) -> None:
+        groups = optimizer.param_groups
+        moved = [each for group in groups for each in group["params"] if each.grad is not None]
+        if config.l2:
+            for parameter in moved:
+                parameter.grad += 2 * config.l2 * parameter.detach()
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(moved, config.clip)
+
+    optimizer.register_step_pre_hook(before_step)
+
+
+def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
+    """Squared norm of all parameters.
+
+    Args:
+        module: The algorithm.
+
+    Returns:
+        The sum over all parameters, biases included.
+    """
+    return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
+
+
+def check_finite(terms: Mapping[str, float], step: int) -> None:
+    """Stop a run whose loss is no longer a number, and say which term went bad.
+
+    Args:
+        terms: The terms of the loss.
+        step: The current step.
+
+    Raises:
+        DivergedError: If a term is not finite.
+    """
+    bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
+    if bad:
+        raise DivergedError(f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
+
+
+def check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
+    """Stop a run before parameters that are no longer numbers are kept.
+
+    A finite loss may have a gradient that is not.
+
+    Args:
+        algorithm: The algorithm after the update.
+        step: The current step.
+
+    Raises:
+        DivergedError: If a parameter is not finite.
+    """
+    bad = [name for name, each in algorithm.named_parameters() if not bool(each.isfinite().all())]
+    if bad:
+        raise DivergedError(
+            f"The update of step {step} or one shortly before made parameters that are not finite: "
+            f"{', '.join(bad)}. {REMEDY}"
+        )

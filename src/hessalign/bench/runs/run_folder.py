@@ -1,0 +1,431 @@
+"""The folder of a run: its configuration, records, checkpoints, and who is using it.
+
+    config.json             what the run is; written first, never changed
+    records.jsonl           one line per evaluation
+    checkpoint-00000100.pt  the state before step 100; the last two are kept
+    model.pt                the trained parameters, once the run is complete
+    done.json               written last: the final record
+    lock                    held by the process that trains
+
+Runs of the DomainBed protocol write `results.jsonl` and `done` instead, see `DomainBedForm`.
+
+A process may be killed at any moment. The next one continues from the newest checkpoint that can
+be read, and drops the records made after it: they will be made again, the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TextIO, final
+
+import torch
+from torch import nn
+
+from hessalign._errors import InputError, UserError, describe_error
+from hessalign._files import naming, write_atomically
+from hessalign.bench.models.weights import DAMAGE
+from hessalign.bench.runs.provenance import describe_software
+from hessalign.bench.runs.records import OwnForm, Record, RecordForm, read_lines, read_records
+from hessalign.bench.runs.state import TrainingState
+
+CONFIG: Final = "config.json"
+"""What makes a folder that of a run."""
+
+MODEL: Final = "model.pt"
+"""The trained parameters of a complete run."""
+
+SHOWN: Final = 3
+"""How many runs an error names."""
+
+KEPT: Final = 2
+"""Checkpoints kept: should the newest be damaged, there is the one before."""
+
+SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
+
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
+
+
+@final
+class RunFolderError(UserError, RuntimeError):
+    """A folder that cannot be used for this run.
+
+    Args:
+        message: Why.
+        held: Whether it is because another process trains in it.
+    """
+
+    def __init__(self, message: str, *, held: bool = False) -> None:
+        super().__init__(message)
+        self.held = held
+
+
+def find_run(folder: Path) -> Path:
+    """The folder of a run, which may be named by the folder that holds it alone.
+
+    Args:
+        folder: Of a run, or what `train --output` was given if it holds one run.
+
+    Returns:
+        The folder of the run.
+
+    Raises:
+        RunFolderError: If it holds no run or several.
+    """
+    if (folder / CONFIG).exists():
+        return folder
+    found = runs_below(folder)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(path.name for path in found[:SHOWN]) + ", …" * (len(found) > SHOWN)
+        raise RunFolderError(f"Expected one run in {folder}, found {len(found)}: {names}. Name it.")
+    raise RunFolderError(
+        f"Expected a complete run in {folder}, found none. Give the folder of one, which "
+        "`hessalign train --output OUTPUT` names when it ends."
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a run is, from its folder.
+
+    Args:
+        folder: The folder of a run.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        RunFolderError: If its configuration is damaged.
+    """
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither JSON nor, perhaps, text
+        raise RunFolderError(
+            f"Expected a configuration in {path}: {error}. Remove {folder} to train again."
+        ) from error
+    if not isinstance(found, dict):
+        raise RunFolderError(
+            f"Expected a configuration in {path}: found {str(found)[:60]!r} instead of names with "
+            f"values. Remove {folder} to train again."
+        )
+    return found
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """The runs that a folder holds.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Their folders, sorted.
+    """
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+@final
+class RunFolder:
+    """Exclusive use of the folder of one run, as a context manager.
+
+    Args:
+        path: The folder; made if it does not exist.
+        config: What the run is, as plain JSON values.
+        warn: Called with what the user should know but need not act on.
+        form: How records are written; our own form if None.
+        keep_model: Whether to keep the trained parameters.
+        beside: What to put down beside the configuration without being a part of it, such as where
+            the data were.
+
+    Raises:
+        RunFolderError: On entering, if another process trains in the folder or it belongs to
+            another configuration. A complete run may be read by many at once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, object],
+        warn: Callable[[str], None],
+        form: RecordForm | None = None,
+        keep_model: bool = True,
+        beside: Mapping[str, object] | None = None,
+    ) -> None:
+        self.path = path
+        self.config: dict[str, object] = json.loads(json.dumps(config))
+        self.warn = warn
+        self.form: RecordForm = form or OwnForm(
+            {"config": self.config, "software": describe_software()}
+        )
+        self.keep_model = keep_model
+        self.beside = dict(beside or {})
+        self._lock: TextIO | None = None
+        self._saved = time.monotonic()
+
+    def __enter__(self) -> RunFolder:
+        if self.done:
+            self._check_config()
+            return self
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "lock").open("a+")
+        except OSError as error:
+            raise RunFolderError(
+                f"Expected a folder for the run that can be written to, got {self.path}: "
+                f"{describe_error(error)}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            raise RunFolderError(
+                f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
+                "it, or choose another folder.",
+                held=True,
+            ) from error
+        try:
+            with naming(self.path / "lock"):
+                self._lock.truncate(0)
+                self._lock.write(str(os.getpid()))
+                self._lock.flush()
+            self._check_config()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _check_config(self) -> None:
+        path = self.path / CONFIG
+        if not path.exists():
+            content = {**self.config, **self.beside}
+            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+            return
+        found = read_config(self.path)
+        keys = [
+            key
+            for key in {**self.config, **found}
+            if key not in self.beside and self.config.get(key) != found.get(key)
+        ]
+        if keys:
+            differences = "; ".join(
+                f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
+                for key in keys
+            )
+            raise RunFolderError(
+                f"{self.path} belongs to another configuration: {differences}. Choose another "
+                "folder, or remove that one."
+            )
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is complete."""
+        return (self.path / self.form.done).exists()
+
+    def records(self) -> list[Record]:
+        """The records so far.
+
+        Returns:
+            Those on disk; a torn last line is passed over.
+
+        Raises:
+            RunFolderError: If a complete run has none.
+        """
+        path = self.path / self.form.records
+        found = read_records(path, self.form)
+        if self.done and not found:
+            raise RunFolderError(
+                f"Expected the records of a complete run in {path}, found none. Remove {self.path} "
+                "to train again."
+            )
+        return found
+
+    def load_model(
+        self, algorithm: nn.Module, task: str = "the run", remedy: str | None = None
+    ) -> None:
+        """Give an algorithm the trained parameters of a complete run.
+
+        Args:
+            algorithm: The algorithm, changed in place.
+            task: What they have to fit.
+            remedy: What to do if they do not; to train again if None.
+
+        Raises:
+            RunFolderError: If they cannot be read, or do not fit.
+        """
+        state = self._model()
+        try:
+            algorithm.load_state_dict(state)
+        except (RuntimeError, TypeError, AttributeError) as error:  # of a file with other content
+            raise RunFolderError(
+                f"The model {self.path / MODEL} does not fit {task}: "
+                f"{(str(error).splitlines() or [''])[-1].strip()} "
+                f"{remedy or f'Remove {self.path} to train again.'}"
+            ) from error
+
+    def _model(self) -> dict[str, Any]:
+        path = self.path / MODEL
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        except DAMAGE as error:
+            raise RunFolderError(
+                f"Expected the trained model in {path}: {_first_line(error)}. Remove {self.path} "
+                "to train again."
+            ) from error
+        if not isinstance(state, dict):
+            raise RunFolderError(
+                f"Expected the trained model in {path}: it holds {type(state).__name__}. Remove "
+                f"{self.path} to train again."
+            )
+        return state
+
+    def resume(self, state: TrainingState) -> list[Record]:
+        """Go back to the newest checkpoint that can be read.
+
+        Args:
+            state: A new run's state; it becomes that of the checkpoint.
+
+        Returns:
+            The records made before it.
+        """
+        fresh = copy.deepcopy(state.state_dict())  # it shares its tensors with what is loaded
+        left = self._checkpoints()
+        while left:
+            path = left.pop()
+            try:
+                state.load_state_dict(self._load(path))
+            except DAMAGE as error:
+                instead = (
+                    f"Trying {left[-1].name} instead"
+                    if left
+                    else "There is no other: the run begins afresh"
+                )
+                self.warn(f"Cannot use {path}: {_first_line(error)}. {instead}.")
+                state.load_state_dict(fresh)
+                continue
+            break
+        path = self.path / self.form.records
+        kept = [
+            (line, record)
+            for line, record in read_lines(path, self.form)
+            if record.step < state.step
+        ]
+        write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
+        return [record for _, record in kept]
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        """The state in a checkpoint, read without running any code it may contain."""
+        content = torch.load(path, weights_only=True, map_location="cpu")
+        if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
+            raise InputError("it is no checkpoint")
+        if content["config"] != json.dumps(self.config, sort_keys=True):
+            raise InputError("it belongs to another configuration")
+        state: dict[str, Any] = content["state"]
+        return state
+
+    def append(self, records: list[Record]) -> None:
+        """Put down the last record.
+
+        Args:
+            records: All records up to it.
+        """
+        path = self.path / self.form.records
+        with naming(path), path.open("a", encoding="utf-8") as file:
+            file.write(self.form.line(records) + "\n")
+
+    def is_due(self, state: TrainingState, every: int | None) -> bool:
+        """Whether it is time for a checkpoint.
+
+        Args:
+            state: The state after a step.
+            every: Steps between checkpoints; None: half a minute.
+
+        Returns:
+            Whether to save.
+        """
+        if every is None:
+            return time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        return state.step % every == 0
+
+    def save(self, state: TrainingState) -> Path:
+        """Write a checkpoint and remove those that are no longer needed.
+
+        If it cannot be written, the previous ones are still there.
+
+        Args:
+            state: The state before its next step.
+
+        Returns:
+            The checkpoint.
+        """
+        path = self.path / f"checkpoint-{state.step:08d}.pt"
+        content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
+        self._write(path, content)
+        for old in self._checkpoints()[:-KEPT]:
+            old.unlink(missing_ok=True)
+        self._saved = time.monotonic()
+        return path
+
+    def finish(self, state: TrainingState, records: list[Record]) -> None:
+        """Keep the trained model and mark the run as complete.
+
+        Args:
+            state: The final state.
+            records: All records.
+        """
+        if self.keep_model:
+            self._write(self.path / MODEL, state.algorithm.state_dict())
+        final_record = self.form.line(records) if records else "{}"
+        write_atomically(self.path / self.form.done, (final_record + "\n").encode())
+        for path in self._checkpoints():
+            path.unlink(missing_ok=True)
+
+    def newest_checkpoint(self) -> Path | None:
+        """The newest checkpoint.
+
+        Returns:
+            Its path, or None.
+        """
+        return next(reversed(self._checkpoints()), None)
+
+    def _write(self, path: Path, content: Mapping[str, object]) -> None:
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        try:
+            write_atomically(path, buffer.getvalue())
+        except OSError as error:
+            newest = self.newest_checkpoint()
+            kept = f"The previous checkpoint {newest} is intact" if newest else "There is none yet"
+            raise RunFolderError(f"Could not write {describe_error(error)} {kept}.") from error
+
+    def _checkpoints(self) -> list[Path]:
+        """Checkpoints, oldest first."""
+        found = [
+            (match, path)
+            for path in self.path.iterdir()
+            if (match := _CHECKPOINT.fullmatch(path.name))
+        ]
+        return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,300 @@
+"""Tables of a sweep to read: DomainBed's plain text, Markdown and LaTeX.
+
+Outside of DomainBed's own format, a cell that lacks something carries a mark, and the reason stands
+below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
+from hessalign.report.tables import markdown_table
+
+DATASET_WIDTH: Final = 20
+AVERAGES_WIDTH: Final = 25
+CHOSEN_HEADER: Final = (
+    "algorithm",
+    "domain",
+    "trial",
+    "test",
+    "validation",
+    "step",
+    "hparams seed",
+    "run",
+    "hyper-parameters",
+)
+
+
+@final
+@dataclass(frozen=True)
+class Style:
+    """How cells are written.
+
+    Attributes:
+        plus_minus: Between a mean and its error.
+        missing: In place of a value that is missing.
+        mark: A reference to a footnote.
+        escape: Applied to names.
+    """
+
+    plus_minus: str
+    missing: str
+    mark: Callable[[int], str]
+    escape: Callable[[str], str] = str
+
+
+@final
+class Footnotes:
+    """Reasons, each numbered once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, reasons: Sequence[str]) -> int | None:
+        """The number of a cell's reasons.
+
+        Args:
+            reasons: The reasons.
+
+        Returns:
+            A number from 1; None if there is no reason.
+        """
+        if not reasons:
+            return None
+        return self.numbers.setdefault("; ".join(reasons), len(self.numbers) + 1)
+
+
+def latex_escape(text: str) -> str:
+    r"""Text with the characters that LaTeX would interpret escaped.
+
+    Args:
+        text: The text.
+
+    Returns:
+        LaTeX.
+
+    Example:
+        >>> latex_escape("IB_ERM +90% {0,2}")
+        'IB\\_ERM +90\\% \\{0,2\\}'
+    """
+    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+
+
+DOMAINBED: Final = Style(" +/- ", "X", lambda number: "")
+TEXT: Final = Style(" +/- ", "missing", lambda number: f" [{number}]")
+MARKDOWN: Final = Style(
+    " ± ", "missing", lambda number: f" [{number}]", lambda text: text.replace("|", "\\|")
+)
+LATEX: Final = Style(
+    r" $\pm$ ", "missing", lambda number: rf"\textsuperscript{{{number}}}", latex_escape
+)
+
+
+def title(table: Table) -> str:
+    """What a table shows, in DomainBed's words.
+
+    Args:
+        table: The table.
+
+    Returns:
+        One line.
+    """
+    what = "Averages" if table.dataset is None else f"Dataset: {table.dataset}"
+    return f"{what}, model selection method: {table.selection.title}"
+
+
+def grid(table: Table, style: Style, footnotes: Footnotes) -> list[list[str]]:
+    """The header and the rows of a table as text.
+
+    Args:
+        table: The table.
+        style: How to write cells.
+        footnotes: Where reasons are added.
+
+    Returns:
+        Rows of equal length, the header first.
+    """
+
+    def marked(value: str | None, reasons: Sequence[str]) -> str:
+        number = footnotes.number(reasons)
+        return (value or style.missing) + (style.mark(number) if number is not None else "")
+
+    def cell_text(cell: Cell) -> str:
+        value = None
+        if cell.mean is not None:
+            value = f"{cell.mean:.1f}{style.plus_minus}{cell.error:.1f}"
+        return marked(value, cell.reasons)
+
+    def average_text(row: Row) -> str:
+        if row.average is not None:
+            return f"{row.average:.1f}"
+        return marked(None, [f"no value in column {', '.join(table.without_value(row))}"])
+
+    header = ["Algorithm", *map(style.escape, table.columns), "Avg"]
+    return [header] + [
+        [style.escape(row.algorithm), *map(cell_text, row.cells), average_text(row)]
+        for row in table.rows
+    ]
+
+
+def chosen_rows(table: Table) -> list[list[str]]:
+    """The runs behind a table, one row per cell and trial.
+
+    Args:
+        table: The table of a data set; averages have no runs of their own.
+
+    Returns:
+        Rows under `CHOSEN_HEADER`.
+    """
+    return [
+        [
+            row.algorithm,
+            column,
+            str(trial),
+            f"{chosen.test:.6f}",
+            f"{chosen.validation:.6f}",
+            str(chosen.step),
+            str(chosen.run.key.hparams_seed),
+            os.path.dirname(chosen.run.path),
+            json.dumps(chosen.run.hparams, sort_keys=True),
+        ]
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        for trial, chosen in zip(cell.trials, cell.chosen, strict=False)
+    ]
+
+
+def render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints, byte for byte; a missing value is an X without a reason.
+
+    Args:
+        collection: The results.
+        chosen: Whether to add the chosen runs.
+
+    Returns:
+        The text.
+    """
+    return _plain(collection, DOMAINBED, Footnotes()) + (_plain_chosen(collection) * chosen)
+
+
+def render_text(collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints if nothing is missing, else with marks and the reasons at the end.
+
+    Args:
+        collection: The results.
+        chosen: Whether to add the chosen runs.
+
+    Returns:
+        The text.
+    """
+    footnotes = Footnotes()
+    text = _plain(collection, TEXT, footnotes)
+    if footnotes.numbers:
+        text += "\n-------- Missing\n"
+        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.numbers.items())
+    return text + (_plain_chosen(collection) * chosen)
+
+
+def _plain(collection: Collection, style: Style, footnotes: Footnotes) -> str:
+    lines = [f"Total records: {collection.records}"]
+    for table in collection.tables:
+        lines += ["", f"-------- {title(table)}"]
+        width = AVERAGES_WIDTH if table.dataset is None else DATASET_WIDTH
+        # Cells are cut to the width of their column and lines end in a blank, as DomainBed's do.
+        lines += [
+            "  ".join(cell.ljust(width)[:width] for cell in row) + " "
+            for row in grid(table, style, footnotes)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _plain_chosen(collection: Collection) -> str:
+    lines = []
+    for table, rows in _with_choices(collection):
+        cells = [list(CHOSEN_HEADER), *rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += ["", f"-------- Chosen runs, {title(table)}"]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in cells
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _with_choices(collection: Collection) -> Iterator[tuple[Table, list[list[str]]]]:
+    for table in collection.tables:
+        rows = chosen_rows(table)
+        if rows:
+            yield table, rows
+
+
+def render_markdown(collection: Collection, *, chosen: bool = False) -> str:
+    """Markdown: a section per table, with what it lacks below it.
+
+    Args:
+        collection: The results.
+        chosen: Whether to add the chosen runs.
+
+    Returns:
+        The text.
+    """
+    parts = [f"{collection.records} records."]
+    for table in collection.tables:
+        footnotes = Footnotes()
+        header, *rows = grid(table, MARKDOWN, footnotes)
+        parts += [f"## {title(table)}", markdown_table(header, rows)]
+        if footnotes.numbers:
+            parts.append(
+                "\n".join(f"- [{number}] {why}" for why, number in footnotes.numbers.items())
+            )
+        choices = [list(map(MARKDOWN.escape, row)) for row in chosen_rows(table)]
+        if chosen and choices:
+            parts += ["Chosen runs:", markdown_table(CHOSEN_HEADER, choices, text_columns=2)]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_latex(collection: Collection, *, chosen: bool = False) -> str:
+    """LaTeX to be included in a document that uses the package booktabs.
+
+    Args:
+        collection: The results.
+        chosen: Whether to add the chosen runs.
+
+    Returns:
+        The text.
+    """
+    lines = [
+        r"% \usepackage{booktabs} in the preamble",
+        f"% Total records: {collection.records}",
+    ]
+    for table in collection.tables:
+        footnotes = Footnotes()
+        heading = latex_escape(title(table))
+        lines += ["", rf"\subsection*{{{heading}}}", *_tabular(grid(table, LATEX, footnotes))]
+        for why, number in footnotes.numbers.items():
+            lines += ["", rf"{{\footnotesize {LATEX.mark(number)} {latex_escape(why)}}}"]
+        choices = chosen_rows(table) if chosen else []
+        if choices:
+            cells = [list(map(latex_escape, row)) for row in (CHOSEN_HEADER, *choices)]
+            lines += ["", rf"\subsubsection*{{Chosen runs, {heading}}}", *_tabular(cells)]
+    return "\n".join(lines) + "\n"
+
+
+def _tabular(cells: Sequence[Sequence[str]]) -> list[str]:
+    header, *rows = (" & ".join(row) + r" \\" for row in cells)
+    columns = "l" + "c" * (len(cells[0]) - 1)
+    return [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        header,
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]

@@ -1,0 +1,123 @@
+"""What a launcher is, and what those that use several processes share: tasks that wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from hessalign.bench.sweep.execution import Outcome, Task, Work, fail
+
+
+class Launcher(Protocol):
+    """Has tasks done, somewhere.
+
+    Attributes:
+        parallel: How many at a time, as far as is known.
+    """
+
+    parallel: int
+
+    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
+        """Have tasks done.
+
+        Each is carried out by `execute`, which decides whether there is anything to do. Ctrl-C or
+        a SIGTERM begins no further task, lets those that go on save what they have, and then raises
+        KeyboardInterrupt; a second one stops at once.
+
+        Args:
+            tasks: The tasks, those to begin with first.
+            work: What does a job.
+
+        Returns:
+            How each ended, as they end.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Retries:
+    """How often a task is tried again when its worker is lost, and after how long.
+
+    Attributes:
+        attempts: Workers that may be lost over one task.
+        delay: Seconds before the second attempt; they double from one to the next.
+        longest: No wait is longer than this many seconds.
+
+    Example:
+        >>> [Retries().seconds(attempt) for attempt in (1, 2, 3)]
+        [0.5, 1.0, 2.0]
+    """
+
+    attempts: int = 5
+    delay: float = 0.5
+    longest: float = 60.0
+
+    def seconds(self, attempt: int) -> float:
+        """How long to wait before an attempt.
+
+        Args:
+            attempt: How many workers were lost so far, at least one.
+
+        Returns:
+            Seconds.
+        """
+        return min(self.longest, self.delay * 2.0 ** (attempt - 1))
+
+
+@final
+class Waiting:
+    """Tasks that are not begun: some at once, some only after a while.
+
+    Args:
+        tasks: Those that may be begun at once, in their order.
+        retries: What happens to those whose worker is lost.
+    """
+
+    def __init__(self, tasks: Sequence[Task], retries: Retries) -> None:
+        self._ready = deque(tasks)
+        self._later: list[tuple[float, int, Task]] = []
+        self._count = 0
+        self.retries = retries
+
+    def __bool__(self) -> bool:
+        return bool(self._ready or self._later)
+
+    def next(self) -> Task | None:
+        """Take the task to begin with now.
+
+        Returns:
+            The task; None if there is none, or none yet.
+        """
+        if self._later and self._later[0][0] <= time.monotonic():
+            return heapq.heappop(self._later)[2]
+        return self._ready.popleft() if self._ready else None
+
+    def lost(self, task: Task, seconds: float, reason: str) -> Outcome | None:
+        """Put back a task whose worker was lost, unless it happened too often.
+
+        Args:
+            task: The task.
+            seconds: How long it had been going on.
+            reason: What is known about the loss.
+
+        Returns:
+            None if it will be tried again, else its failure.
+        """
+        attempt = task.attempt + 1
+        if attempt >= self.retries.attempts:
+            return fail(
+                task,
+                seconds,
+                f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran out, "
+                "try fewer at once.",
+            )
+        again = dataclasses.replace(task, attempt=attempt)
+        due = time.monotonic() + self.retries.seconds(attempt)
+        self._count += 1
+        heapq.heappush(self._later, (due, self._count, again))
+        return None

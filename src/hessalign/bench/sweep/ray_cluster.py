@@ -1,0 +1,263 @@
+"""The launcher that has tasks done by a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from hessalign._errors import InputError, MissingPackageError
+from hessalign._processes import SAVING_SECONDS, heed_interrupts
+from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
+from hessalign.bench.sweep.launcher import Retries, Waiting
+
+POLL_SECONDS: Final = 0.2
+CONNECT_SECONDS: Final = 30.0
+SECONDS_BETWEEN_COUNTS: Final = 10.0
+"""How often to look how many runs the cluster has room for: nodes come and go."""
+
+QUEUED: Final = 2
+"""Tasks given to the cluster for each run it has room for, so that no worker waits for us."""
+
+OBJECT_STORE_BYTES: Final = 128 << 20
+"""Of a cluster of our own; results of runs are files."""
+
+_QUIET: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A lost worker is our business: its run goes on elsewhere.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing a task",
+    # Ray announces that it will no longer hide the GPUs from runs that ask for none.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+_PROBE: Final = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+"""
+
+
+@final
+class RayLauncher:
+    """Tasks of a Ray cluster: an existing one, or one of this machine that lasts for the sweep.
+
+    Ray keeps its worker processes, so that short tasks cost no start. All machines must see the
+    folder of the sweep, and the data, under the same paths. A task whose worker or machine is lost
+    is begun again, from its checkpoint.
+
+    Args:
+        address: Of a cluster, as HOST:PORT, or "auto" for that of this machine; None starts one.
+            A process that is already connected to a cluster stays with it.
+        jobs: Runs at a time at most; None: as many as the cluster has room for.
+        cpus_per_run: Processor cores for each run, also its number of threads.
+        gpus_per_run: Graphics processors for each run; a fraction shares them.
+        retries: How often a task is begun again.
+        connect_seconds: How long to wait for the cluster's answer.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        jobs: int | None = None,
+        cpus_per_run: float = 1,
+        gpus_per_run: float = 0,
+        retries: Retries | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
+        if jobs is not None and jobs < 1:
+            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
+        if cpus_per_run <= 0 or gpus_per_run < 0:
+            raise InputError(
+                "Expected more than 0 CPUs and 0 or more GPUs per run, got "
+                f"{cpus_per_run} and {gpus_per_run}."
+            )
+        self.address = address
+        self.jobs = jobs
+        self.parallel = jobs or 1
+        self.cpus_per_run = cpus_per_run
+        self.gpus_per_run = gpus_per_run
+        self.retries = retries or Retries()
+        self.connect_seconds = connect_seconds
+
+    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
+        """Have tasks done.
+
+        Args:
+            tasks: The tasks.
+            work: What does a job; workers import it by name.
+
+        Yields:
+            How each ended, as they end.
+        """
+        ray = import_ray()
+        ours = not ray.is_initialized()
+        with Interruption():
+            if ours:
+                self._connect(ray)
+        with Interruption() as interruption:  # anew: Ray has put its own in place of ours
+            waiting = Waiting(tasks, self.retries)
+            submitted: dict[Any, tuple[Task, float]] = {}
+            try:
+                yield from self._run(ray, waiting, work, submitted, interruption)
+            except BaseException:
+                for reference in submitted:
+                    ray.cancel(reference, force=False)  # in a worker: as if by Ctrl-C
+                if submitted:
+                    left = list(submitted)
+                    ray.wait(left, num_returns=len(left), timeout=SAVING_SECONDS)
+                raise
+            finally:
+                if ours:
+                    ray.shutdown()
+
+    def _run(
+        self,
+        ray: Any,  # noqa: ANN401 - the package
+        waiting: Waiting,
+        work: Work,
+        submitted: dict[Any, tuple[Task, float]],
+        interruption: Interruption,
+    ) -> Iterator[Outcome]:
+        remote = ray.remote(_execute).options(
+            num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=0
+        )
+        threads, here = max(1, int(self.cpus_per_run)), os.getcwd()
+        room, counted = self._room(ray, least=1), time.monotonic()
+        while waiting or submitted:
+            interruption.raise_if_requested()
+            now = time.monotonic()
+            if now - counted >= SECONDS_BETWEEN_COUNTS:
+                room, counted = self._room(ray), now
+            while len(submitted) < room and (task := waiting.next()):
+                reference = remote.remote(task, work, threads, here)
+                submitted[reference] = task, now
+            if not submitted:
+                time.sleep(POLL_SECONDS)
+                continue
+            ready, _ = ray.wait(list(submitted), num_returns=1, timeout=POLL_SECONDS)
+            for reference in ready:
+                task, since = submitted.pop(reference)
+                outcome = _result(ray, reference, task, since, waiting)
+                if outcome is not None:
+                    yield outcome
+
+    def _connect(self, ray: Any) -> None:  # noqa: ANN401
+        options = {"log_to_driver": False, "logging_level": "ERROR"}
+        if self.address is not None:
+            _check_answer(self.address, self.connect_seconds)
+            ray.init(address=self.address, **options)
+            return
+        count = None if self.jobs is None else max(1, int(self.jobs * self.cpus_per_run))
+        ray.init(
+            address="local",
+            num_cpus=count,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            **options,
+        )
+
+    def _room(self, ray: Any, least: int = 0) -> int:  # noqa: ANN401
+        """How many tasks to give to the cluster; machines may be away for a while, once it runs."""
+        room, found = 0, []
+        for node in ray.nodes():
+            if not node["Alive"]:
+                continue
+            cpus, gpus = (float(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
+            found.append(f"{cpus:g} CPUs and {gpus:g} GPUs")
+            places = cpus / self.cpus_per_run
+            if self.gpus_per_run:
+                places = min(places, gpus / self.gpus_per_run)
+            room += int(places)
+        if room < least:
+            raise InputError(
+                f"Expected a machine with {self.cpus_per_run:g} CPUs and {self.gpus_per_run:g} GPUs"
+                f" for a run, found in the cluster: {'; '.join(found) or 'none'}. Ask for fewer "
+                "per run."
+            )
+        self.parallel = room if self.jobs is None else min(room, self.jobs)
+        # A cluster of our own has room for as many as were asked for, and may queue more.
+        return QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
+
+
+def import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
+    """Ray, told to be quiet.
+
+    Returns:
+        The package.
+
+    Raises:
+        MissingPackageError: If it is not installed.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingPackageError(
+            "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' "
+            "needs nothing."
+        ) from error
+    return ray
+
+
+def _check_answer(address: str, seconds: float) -> None:
+    """Refuse an address that does not answer; Ray itself would try for minutes, or for ever."""
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", _PROBE, address],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionError(
+            f"Expected a Ray cluster at {address}, got no answer within {seconds:g} s. Check the "
+            "address (`ray start --head` shows it), or leave it out to use this machine alone."
+        ) from error
+    if probe.returncode != 0:
+        lines = probe.stderr.strip().splitlines() or ["no reason given"]
+        # Ray wraps a wrong token in a failure to connect.
+        reason = next((line for line in lines if "AuthenticationError" in line), lines[-1])
+        raise ConnectionError(f"Expected a Ray cluster at {address}, could not join it: {reason}")
+
+
+def _result(
+    ray: Any,  # noqa: ANN401
+    reference: Any,  # noqa: ANN401
+    task: Task,
+    since: float,
+    waiting: Waiting,
+) -> Outcome | None:
+    """How a task ended; None if its worker was lost and it waits to be tried again."""
+    errors = ray.exceptions
+    try:
+        outcome: Outcome = ray.get(reference)
+    except (
+        errors.WorkerCrashedError,
+        errors.OutOfMemoryError,
+        errors.NodeDiedError,
+        errors.LocalRayletDiedError,
+        errors.ObjectLostError,
+    ) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        return waiting.lost(task, time.monotonic() - since, reason)
+    except errors.RayTaskError as error:  # not of the job: it concerns the whole sweep
+        cause = error.cause
+        raise cause if isinstance(cause, Exception) else error from None
+    return outcome
+
+
+def _execute(task: Task, work: Work, threads: int, here: str) -> Outcome:
+    """In a worker: do a task. Paths mean what they mean where the sweep was started."""
+    import torch
+
+    heed_interrupts()
+    torch.set_num_threads(threads)
+    if Path.cwd() != Path(here) and Path(here).is_dir():
+        os.chdir(here)
+    return execute(task, work)

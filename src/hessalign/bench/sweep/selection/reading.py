@@ -1,0 +1,319 @@
+"""Reading the runs of a sweep: a tree of folders, each with `results.jsonl` and perhaps `done`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from hessalign._errors import InputError
+from hessalign.bench.sweep.selection.records import Note, Record, Run, RunKey, RunProtocol
+
+RESULTS: Final = "results.jsonl"
+DONE: Final = "done"
+_JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
+_IDENTITY: Final = {
+    "dataset": str,
+    "algorithm": str,
+    "test_envs": list,
+    "trial_seed": int,
+    "hparams_seed": int,
+}
+
+_OPTIONAL: Final = type(None)
+_PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
+    "task": (str, _OPTIONAL),
+    "holdout_fraction": (int, float, _OPTIONAL),
+    "uda_holdout_fraction": (int, float, _OPTIONAL),
+    "steps": (int, _OPTIONAL),
+    "checkpoint_freq": (int, _OPTIONAL),
+}
+_REMEDY: Final = "Remove the run's folder, or train it again."
+
+
+def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
+    """Read all runs below a folder.
+
+    Args:
+        folder: The folder of the sweep.
+
+    Returns:
+        The runs by path, and what was odd about their files.
+
+    Raises:
+        InputError: If there is no such folder or no run in it, or if a record makes no sense.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(
+            f"Expected the folder of a sweep, got {str(folder)!r}, which is none. Name the folder "
+            "that holds the folders of its runs."
+        )
+    runs: list[Run] = []
+    notes: list[Note] = []
+    for path, has_results, done in _job_folders(root):
+        if has_results:
+            run, found = read_run(os.path.join(path, RESULTS), done=done)
+            notes += found
+            runs += [run] if run is not None else []
+        else:
+            notes.append(Note("run not started", f"{path} has no {RESULTS}."))
+    if not runs:
+        raise InputError(
+            f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name "
+            "the folder that a sweep was told to write to."
+        )
+    return runs, notes
+
+
+def _job_folders(root: Path) -> Iterator[tuple[str, bool, bool]]:
+    for path, folders, files in os.walk(root):
+        folders.sort()
+        has_results = RESULTS in files
+        if has_results or _JOB_FOLDER.fullmatch(os.path.basename(path)):
+            yield path, has_results, DONE in files
+
+
+def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, list[Note]]:
+    """Read the records of one run.
+
+    Lines that are not JSON are skipped: the last one if writing it was interrupted, or one in the
+    middle, which the run then remembers unless the complete record follows it. Of records of the
+    same step with the same accuracies one is kept.
+
+    Args:
+        path: The file.
+        done: Whether the run was marked as done.
+
+    Returns:
+        The run, None if there is no record, and what was odd about the file.
+
+    Raises:
+        InputError: If records contradict each other or make no sense.
+    """
+    name = os.fspath(path)
+    notes: list[Note] = []
+    unreadable: dict[int, bytes] = {}
+    lines: dict[int, int] = {}
+    records: dict[int, Record] = {}
+    first: Mapping[str, Any] | None = None
+    for number, line, complete in _lines(name):
+        where = f"{name}, line {number}"
+        fields = _parse(line)
+        if fields is None:
+            fields = _after_tear(line)
+            if fields is not None:
+                text = f"{where} begins with a record that was cut off; the complete one is read."
+                notes.append(Note("torn line", text))
+        if fields is None:
+            if complete:
+                unreadable[number] = line.rstrip()
+            else:
+                notes.append(Note("torn line", f"{where} was cut off; it is skipped."))
+            continue
+        if line.startswith(unreadable.get(number - 1, b"\n")):
+            del unreadable[number - 1]
+            text = f"{name}, line {number - 1} was cut off; the complete record follows it."
+            notes.append(Note("torn line", text))
+        first = fields if first is None else first
+        _check_same_run(first, fields, where)
+        record = _record(fields, where)
+        if record.step not in records:
+            records[record.step], lines[record.step] = record, number
+        elif records[record.step] == record:
+            text = f"{name}, line {number} repeats step {record.step} of line {lines[record.step]}."
+            notes.append(Note("repeated record", text))
+        else:
+            raise InputError(
+                f"Expected one record per step, got two different ones of step {record.step}: "
+                f"{name}, line {lines[record.step]} and {where}. Remove the lines of the attempt "
+                "that was abandoned."
+            )
+    notes += [
+        Note("unreadable line", f"{name}, line {number} is not a record.") for number in unreadable
+    ]
+    if first is None:
+        return None, [*notes, Note("empty run", f"{name} has no records.")]
+    key, protocol = _identity(first["args"], name)
+    run = Run(
+        path=name,
+        key=key,
+        protocol=protocol,
+        hparams=_hparams(first, name),
+        records=tuple(records[step] for step in sorted(records)),
+        done=done,
+        unreadable=tuple(unreadable),
+        domain_names=_domain_names(first, name),
+    )
+    _check_domains(run)
+    _check_read(run)
+    return run, notes
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
+    """Lines that are not blank: number from 1, content, and whether its end was written."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, line, line.endswith(b"\n")
+
+
+def _parse(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        fields = json.loads(line.decode())
+    except ValueError:  # includes bytes that are not UTF-8
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _after_tear(line: bytes) -> Mapping[str, Any] | None:
+    """The record that a later process wrote on the line of one that was cut off."""
+    start = line.find(b"{", 1)
+    while start > 0:
+        fields = _parse(line[start:])
+        if fields is not None and "args" in fields and "step" in fields:
+            return fields
+        start = line.find(b"{", start + 1)
+    return None
+
+
+def _hparams(fields: Mapping[str, Any], where: str) -> Mapping[str, object]:
+    found = fields.get("hparams") or {}
+    if not isinstance(found, dict):
+        raise InputError(f"Expected 'hparams' as names with values in {where}. {_REMEDY}")
+    return found
+
+
+def _domain_names(fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    found = fields.get("domain_names") or []
+    if not isinstance(found, list):
+        raise InputError(f"Expected 'domain_names' as a list in {where}. {_REMEDY}")
+    return tuple(map(str, found))
+
+
+def _check_same_run(first: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
+    if not isinstance(fields.get("args"), dict):
+        raise InputError(
+            f"Expected a record with the arguments of its run as 'args' in {where}. {_REMEDY}"
+        )
+    same_args = fields["args"] == first["args"]
+    if same_args or _identity(fields["args"], where) == _identity(first["args"], where):
+        if fields.get("hparams") == first.get("hparams"):
+            return
+        raise InputError(
+            f"Expected the same hyper-parameters in all records of a run, got others in {where}. "
+            "Give each run a folder of its own, or remove the lines of one of them."
+        )
+    raise InputError(
+        f"Expected the records of one run per file, got those of another in {where}: "
+        f"{_identity(fields['args'], where)[0]}. Give each run a folder of its own."
+    )
+
+
+def _identity(args: Mapping[str, Any], where: str) -> tuple[RunKey, RunProtocol]:
+    wrong = [name for name, kind in _IDENTITY.items() if not isinstance(args.get(name), kind)]
+    if wrong:
+        raise InputError(
+            "Expected the arguments of a run to have names as 'dataset' and 'algorithm', a list as "
+            "'test_envs' and whole numbers as 'trial_seed' and 'hparams_seed', got "
+            f"{', '.join(f'{name}={args.get(name)!r}' for name in wrong)} in {where}. {_REMEDY}"
+        )
+    domains = args["test_envs"]
+    if not all(isinstance(each, int) for each in domains) or len({*domains}) < len(domains):
+        raise InputError(
+            f"Expected numbers of test domains, each once, got {domains} in {where}. {_REMEDY}"
+        )
+    odd = [name for name, kind in _PROTOCOL.items() if not isinstance(args.get(name), kind)]
+    if odd:
+        raise InputError(
+            f"Expected arguments as DomainBed records them, got "
+            f"{', '.join(f'{name}={args.get(name)!r}' for name in odd)} in {where}. {_REMEDY}"
+        )
+    key = RunKey(
+        dataset=args["dataset"],
+        algorithm=args["algorithm"],
+        test_domains=tuple(sorted(args["test_envs"])),
+        trial_seed=args["trial_seed"],
+        hparams_seed=args["hparams_seed"],
+    )
+    return key, RunProtocol(*(args.get(name) for name in RunProtocol._fields))
+
+
+def _record(fields: Mapping[str, Any], where: str) -> Record:
+    step = fields.get("step")
+    if not isinstance(step, int) or step < 0:
+        raise InputError(f"Expected a step of 0 or more in {where}, got {step!r}. {_REMEDY}")
+    outer = _held_out(fields, where)
+    inner = tuple(_accuracy(fields, f"env{domain}_in_acc", where) for domain in range(len(outer)))
+    if not outer or f"env{len(outer)}_in_acc" in fields:
+        raise InputError(
+            f"Expected env0_out_acc, env1_out_acc and so on, one for each domain, in {where}, got "
+            f"{len(outer)}. {_REMEDY}"
+        )
+    return Record(step, inner, outer)
+
+
+def _held_out(fields: Mapping[str, Any], where: str) -> tuple[float, ...]:
+    found: list[float] = []
+    for domain in count():
+        value = _accuracy(fields, f"env{domain}_out_acc", where)
+        if value is None:
+            return tuple(found)
+        found.append(value)
+    raise AssertionError("unreachable")
+
+
+def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = fields.get(name)
+    if isinstance(value, float) and math.isnan(value):
+        return math.nan  # one object, so that records that have it can be equal
+    if name in fields and not (isinstance(value, int | float) and 0 <= value <= 1):
+        raise InputError(f"Expected {name} from 0 to 1 in {where}, got {value!r}. {_REMEDY}")
+    return value
+
+
+def _check_read(run: Run) -> None:
+    """Refuse accuracies that are not numbers where a method of selection reads them."""
+    test = run.key.test_domains
+    for record in run.records if len(test) <= 2 else ():
+        read = {f"env{domain}_in_acc": record.inner[domain] for domain in test}
+        if len(test) == 1:
+            last = record is run.records[-1]
+            read |= {
+                f"env{domain}_out_acc": value
+                for domain, value in enumerate(record.outer)
+                if last or domain not in test
+            }
+        for name, value in read.items():
+            if value is None or math.isnan(value):
+                raise InputError(
+                    f"Expected {name} from 0 to 1 in {run.path}, step {record.step}, got {value}; "
+                    f"model selection reads it. {_REMEDY}"
+                )
+
+
+def _check_domains(run: Run) -> None:
+    counts = {len(record.inner) for record in run.records}
+    if len(counts) > 1:
+        raise InputError(
+            f"Expected the same domains in all records of {run.path}, got {sorted(counts)} "
+            f"domains. {_REMEDY}"
+        )
+    domains = run.key.test_domains
+    if not domains or not 0 <= domains[0] <= domains[-1] < run.domains:
+        raise InputError(
+            f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got "
+            f"{list(domains)}. {_REMEDY}"
+        )
+    for record in run.records:
+        missing = [domain for domain in domains if record.inner[domain] is None]
+        if missing:
+            raise InputError(
+                f"Expected env{missing[0]}_in_acc, the accuracy of a test domain, in every record "
+                f"of {run.path}; step {record.step} has none. {_REMEDY}"
+            )

@@ -1,0 +1,269 @@
+"""What a sweep is: which runs, by which protocol. From a YAML file or from flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, final, get_args
+
+from hessalign._errors import ConfigurationError, InputError
+from hessalign._names import UnknownNameError, check_name
+from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
+from hessalign.bench.algorithms.search import Preset
+from hessalign.bench.runs.job_plan import PRESET, Evaluated
+from hessalign.bench.sweep.selection import SELECTIONS
+
+ALL: Final = "all"
+DEFAULT_PRESET: Final = "domainbed-2022"
+
+Domain = str | int
+"""A domain by its name or its number."""
+
+
+@final
+@dataclass(frozen=True)
+class SweepSpec:
+    """A sweep. `make_specification` checks what users write.
+
+    Attributes:
+        datasets: Names of data sets.
+        algorithms: Names of algorithms.
+        data_dir: The folder that holds the data sets.
+        test_domains: The domains to test on, by data set; all where it is not named.
+        trials: How many trials: splits and initial networks differ between them.
+        draws: How many choices of hyper-parameters; the first is the defaults.
+        preset: Whose hyper-parameter ranges.
+        steps: Steps of training; None for the data set's own.
+        selections: Methods of model selection the sweep is for; leave-one-out needs more runs.
+        overrides: Hyper-parameters that are set instead of drawn, in all runs.
+        evaluate: "needed": what model selection reads; "all": both parts of every domain.
+        keep_models: Whether to keep the trained parameters.
+        output: The folder of the sweep, if it is named.
+        data_folder: Where `data_dir` was when the sweep was begun; it may be a relative path.
+
+    Example:
+        >>> spec = make_specification({"datasets": "PACS", "algorithms": ["erm", "HGP"]})
+        >>> spec.algorithms, spec.needs_pairs, spec.hparams
+        (('erm', 'hgp'), False, None)
+    """
+
+    datasets: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    data_dir: str = "data"
+    test_domains: Mapping[str, tuple[Domain, ...]] = field(default_factory=dict)
+    trials: int = 3
+    draws: int = 20
+    preset: str = DEFAULT_PRESET
+    steps: int | None = None
+    selections: tuple[str, ...] = ("training-domain", "oracle")
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    evaluate: Evaluated = "needed"
+    keep_models: bool = False
+    output: str | None = None
+    data_folder: str | None = None
+
+    @property
+    def place(self) -> Path:
+        """Where the data are: where they were when the sweep was begun, or where it says here."""
+        if self.data_folder is not None and Path(self.data_folder).is_dir():
+            return Path(self.data_folder)
+        return Path(self.data_dir).absolute()
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether runs that leave out two domains are needed."""
+        return any(SELECTIONS[name].pairs for name in self.selections)
+
+    @property
+    def hparams(self) -> str | None:
+        """What the runs' hyper-parameters are overridden with, as their identity has it."""
+        preset = {} if self.preset == DEFAULT_PRESET else {PRESET: self.preset}
+        values = {**self.overrides, **preset}
+        return json.dumps(values, sort_keys=True) if values else None
+
+    @property
+    def protocol(self) -> dict[str, object]:
+        """What all runs in one folder must share."""
+        return {
+            "data_dir": self.data_dir,
+            "preset": self.preset,
+            "steps": self.steps,
+            "overrides": dict(self.overrides),
+            "evaluate": self.evaluate,
+        }
+
+    def to_yaml(self) -> str:
+        """The specification as `make_specification` reads it.
+
+        Returns:
+            YAML.
+        """
+        import yaml
+
+        entries = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+        entries["test_domains"] = {
+            dataset: list(domains) for dataset, domains in self.test_domains.items()
+        } or ALL
+        text: str = yaml.safe_dump(entries, sort_keys=False)
+        return text
+
+
+def make_specification(entries: Mapping[str, object]) -> SweepSpec:
+    """A checked specification.
+
+    Args:
+        entries: Values by key: the attributes of `SweepSpec`. A list of one may be written without
+            brackets, `algorithms` and `test_domains` may be "all", and a plain list of
+            `test_domains` holds for every data set.
+
+    Returns:
+        The specification.
+
+    Raises:
+        ConfigurationError: With everything that is wrong.
+    """
+    problems: list[str] = []
+    known = [each.name for each in dataclasses.fields(SweepSpec)]
+    values: dict[str, object] = {}
+    for key, value in entries.items():
+        if key not in known:
+            problems.append(str(UnknownNameError("key of a sweep", key, known)))
+            continue
+        if value is None and key not in {"datasets", "algorithms"}:
+            continue  # an empty entry stands for the default
+        try:
+            values[key] = _READERS[key](key, value)
+        except ConfigurationError as error:
+            problems += error.problems
+        except InputError as error:
+            problems.append(str(error))
+    problems += [f"Expected {key}." for key in ("datasets", "algorithms") if key not in entries]
+    if "datasets" in values and "test_domains" in values:
+        try:
+            values["test_domains"] = _by_dataset(values["test_domains"], values["datasets"])
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigurationError(problems)
+    return SweepSpec(**values)  # type: ignore[arg-type]
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    names = value if isinstance(value, list | tuple) else [value]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"Expected {key} as one or more names, got {value!r}.")
+    return tuple(dict.fromkeys(names))
+
+
+def _algorithms(key: str, value: object) -> tuple[str, ...]:
+    if value == ALL:
+        return tuple(ALGORITHMS)
+    found, problems = [], []
+    for name in _names(key, value):
+        try:
+            found.append(find_algorithm(name).name)
+        except UnknownNameError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigurationError(problems)
+    return tuple(dict.fromkeys(found))
+
+
+def _selections(key: str, value: object) -> tuple[str, ...]:
+    if value == ALL:
+        return tuple(SELECTIONS)
+    names = _names(key, value)
+    for name in names:
+        check_name("selection method", name, SELECTIONS)
+    return names
+
+
+def _domains(key: str, value: object) -> object:
+    """A list for every data set, a mapping, or None for all; see `_by_dataset`."""
+    if value == ALL:
+        return None
+    if isinstance(value, Mapping):
+        return {name: _domains(f"{key} of {name}", domains) for name, domains in value.items()}
+    domains = value if isinstance(value, list | tuple) else [value]
+    if not domains or not all(_is_domain(domain) for domain in domains):
+        raise InputError(
+            f"Expected {key} as names or numbers from 0, 'all', or a mapping from data sets to "
+            f"these, got {value!r}."
+        )
+    return tuple(domains)
+
+
+def _is_domain(value: object) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, str) or (isinstance(value, int) and value >= 0)
+
+
+def _by_dataset(domains: object, datasets: object) -> dict[str, object]:
+    assert isinstance(datasets, tuple)
+    if not isinstance(domains, dict):
+        return {} if domains is None else dict.fromkeys(datasets, domains)
+    for name in domains:
+        check_name("data set of test_domains", name, datasets)
+    return {name: value for name, value in domains.items() if value is not None}
+
+
+def _count(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"Expected {key} as a whole number of 1 or more, got {value!r}.")
+    return value
+
+
+def _truth(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"Expected {key} as true or false, got {value!r}.")
+    return value
+
+
+def _path(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"Expected {key} as a path, got {value!r}.")
+    return value
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str, object], object]:
+    def read(key: str, value: object) -> object:
+        check_name(key, value, names)
+        return value
+
+    return read
+
+
+def _overrides(key: str, value: object) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"Expected {key} as a mapping of names to values, got {value!r}.")
+    for name, each in value.items():
+        if not isinstance(name, str) or not isinstance(each, bool | int | float | str | None):
+            raise InputError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
+    if PRESET in value:
+        raise InputError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")
+    return dict(value)
+
+
+_READERS: Final[Mapping[str, Callable[[str, object], object]]] = {
+    "datasets": _names,
+    "algorithms": _algorithms,
+    "data_dir": _path,
+    "test_domains": _domains,
+    "trials": _count,
+    "draws": _count,
+    "preset": _one_of(get_args(Preset)),
+    "steps": _count,
+    "selections": _selections,
+    "overrides": _overrides,
+    "evaluate": _one_of(get_args(Evaluated)),
+    "keep_models": _truth,
+    "output": _path,
+    "data_folder": _path,
+}

@@ -1,0 +1,1 @@
+"""A diagnosis as people read it: text, figures, a page, plain values."""

@@ -1,0 +1,372 @@
+"""The sections of a diagnosis as HTML: a figure each, and the numbers behind it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hessalign.diagnosis import Diagnosis, DistanceMatrix, PairContributions
+from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
+from hessalign.diagnosis.report.text import (
+    BOUND_COLUMNS,
+    bound_rows,
+    distance_cells,
+    interval,
+    number,
+    pair_name,
+    percent,
+)
+from hessalign.report.page_parts import captioned, folded, paragraph, section, table
+from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
+
+MANY_CLASSES: Final = 10
+"""Up to this many classes all are drawn."""
+
+SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
+
+
+def distances_section(diagnosis: Diagnosis) -> str:
+    """Heat maps and table of the distances.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML.
+    """
+    report, spectral = diagnosis.distances, diagnosis.spectral
+    maps = "".join(
+        captioned(caption, _distance_map(diagnosis, matrix, caption))
+        for caption, matrix in (
+            ("Hessians, Frobenius norm of the difference", report.hessian),
+            ("Gradients, norm of the difference", report.gradient),
+        )
+    )
+    rows = [
+        [
+            pair_name(diagnosis, entry.pair),
+            *distance_cells(report.hessian, entry.pair),
+            number(entry.measured),
+            interval(entry.low, entry.high),
+            number(entry.noise),
+            *distance_cells(report.gradient, entry.pair),
+        ]
+        for entry in spectral.distances
+    ]
+    header = ["pair"]
+    for quantity in ("Hessian ‖·‖", "Hessian ‖·‖₂", "gradient"):
+        header += [quantity, "95 %, less noise", "noise"]
+    content = (
+        paragraph(
+            "On the diagonal: the distance of two random halves of the same domain. Squares that "
+            "are not much darker than the diagonal of their row and column show sampling, not a "
+            "difference."
+        )
+        + f'<div class="figures">{maps}</div>'
+        + table(header, rows)
+    )
+    return section("How far apart", content, f"{report.how} Spectral norm: {spectral.how}")
+
+
+def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> str:
+    names = diagnosis.domains
+    marks = []
+    for e, first in enumerate(names):
+        row = []
+        for f, second in enumerate(names):
+            if e == f:
+                value = float(matrix.halves[e])
+                text = f"two halves of {first}: {number(value)}"
+            else:
+                value = float(matrix.measured[e, f])
+                ends = interval(float(matrix.low[e, f]), float(matrix.high[e, f]))
+                text = f"{first} – {second}: {number(value)} (without noise, 95 %: {ends})"
+            row.append(Mark(value, number(value), text))
+        marks.append(row)
+    return heat_map(names, names, marks, title)
+
+
+def attributes_section(diagnosis: Diagnosis) -> str:
+    """Bars and table of the attributes of Table 1.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML.
+    """
+    report = diagnosis.attributes
+    titles = [ATTRIBUTE_TITLES[name] for name in report.distances]
+    marks = [
+        [
+            Mark(
+                report.relative[name],
+                percent(report.relative[name]),
+                f"{ATTRIBUTE_TITLES[name]}: {percent(report.relative[name])}, measured distances "
+                f"are {matrix.times_noise():.1f} times the noise",
+            )
+        ]
+        for name, matrix in report.distances.items()
+    ]
+    drawing = bars(titles, marks, "Relative distance beyond noise by attribute")
+    focus = diagnosis.spectral.distances
+    rows = [
+        [
+            title,
+            f"{matrix.times_noise():.1f} ×",
+            *(number(float(matrix.measured[entry.pair])) for entry in focus),
+        ]
+        for title, matrix in zip(titles, report.distances.values(), strict=True)
+    ]
+    header = ["attribute", "of the noise", *(pair_name(diagnosis, entry.pair) for entry in focus)]
+    content = captioned(
+        "Distance beyond noise, as a share of the attribute's size in a single sample", drawing
+    ) + folded("Distances by pair", table(header, rows))
+    return section("In what they differ", content, report.how)
+
+
+def contributions_section(diagnosis: Diagnosis) -> str:
+    """Classes and samples that distances come from.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML.
+    """
+    report = diagnosis.contributions
+    drawings = ""
+    for quantity in ("hessian", "gradient"):
+        entries = [entry for entry in report.pairs if entry.quantity == quantity]
+        total = torch.stack([entry.classes.clamp_min(0) for entry in entries]).sum(0)
+        shown = _largest(total, MANY_CLASSES)
+        few = entries if len(entries) <= LABELLED else _farthest(diagnosis, quantity, LABELLED)
+        marks = [
+            [
+                Mark(
+                    max(0.0, float(entry.classes[c])),
+                    percent(float(entry.classes[c])),
+                    f"{pair_name(diagnosis, entry.pair)}, class {diagnosis.classes[c]}: "
+                    f"{percent(float(entry.classes[c]))}",
+                )
+                for c in shown
+            ]
+            for entry in few
+        ]
+        caption = f"Share of each class in the squared {quantity.title()} distance"
+        if len(shown) < len(diagnosis.classes):
+            caption += f" (the {len(shown)} largest of {len(diagnosis.classes)} classes)"
+        if len(few) < len(entries):
+            caption += f" (the {len(few)} farthest of {len(entries)} pairs)"
+        names = [_pair(diagnosis, entry.pair) for entry in few]
+        drawings += captioned(
+            caption, heat_map(names, [diagnosis.classes[c] for c in shown], marks, caption)
+        )
+    rows = [
+        [
+            pair_name(diagnosis, entry.pair),
+            entry.quantity.title(),
+            "; ".join(
+                f"{diagnosis.domains[sample.domain]} #{sample.row} "
+                f"({diagnosis.classes[sample.label]}) {100 * sample.share:.1f} %"
+                for sample in entry.samples
+            ),
+        ]
+        for entry in report.pairs
+    ]
+    listing = table(["pair", "of", "samples with the largest shares"], rows, words=True)
+    content = f'<div class="figures">{drawings}</div>' + folded(
+        "Samples that contribute most", listing
+    )
+    return section("Which classes and samples", content, report.how)
+
+
+def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
+    """A name for a pair that fits beside a figure."""
+    return " – ".join(shortened(diagnosis.domains[e], 10) for e in pair)
+
+
+def _largest(values: Tensor, count: int) -> list[int]:
+    order: list[int] = values.argsort(descending=True, stable=True)[:count].tolist()
+    return sorted(order)
+
+
+def _farthest(diagnosis: Diagnosis, quantity: str, count: int) -> list[PairContributions]:
+    report = diagnosis.distances
+    matrix = (report.hessian if quantity == "hessian" else report.gradient).measured
+    entries = [entry for entry in diagnosis.contributions.pairs if entry.quantity == quantity]
+    return sorted(entries, key=lambda entry: -float(matrix[entry.pair]))[:count]
+
+
+def shift_section(diagnosis: Diagnosis) -> str:
+    """Stacked bars of label shift, feature shift and noise.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML.
+    """
+    report = diagnosis.shift
+    names = [pair_name(diagnosis, entry.pair) for entry in report.pairs]
+    drawings = ""
+    for title, parts in (
+        ("Gradient", [entry.gradient for entry in report.pairs]),
+        ("Hessian", [entry.hessian for entry in report.pairs]),
+    ):
+        marks = []
+        for name, part in zip(names, parts, strict=True):
+            values = (("features", part.feature), ("labels", part.label), ("noise", part.noise))
+            total = sum(value for _, value in values) or 1.0
+            marks.append(
+                [
+                    Mark(value / total, "", f"{name}, {what}: {percent(value)}")
+                    for what, value in values
+                ]
+            )
+        caption = f"What the squared {title} distance is made of"
+        labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
+        drawings += captioned(caption, bars(labels, marks, caption), SHIFT_KEYS)
+    rows = [
+        [
+            name,
+            percent(entry.label_distance),
+            *(
+                percent(value)
+                for part in (entry.gradient, entry.hessian)
+                for value in (part.feature, part.label, part.noise)
+            ),
+        ]
+        for name, entry in zip(names, report.pairs, strict=True)
+    ]
+    header = ["pair", "class shares differ by", "gradient: features", "labels", "noise"]
+    header += ["Hessian: features", "labels", "noise"]
+    content = f'<div class="figures">{drawings}</div>' + table(header, rows)
+    return section("Label shift or feature shift", content, report.how)
+
+
+def holdout_section(diagnosis: Diagnosis) -> str:
+    """Accuracies on domains held out.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML, empty if there are none.
+    """
+    report = diagnosis.holdout
+    if report is None:
+        return ""
+    names, marks, rows = [], [], []
+    for entry in report.domains:
+        name = diagnosis.domains[entry.domain]
+        names.append(name)
+        row = [Mark(entry.plain, "", f"{name}, plain: {100 * entry.plain:.1f} %")]
+        cells = [name, f"{100 * entry.plain:.1f} %"]
+        if entry.aligned is not None and entry.low is not None and entry.high is not None:
+            row.append(Mark(entry.aligned, "", f"{name}, aligned: {100 * entry.aligned:.1f} %"))
+            best = max(entry.others)
+            row.append(Mark(best, "", f"{name}, best strength in hindsight: {100 * best:.1f} %"))
+            cells += [
+                f"{100 * entry.aligned:.1f} %",
+                f"{100 * entry.low:+.1f} to {100 * entry.high:+.1f}",
+                f"{entry.strength:g}",
+                *(f"{100 * value:.1f} %" for value in entry.others),
+            ]
+        marks.append(row)
+        rows.append(cells)
+    header = ["held out", "plain"]
+    keys = [("dot0", "plain")]
+    if report.strengths:
+        header += ["aligned", "gain, 95 %", "strength chosen"]
+        header += [f"at {strength:g}" for strength in report.strengths]
+        keys += [("dot1", "aligned"), ("dot2", "best strength in hindsight")]
+    caption = "Accuracy on a domain that was not trained on"
+    content = captioned(caption, dots(names, marks, caption), keys) + table(header, rows)
+    return section("Leave one domain out", content, report.how)
+
+
+def crossing_section(diagnosis: Diagnosis) -> str:
+    """Losses of single domains' heads elsewhere, against Hessian distance.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML, empty if there are none.
+    """
+    report = diagnosis.crossing
+    if report is None:
+        return ""
+    names = [diagnosis.domains[e] for e in report.domains]
+    marks = [
+        [
+            Mark(float(value), number(float(value)), f"head of {first} on {second}: {value:.3g}")
+            for second, value in zip(names, row, strict=True)
+        ]
+        for first, row in zip(names, report.loss, strict=True)
+    ]
+    measured = diagnosis.distances.hessian.measured
+    points = []
+    for i, e in enumerate(report.domains):
+        for j, f in enumerate(report.domains[:i]):
+            regret = float(report.regret[i, j] + report.regret[j, i]) / 2
+            distance = float(measured[e, f])
+            text = f"{names[i]} – {names[j]}: distance {number(distance)}, regret {number(regret)}"
+            points.append((distance, regret, text))
+    drawings = captioned(
+        "Loss of the head of one domain (row) on another (column)",
+        heat_map(names, names, marks, "Loss of the head of one domain on another"),
+    ) + captioned(
+        "Each dot is a pair of domains",
+        scatter(points, ("Hessian distance", "regret"), "Regret against Hessian distance"),
+    )
+    if report.correlation is None or report.low is None or report.high is None:
+        text = "No rank correlation: distances or regrets are all the same."
+    else:
+        text = (
+            f"Rank correlation over {report.pairs} pairs: {report.correlation:+.2f} (95 %: "
+            f"{report.low:+.2f} to {report.high:+.2f}), p = {report.p_value:.3f}."
+        )
+    content = f'{paragraph(text)}<div class="figures">{drawings}</div>'
+    return section("Does Hessian distance foretell the loss?", content, report.how)
+
+
+def bounds_section(diagnosis: Diagnosis) -> str:
+    """Theorem 1 for pairs of domains.
+
+    Args:
+        diagnosis: The diagnosis.
+
+    Returns:
+        HTML, empty if there is none.
+    """
+    report = diagnosis.bounds
+    if report is None:
+        return ""
+    names = {e: diagnosis.domains[e] for e in diagnosis.focus}
+    values = {(entry.source, entry.target): entry.value for entry in report.pairs}
+    marks = [
+        [
+            Mark(0.0, "", f"{names[s]} itself")
+            if s == t
+            else Mark(
+                values[s, t], number(values[s, t]), f"{names[s]} → {names[t]}: {values[s, t]:.3g}"
+            )
+            for t in names
+        ]
+        for s in names
+    ]
+    caption = "Bound of the transfer measure, from row to column"
+    everyone = list(names.values())
+    content = (
+        paragraph(
+            "How much worse than on the source can a head be on the target, if its loss on the "
+            f"source is within {report.tolerance:g} of the best?"
+        )
+        + captioned(caption, heat_map(everyone, everyone, marks, caption))
+        + folded("The terms of each bound", table(BOUND_COLUMNS, bound_rows(diagnosis, report)))
+    )
+    return section("The transfer bound", content, report.how)

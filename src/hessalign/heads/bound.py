@@ -1,0 +1,271 @@
+r"""Theorem 1: what Hessians and gradients at the source's minimiser say about the transfer measure.
+
+Indices: n sample, k output, d feature (with the constant of the bias), p = (k, d) parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
+from hessalign._numbers import check_positive
+from hessalign._shapes import Float, Int
+from hessalign.alignment.distance import spectral_norm_of_difference
+from hessalign.curvature import make_loss
+from hessalign.curvature.losses import CrossEntropy, Squared
+from hessalign.heads.fit import FittedHead, StrongConvexity, fit_domain
+from hessalign.heads.head_data import HeadData
+from hessalign.heads.inputs import make_head_data, source_and_target
+from hessalign.heads.measure import TransferMeasure
+from hessalign.heads.whitening import make_whitening
+
+Convexity = Literal["auto", "l2", "hessian"]
+
+LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
+"""The largest third central moment of a variable with values in an interval of length 1."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TransferBound:
+    r"""The bound of Theorem 1, part by part; derived in the documentation under "Transfer".
+
+    Attributes:
+        tolerance: The excess risk δ_S that defines the minimal set of the source.
+        strong_convexity: μ of the source's risk, and where it comes from.
+        radius: δ = √(2 δ_S / μ): every head of the minimal set is this close to the minimiser.
+            (With an allowance for the gradient that the fit left, see `source.gradient_norm`.)
+        hessian_distance: The spectral norm ‖H_T − H_S‖₂ at the source's minimiser.
+        gradient_distance: ‖g_T − g_S‖ there; 0 if the minimisers are the same.
+        hessian_term: ½ δ² ‖H_T − H_S‖₂.
+        gradient_term: δ ‖g_T − g_S‖.
+        target_term: How far the source's minimiser can be above the best target risk in the
+            minimal set; 0 if the minimisers are the same.
+        remainder: A bound of what the quadratic expansion neglects inside the radius, from the
+            largest third derivative the loss can have; 0 for squared error.
+        measured_remainder: What the expansion neglects at the maximiser of a transfer measure,
+            if one was given.
+        source: The source's minimiser.
+    """
+
+    tolerance: float
+    strong_convexity: StrongConvexity
+    radius: float
+    hessian_distance: float
+    gradient_distance: float
+    hessian_term: float
+    gradient_term: float
+    target_term: float
+    remainder: float
+    measured_remainder: float | None
+    source: FittedHead
+
+    @property
+    def value(self) -> float:
+        """The bound up to third order: the Hessian, gradient and target terms."""
+        return self.hessian_term + self.gradient_term + self.target_term
+
+    @property
+    def guaranteed(self) -> float:
+        """The bound with its remainder: no transfer measure is above it, if μ holds everywhere."""
+        return self.value + self.remainder
+
+
+def transfer_bound(
+    z: Float[Tensor, "n d"],
+    y: Tensor,
+    domain: Int[Tensor, " n"],
+    *,
+    source: int,
+    target: int,
+    tolerance: float,
+    l2: float,
+    loss: str = "cross_entropy",
+    bias: bool = True,
+    outputs: int | None = None,
+    strong_convexity: Convexity = "auto",
+    measure: TransferMeasure | None = None,
+) -> TransferBound:
+    r"""An upper bound of the transfer measure from derivatives at the source's minimiser.
+
+    $$T_\Gamma(S \| T) \le \tfrac12 \delta^2 \|H_T - H_S\|_2 + \delta \|g_T - g_S\|
+    + \text{target term} + \text{remainder}, \qquad \delta = \sqrt{2 \delta_S / \mu}$$
+
+    If both domains have the same minimiser, only the first term and the remainder are left:
+    Theorem 1, with the radius corrected (see the errata).
+
+    Args:
+        z: Features that enter the head.
+        y: Targets.
+        domain: The domain of each sample, any integers.
+        source: Id of the source domain S.
+        target: Id of the target domain T.
+        tolerance: The excess risk δ_S.
+        l2: The weight λ of the L2 term λ/2 ‖θ‖² over all parameters, in both risks.
+        loss: "cross_entropy", "binary" or "squared" (without activation: the risk must be convex).
+        bias: Whether the head has a bias.
+        outputs: Outputs of the head; by default what the targets of both domains need.
+        strong_convexity: Where μ comes from. "l2" is its weight, which holds everywhere; "hessian"
+            the smallest eigenvalue at the minimiser, larger but local unless the error is squared;
+            "auto" the eigenvalue for squared error or without L2 term, else the weight.
+        measure: A transfer measure of the same problem, to measure the remainder at its maximiser.
+
+    Returns:
+        The bound with all its parts.
+
+    Raises:
+        UnknownNameError: If the origin of μ is unknown. If μ is zero, `bound_at` raises a
+            ValueError.
+
+    Example:
+        >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
+        >>> y, domain = torch.zeros(2, dtype=torch.float64), torch.tensor([0, 1])
+        >>> bound = transfer_bound(z, y, domain, source=0, target=1, tolerance=0.1, l2=0.0,
+        ...                        loss="squared", bias=False)
+        >>> round(bound.value, 6), bound.remainder  # equal to the transfer measure
+        (0.3, 0.0)
+    """
+    if strong_convexity not in get_args(Convexity):
+        raise UnknownNameError("strong_convexity", strong_convexity, get_args(Convexity))
+    check_positive(tolerance, "tolerance")
+    data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
+    data, s, t = source_and_target(data, source, target)
+    fitted = fit_domain(data, s)
+    third = largest_third_derivative(data, s) + largest_third_derivative(data, t)
+    bound = bound_at(data, s, t, fitted, tolerance, third, strong_convexity)
+    if measure is None:
+        return bound
+    centre = fitted.parameters.flatten()
+    return replace(bound, measured_remainder=measured_remainder(data, s, t, centre, measure))
+
+
+def bound_at(
+    data: HeadData,
+    s: int,
+    t: int,
+    fitted: FittedHead,
+    tolerance: float,
+    third_derivatives: float,
+    strong_convexity: Convexity = "auto",
+    accuracy: float = 0.0,
+) -> TransferBound:
+    """The bound for one pair of domains, given the source's minimiser.
+
+    Args:
+        data: The samples, float64.
+        s: Position of the source.
+        t: Position of the target.
+        fitted: The source's minimiser; what is left of its gradient widens the radius.
+        tolerance: The excess risk δ_S.
+        third_derivatives: The sum of `largest_third_derivative` of both domains.
+        strong_convexity: Where μ comes from.
+        accuracy: Of the spectral norm, see `spectral_norm_of_difference`.
+
+    Returns:
+        The bound, without a measured remainder.
+
+    Raises:
+        InputError: If μ is zero.
+    """
+    mu = fitted.strong_convexity(strong_convexity)
+    if not mu.value > 0:
+        raise InputError(
+            f"Expected a strongly convex risk, found μ = 0 from {mu.origin!r} at l2={data.l2:g}: "
+            "the minimal set of the source is not bounded. Use l2 > 0."
+        )
+    centre = fitted.parameters.flatten()
+    gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
+    slope = float(gradients[1].norm())
+    difference = float((gradients[1] - gradients[0]).norm())
+    heads = data.statistics(centre, t), data.statistics(centre, s)
+    distance = spectral_norm_of_difference(*heads, accuracy)
+    rest = fitted.gradient_norm
+    radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
+    return TransferBound(
+        tolerance,
+        mu,
+        radius,
+        distance,
+        difference,
+        radius**2 * distance / 2,
+        radius * difference,
+        _target_term(slope, radius, _target_convexity(data, t)),
+        radius**3 / 6 * third_derivatives,
+        None,
+        fitted,
+    )
+
+
+def _target_convexity(data: HeadData, t: int) -> float:
+    """μ of the target's risk that holds everywhere."""
+    if isinstance(data.loss, Squared):
+        return make_whitening(data, data.features[t].new_zeros(data.num_parameters), t).smallest
+    return data.l2
+
+
+def _target_term(slope: float, radius: float, mu: float) -> float:
+    """The largest descent r ‖g‖ − μ r²/2 of a μ-strongly convex risk within the radius."""
+    best = radius if slope >= mu * radius else slope / mu
+    return best * slope - mu * best**2 / 2
+
+
+def largest_third_derivative(data: HeadData, e: int) -> float:
+    r"""A bound of the third derivative of one domain's risk along any unit direction, anywhere.
+
+    Along V the logits of a sample move by $u = V\tilde z$. The third derivative of softmax
+    cross-entropy is the third central moment of $u_k$ under the probabilities, at most
+    $w^3/(6\sqrt3)$ if the $u_k$ lie in an interval of length w, and
+    $w \le \sqrt2 \|V\tilde z\|$. For a single logit $w = |u|$. The mean of
+    $\|V\tilde z\|^3 \le \|\tilde z\| \|V\tilde z\|^2$ is at most the largest eigenvalue of the mean
+    of $\|\tilde z\| \tilde z \tilde z^\top$.
+
+    Args:
+        data: The samples.
+        e: Position of the domain.
+
+    Returns:
+        The bound; 0 for squared error, infinite with an activation, for which none is known.
+    """
+    if isinstance(data.loss, Squared):
+        return 0.0 if data.convex else math.inf
+    z = data.features[e]
+    moments = z.T @ (z * z.norm(dim=1, keepdim=True)) / len(z)
+    width = math.sqrt(2) if isinstance(data.loss, CrossEntropy) else 1.0
+    return LARGEST_SKEWNESS * width**3 * float(torch.linalg.eigvalsh(moments)[-1])
+
+
+def measured_remainder(
+    data: HeadData, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
+) -> float:
+    r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser.
+
+    Args:
+        data: The samples.
+        s: Position of the source.
+        t: Position of the target.
+        centre: The source's minimiser.
+        measure: The transfer measure with its maximiser.
+
+    Returns:
+        The gap at the maximiser less its expansion; negative if the expansion is too large.
+
+    Raises:
+        InputError: If the measure is of another head.
+    """
+    if tuple(measure.maximiser.shape) != data.shape:
+        raise InputError(
+            f"Expected the transfer measure of the same problem, with a head of shape "
+            f"{list(data.shape)}, got {list(measure.maximiser.shape)}."
+        )
+    move = (measure.maximiser.flatten() - centre).unsqueeze(0)
+    pair = torch.tensor([[t, s]], device=centre.device)
+    before, slope = data.gap(centre.unsqueeze(0), pair)
+    after, _ = data.gap(centre + move, pair)
+    bend = data.statistics(centre, t).hvp(move) - data.statistics(centre, s).hvp(move)
+    return float(after - before - (slope * move).sum() - (bend * move).sum() / 2)

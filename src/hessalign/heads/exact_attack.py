@@ -1,0 +1,314 @@
+r"""The largest gap between any two domains near a head, on all samples.
+
+Every ordered pair (i, j) is ascended from several starts at once, each step two matrix products per
+domain. All starts get a few steps, the best starts of each pair some more, and the best pairs as
+many as they need, if they beat what is known. A gap has many local maxima, with an activation very
+many; so random starts follow, half of them beside the best maximum known.
+
+Indices: e, i, j domain, q ordered pair, b start, p parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hessalign._shapes import Float, Int
+from hessalign.heads.ascent import Ascent, Ball, ascend
+from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
+from hessalign.heads.gap_limits import GapLimits
+from hessalign.heads.head_data import HeadData
+
+TRIAL_STEPS = 8
+"""Evaluations per start before only the best starts of each pair go on."""
+
+PAIR_STEPS = 15
+"""Evaluations of these before only the best start of the leading pairs goes on."""
+
+LEADING_PAIRS = 3
+STEPS = 200
+
+PROVED = 1e-4
+"""A gap that is short of what none can exceed by this share at most is the largest."""
+
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
+"""Of the slope that is left; the value is right to about its square."""
+
+Found = tuple[Tensor, Tensor]
+"""Of each pair, the head with the largest gap, and this gap."""
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried beside the starts that the expansion suggests.
+
+    Attributes:
+        restarts: How often random starts are drawn, unless the caller says so.
+        starts: Random starts of each of three kinds, for each pair, radius and restart.
+        leading: How many starts of each pair go on after their first steps.
+        near: Restarts leave out pairs whose gap is below this share of the largest; the first one
+            leaves out those below half.
+    """
+
+    restarts: int
+    starts: int
+    leading: int
+    near: float
+
+
+CONVEX = Effort(restarts=2, starts=8, leading=2, near=0.8)
+"""A gap of convex losses has few local maxima, and these are not far from the largest."""
+
+NON_CONVEX = Effort(restarts=6, starts=32, leading=8, near=0.5)
+"""Losses with an activation have very many."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    r"""The gaps of all ordered pairs up to second order around a head.
+
+    Attributes:
+        pairs: The ordered pairs (i, j).
+        gap: L_i − L_j at the head.
+        gradient: Its gradient, g_i − g_j.
+        curvature: The largest absolute eigenvalue of H_i − H_j.
+        direction: The unit eigenvector of its largest eigenvalue.
+    """
+
+    pairs: Int[Tensor, "q 2"]
+    gap: Float[Tensor, " q"]
+    gradient: Float[Tensor, "q p"]
+    curvature: Float[Tensor, " q"]
+    direction: Float[Tensor, "q p"]
+
+    def bound(self, radius: float) -> Float[Tensor, " q"]:
+        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$.
+
+        Args:
+            radius: δ.
+
+        Returns:
+            The largest gap within the radius, to second order at most.
+        """
+        slopes: Tensor = self.gradient.norm(dim=1)
+        return self.gap + radius * slopes + radius**2 / 2 * self.curvature
+
+
+def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
+    """Second-order expansion of all gaps around a head.
+
+    Args:
+        data: The samples, float64.
+        centre: The head.
+
+    Returns:
+        The expansion.
+    """
+    every = range(len(data.ids))
+    pairs = torch.tensor([(i, j) for i in every for j in every if i != j], device=centre.device)
+    heads = [data.statistics(centre, e) for e in every]
+    curvature = torch.zeros(len(data.ids), len(data.ids), dtype=torch.float64)
+    directions: dict[tuple[int, int], Tensor] = {}
+    for i in every:
+        for j in range(i):
+
+            def product(rows: Tensor, i: int = i, j: int = j) -> Tensor:
+                v = rows.unsqueeze(1)
+                return (heads[i].hvp(v) - heads[j].hvp(v)).squeeze(1)
+
+            values, vectors = extreme_eigenpairs(product, centre)
+            curvature[i, j] = curvature[j, i] = values.abs().max()
+            directions[i, j], directions[j, i] = vectors[1], vectors[0]
+    gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
+    ordered = [(int(i), int(j)) for i, j in pairs.tolist()]
+    bends = torch.stack([curvature[pair] for pair in ordered]).to(centre.device)
+    return Expansion(pairs, gap, gradient, bends, torch.stack([directions[p] for p in ordered]))
+
+
+def exact_attack(
+    data: HeadData,
+    centre: Float[Tensor, " p"],
+    radii: tuple[float, ...],
+    expansion: Expansion,
+    limits: GapLimits,
+    given: Float[Tensor, "r p"],
+    restarts: int | None,
+    generator: torch.Generator,
+) -> tuple[Float[Tensor, "r q p"], Float[Tensor, "r q"]]:
+    r"""For each radius and ordered pair, the head with the largest gap found.
+
+    The first starts are both ways along the eigenvector of H_i − H_j, along the gradient and along
+    the solution of the previous radius, and a given head; then, from the largest radius down, the
+    solution of the next larger one, drawn in. Each restart adds random ones for the pairs that
+    may still have the largest gap. What is found within a radius is a candidate for all larger
+    ones, so the maximum never falls as the radius grows. A restart depends only on those before it,
+    so the maximum never falls as restarts are added either.
+
+    Args:
+        data: The samples; steps are in the precision of their features, results in float64.
+        centre: The head θ* under attack, float64.
+        radii: The radii δ, ascending.
+        expansion: The gaps' expansion around it.
+        limits: What the gaps cannot exceed: pairs that cannot have the largest gap, and maxima that
+            are proved, are not searched again.
+        given: One more start for each radius, inside it.
+        restarts: How often random starts are drawn; None for what suits the loss.
+        generator: Draws them.
+
+    Returns:
+        The heads, and their gaps.
+    """
+    wide, pairs = data.to(torch.float64), expansion.pairs
+    effort = CONVEX if data.convex else NON_CONVEX
+    before: Found = (centre.expand_as(expansion.gradient), expansion.gap)
+    known: list[Found] = []
+    for radius, extra in zip(radii, given, strict=True):
+        axis, slope = expansion.direction, expansion.gradient
+        directions = torch.stack([axis, -axis, slope, before[0] - centre])
+        same = (extra - centre).expand_as(slope).unsqueeze(0)
+        starts = torch.cat([_on_sphere(directions, radius), same])
+        found = _climb(data, centre, radius, starts, pairs, before[1])
+        before = _best(wide, pairs, before, found, extra.expand_as(found))
+        known.append(before)
+    for index in reversed(range(len(radii) - 1)):
+        heads, gaps = known[index + 1]
+        top = gaps.topk(min(LEADING_PAIRS, len(pairs))).indices
+        inwards = _on_sphere(heads[top] - centre, radii[index]).unsqueeze(0)
+        found = known[index][0].clone()
+        found[top] = _climb(data, centre, radii[index], inwards, pairs[top], known[index][1][top])
+        known[index] = _best(wide, pairs, known[index], found)
+    _carry_outwards(wide, pairs, known)
+    for restart in range(effort.restarts if restarts is None else restarts):
+        share = effort.near if restart else 0.5
+        for index, radius in enumerate(radii):
+            heads, gaps = known[index]
+            near = _contenders(limits.within(radius, heads), gaps, share)
+            if len(near) == 0:
+                continue
+            neighbours = [known[i][0][near] for i in (index - 1, index + 1) if 0 <= i < len(radii)]
+            moves = torch.stack([heads[near], *neighbours]) - centre
+            random = _random_starts(moves[0], radius, data.shape, effort.starts, generator)
+            starts = torch.cat([random, _on_sphere(moves[1:], radius)])
+            found = heads.clone()
+            found[near] = _climb(data, centre, radius, starts, pairs[near], gaps[near])
+            known[index] = _best(wide, pairs, known[index], found)
+        _carry_outwards(wide, pairs, known)
+    return torch.stack([heads for heads, _ in known]), torch.stack([gaps for _, gaps in known])
+
+
+def proved(gap: float, limit: float) -> bool:
+    """Whether a gap is the largest there is, up to the share `PROVED`.
+
+    Args:
+        gap: The gap found.
+        limit: What no gap can exceed.
+
+    Returns:
+        Whether they meet.
+    """
+    return limit <= gap + PROVED * abs(gap)
+
+
+def _contenders(
+    limits: Float[Tensor, " q"], gaps: Float[Tensor, " q"], near: float
+) -> Int[Tensor, " c"]:
+    """Pairs that may have the largest gap: none has been proved, and theirs comes near."""
+    largest = float(gaps.max())
+    possible = torch.tensor([not proved(largest, float(limit)) for limit in limits])
+    return (possible.to(gaps.device) & (gaps >= near * largest)).nonzero().squeeze(1)
+
+
+def _random_starts(
+    moves: Float[Tensor, "q p"],
+    radius: float,
+    shape: tuple[int, int],
+    count: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "b q p"]:
+    """Anywhere in the ball, away from given points, and from these with one output drawn anew."""
+    pairs, outputs = len(moves), shape[0]
+
+    def draw(make: Callable[..., Tensor], *sizes: int) -> Tensor:
+        drawn = make(count, pairs, *sizes, generator=generator, device=generator.device)
+        return drawn.to(moves)
+
+    def anywhere(size: int) -> Tensor:
+        return _on_sphere(draw(torch.randn, size), radius) * draw(torch.rand, 1).sqrt()
+
+    renewed = moves.view(pairs, *shape).repeat(count, 1, 1, 1)
+    output = (draw(torch.rand) * outputs).long().clamp_max(outputs - 1)
+    start, pair = torch.meshgrid(
+        *(torch.arange(n, device=moves.device) for n in output.shape), indexing="ij"
+    )
+    renewed[start, pair, output] = anywhere(shape[1])
+    return torch.cat(
+        [anywhere(moves.shape[1]), moves + anywhere(moves.shape[1]), renewed.flatten(2)]
+    )
+
+
+def _carry_outwards(data: HeadData, pairs: Tensor, known: list[Found]) -> None:
+    """What is inside a radius is inside all larger ones."""
+    for index in range(1, len(known)):
+        known[index] = _best(data, pairs, known[index], known[index - 1][0])
+
+
+def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor, "*b p"]:
+    norms = directions.norm(dim=-1, keepdim=True)
+    scaled: Tensor = radius * directions / norms.clamp_min(torch.finfo(norms.dtype).tiny)
+    return scaled
+
+
+def _best(
+    data: HeadData, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
+) -> tuple[Float[Tensor, "q p"], Float[Tensor, " q"]]:
+    """For each pair the head with the largest gap, of the best one known and others."""
+    heads, gaps = known
+    for candidate in others:
+        values = data.gap_values(candidate, pairs)
+        better = values > gaps
+        heads = torch.where(better.unsqueeze(1), candidate, heads)
+        gaps = torch.where(better, values, gaps)
+    return heads, gaps
+
+
+def _climb(
+    data: HeadData,
+    centre: Tensor,
+    radius: float,
+    starts: Float[Tensor, "b q p"],
+    pairs: Tensor,
+    known: Float[Tensor, " q"],
+) -> Float[Tensor, "q p"]:
+    """Ascend all starts a little, the best further, and what beats the known to the end."""
+    dtype = data.features[0].dtype
+    origin, region = centre.to(dtype), Ball(radius)
+    effort, tolerance = CONVEX if data.convex else NON_CONVEX, TOLERANCE[dtype]
+
+    def climb(points: Tensor, of: Tensor, steps: int) -> Ascent:
+        def gap(moves: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return data.gap(origin + moves, of[rows])
+
+        return ascend(gap, region, points, steps=steps, tolerance=tolerance)
+
+    def leading(found: Ascent, count: int) -> Tensor:
+        """The best points of each pair."""
+        best = found.values.view(-1, len(pairs)).topk(count, dim=0).indices
+        every = torch.arange(len(pairs), device=best.device)
+        return found.points.view(-1, *starts.shape[1:])[best, every]
+
+    trial = climb(starts.flatten(0, 1).to(dtype), pairs.repeat(len(starts), 1), TRIAL_STEPS)
+    some = leading(trial, min(effort.leading, len(starts)))
+    middle = climb(some.flatten(0, 1), pairs.repeat(len(some), 1), PAIR_STEPS)
+    points = leading(middle, 1)[0]
+    values = middle.values.view(-1, len(pairs)).amax(0)
+    top = values.topk(min(LEADING_PAIRS, len(pairs))).indices
+    top = top[values[top] > known[top]]
+    if len(top):
+        points[top] = climb(points[top], pairs[top], STEPS).points
+    return centre + region.retract(points.to(centre.dtype))

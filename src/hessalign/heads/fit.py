@@ -1,0 +1,235 @@
+r"""The best head on fixed features, by Newton's method on closed-form products.
+
+Indices: n sample, k output, d feature (with the constant of the bias), p = (k, d) parameter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError
+from hessalign._shapes import Float
+from hessalign.curvature import make_loss
+from hessalign.curvature.inputs import check_features
+from hessalign.curvature.losses import HeadLoss, Squared
+from hessalign.heads.conjugate_gradients import conjugate_gradients
+from hessalign.heads.head_data import HeadData
+from hessalign.heads.inputs import make_head_data
+from hessalign.heads.whitening import Whitening, make_whitening
+
+TOLERANCE = 1e-10
+"""Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
+
+MAX_STEPS = 100
+STILL_MOVING = 0.05
+"""If Newton's step changes a logit by more than this where the gradient vanishes, there is no
+minimum: near one, the step vanishes with the gradient."""
+
+
+@final
+@dataclass(frozen=True)
+class StrongConvexity:
+    """A constant μ with L ≥ tangent + μ/2 ‖Δ‖².
+
+    Attributes:
+        value: μ.
+        origin: "l2" if it is the weight of the L2 term, "hessian" if it is the smallest eigenvalue
+            of the Hessian at the minimiser, L2 term included.
+        everywhere: Whether it holds for all heads, not just near the minimiser: true of the L2
+            weight, and of the eigenvalue where the Hessian is constant (squared error).
+    """
+
+    value: float
+    origin: Literal["l2", "hessian"]
+    everywhere: bool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FittedHead:
+    """The minimiser of an L2-regularised mean loss.
+
+    Attributes:
+        parameters: The head, one row per output, weights before bias.
+        risk: The mean loss plus the L2 term.
+        gradient_norm: What is left of its gradient.
+        steps: Newton steps taken.
+        l2: The weight of the L2 term.
+        smallest_eigenvalue: Of the Hessian at the minimiser, L2 term included.
+        quadratic: Whether the Hessian is the same everywhere.
+    """
+
+    parameters: Float[Tensor, "k d"]
+    risk: float
+    gradient_norm: float
+    steps: int
+    l2: float
+    smallest_eigenvalue: float
+    quadratic: bool
+
+    def strong_convexity(
+        self, origin: Literal["auto", "l2", "hessian"] = "auto"
+    ) -> StrongConvexity:
+        """The constant μ of strong convexity, and where it comes from.
+
+        Args:
+            origin: "l2", "hessian", or "auto": the eigenvalue where the Hessian is constant or
+                there is no L2 term, else the L2 weight.
+
+        Returns:
+            The constant with its origin.
+        """
+        if origin == "auto":
+            origin = "hessian" if self.quadratic or self.l2 == 0 else "l2"
+        if origin == "l2":
+            return StrongConvexity(self.l2, "l2", everywhere=True)
+        return StrongConvexity(self.smallest_eigenvalue, "hessian", everywhere=self.quadratic)
+
+
+def fit_head(
+    z: Float[Tensor, "n d"],
+    y: Tensor,
+    loss: str | HeadLoss = "cross_entropy",
+    l2: float = 1e-2,
+    *,
+    bias: bool = True,
+    outputs: int | None = None,
+) -> FittedHead:
+    r"""The head that minimises the L2-regularised mean loss.
+
+    $$\frac1n \sum_n \ell(\Theta\tilde z_n, y_n) + \frac\lambda2 \|\Theta\|^2$$
+
+    Args:
+        z: Features that enter the head.
+        y: Targets.
+        loss: "cross_entropy", "binary" or "squared" (without an activation, so that the problem
+            is convex).
+        l2: The weight λ of the L2 term over all parameters, biases included.
+        bias: Whether the head has a bias.
+        outputs: Outputs of the head; by default what the targets need.
+
+    Returns:
+        The minimiser with the gradient norm reached.
+
+    Example:
+        >>> z, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
+        >>> fitted = fit_head(z, y, "squared", l2=0.0, bias=False)
+        >>> round(float(fitted.parameters), 6), fitted.gradient_norm < 1e-9
+        (2.0, True)
+    """
+    check_features(z)
+    head_loss = make_loss(loss)
+    one = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    data = make_head_data(z, y, one, head_loss, outputs=outputs, bias=bias, l2=l2)
+    return fit_domain(data.to(torch.float64), 0)
+
+
+def fit_domain(data: HeadData, e: int) -> FittedHead:
+    """The minimiser of one domain's risk.
+
+    Args:
+        data: The samples, float64.
+        e: Position of the domain.
+
+    Returns:
+        The minimiser.
+
+    Raises:
+        InputError: If the risk is not convex, has no minimiser, or Newton's method does not reach
+            it.
+    """
+    if isinstance(data.loss, Squared) and not data.convex:
+        raise InputError(
+            f"Expected a loss that is convex in the head, got squared error with activation "
+            f"{data.loss.activation.name!r}: its minimiser and strong convexity are not defined. "
+            "Use the identity, or worst_case_gap, which needs neither."
+        )
+    z = data.features[e]
+    point = z.new_zeros(data.num_parameters)
+    start = data.statistics(point, e)
+    goal = TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
+    metric = make_whitening(data, point, e)
+    steps = 0
+    risk, gradient = _at(data, point, e)
+    while float(gradient.norm()) > goal:
+        if steps == MAX_STEPS:
+            raise InputError(
+                f"Expected to reach a minimum in {MAX_STEPS} Newton steps, but the gradient norm "
+                f"is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
+            )
+        step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
+        moved = _line_search(data, e, point, step, risk, float(gradient @ step))
+        if moved is None:
+            break
+        point, risk, gradient, steps = *moved, steps + 1
+    if data.l2 == 0:
+        _check_minimum(data, point, e, gradient, metric)
+    smallest = make_whitening(data, point, e).smallest
+    quadratic = isinstance(data.loss, Squared)
+    return FittedHead(
+        point.view(data.shape),
+        risk,
+        float(gradient.norm()),
+        steps,
+        data.l2,
+        smallest,
+        quadratic,
+    )
+
+
+def _at(data: HeadData, point: Tensor, e: int) -> tuple[float, Tensor]:
+    risk, gradient = data.risk_and_gradient(point.unsqueeze(0), e)
+    return float(risk), gradient[0]
+
+
+def _line_search(
+    data: HeadData, e: int, point: Tensor, step: Tensor, risk: float, slope: float
+) -> tuple[Tensor, float, Tensor] | None:
+    """The longest of the steps 1, 1/2, 1/4, … that lowers the risk; None if rounding is all."""
+    length = 1.0
+    while length > 1e-8:
+        trial = point + length * step
+        lower, gradient = _at(data, trial, e)
+        if lower <= risk + 1e-4 * length * slope + 1e-15 * (1 + abs(risk)):
+            return trial, lower, gradient
+        length /= 2
+    return None
+
+
+def _newton_step(
+    data: HeadData, point: Tensor, e: int, gradient: Tensor, metric: Whitening, accuracy: float
+) -> Tensor:
+    """Solve (H + λ I) s = −g by conjugate gradients in whitened coordinates."""
+    head = data.statistics(point, e)
+
+    def product(x: Tensor) -> Tensor:
+        v = metric.parameters(x.unsqueeze(0))
+        return metric.slopes(head.hvp(v) + data.l2 * v)[0]
+
+    x = conjugate_gradients(product, -metric.slopes(gradient.unsqueeze(0))[0], accuracy)
+    return metric.parameters(x.unsqueeze(0))[0]
+
+
+def _check_minimum(
+    data: HeadData, point: Tensor, e: int, gradient: Tensor, metric: Whitening
+) -> None:
+    step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
+    moved = float((data.features[e] @ step.view(data.shape).T).abs().max())
+    if moved > STILL_MOVING:
+        raise InputError(
+            f"Expected data with a best head, but the loss keeps falling as the head grows (norm "
+            f"{float(point.norm()):.1f}, risk {_at(data, point, e)[0]:.1e}). {_remedy(data)}"
+        )
+
+
+def _remedy(data: HeadData) -> str:
+    if data.l2 > 0:
+        return "Scale the features to about unit size, or use a larger l2."
+    return (
+        "The classes are separable, or one is missing: without an L2 term no minimum exists. "
+        "Use l2 > 0."
+    )

@@ -1,0 +1,186 @@
+"""Figures 3 and 4: Hessian distance, OOD accuracy and loss while training goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import StatisticsError, correlation
+from typing import Any, Final
+
+from hessalign.bench.data.colored_mnist import Imbalance
+from hessalign.bench.runs import Run
+from hessalign.paper.dynamics_figures import plot_course, plot_distances, plot_pairs
+from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
+from hessalign.paper.methods import HGP, VERSIONS, hutchinson
+from hessalign.paper.verdict import measured
+from hessalign.report.tables import markdown_table
+
+READING_3: Final = (
+    "‖H₁ − H₂‖ between the training domains, OOD accuracy and OOD loss during training; then the "
+    "first against the others, one point for each evaluation from the step at which the weight of "
+    "the penalty jumps. The correlations are those of log ‖H₁ − H₂‖ with OOD accuracy and with OOD "
+    "loss over these evaluations of a run, mean ± standard deviation over {restarts} restarts. The "
+    "paper speaks of a strong negative correlation with OOD accuracy and gives no numbers."
+)
+READING_4: Final = (
+    "‖H₁ − H₂‖ between the training domains during training, mean over {restarts} restarts, and "
+    "its value at the last step. The paper shows curves without numbers."
+)
+
+
+def rows() -> tuple[tuple[Method, Imbalance | None], ...]:
+    """The runs both figures need.
+
+    Returns:
+        HGP and Hutchinson on each version of the data.
+    """
+    return tuple(
+        (method, version) for version in VERSIONS.values() for method in (HGP, hutchinson(version))
+    )
+
+
+def series(run: Run, metric: str, start: int = 0) -> list[float]:
+    """One metric along a run.
+
+    Args:
+        run: The run.
+        metric: Its name.
+        start: The first step of interest.
+
+    Returns:
+        Its values.
+    """
+    return [record.metrics[metric] for record in run.records if record.step >= start]
+
+
+def correlations(runs: Sequence[Run], metric: str) -> list[float]:
+    """Correlation between the logarithm of the Hessian distance and a metric, run by run.
+
+    Args:
+        runs: The restarts.
+        metric: The metric.
+
+    Returns:
+        One coefficient per run in which both vary.
+    """
+    found = []
+    for run in runs:
+        jump = run.config.jump
+        distances = [
+            math.log(max(value, 1e-300)) for value in series(run, "hessian_distance", jump)
+        ]
+        try:
+            found.append(correlation(distances, series(run, metric, jump)))
+        except StatisticsError:
+            continue
+    return found
+
+
+def present_figure3(finished: Finished, options: Options) -> Report:
+    """Hessian distance against OOD accuracy and loss.
+
+    Args:
+        finished: Gives the runs.
+        options: How they were made.
+
+    Returns:
+        The correlations and the figure.
+    """
+    entries: list[dict[str, Any]] = []
+    groups = {}
+    for title, version in VERSIONS.items():
+        for method in (HGP, hutchinson(version)):
+            runs = finished(method, version)
+            if not runs:
+                continue
+            groups[title, method.algorithm] = runs
+            entry = {"data": title, "method": method.title, "runs": len(runs)}
+            for metric in ("test_accuracy", "test_loss"):
+                entry[metric] = correlations(runs, metric)
+            entries.append(entry)
+    table = markdown_table(
+        ["data", "method", "runs", "with OOD accuracy", "with OOD loss"],
+        [
+            [
+                entry["data"],
+                entry["method"],
+                str(entry["runs"]),
+                *(_two_digits(entry[metric]) for metric in ("test_accuracy", "test_loss")),
+            ]
+            for entry in entries
+        ],
+        text_columns=2,
+    )
+    text = READING_3.format(restarts=options.restarts) + "\n\n" + table
+    return Report(
+        text,
+        {"correlations": entries},
+        {
+            "figure3": lambda path: plot_course(groups, path),
+            "figure3-pairs": lambda path: plot_pairs(groups, path),
+        },
+    )
+
+
+def present_figure4(finished: Finished, options: Options) -> Report:
+    """Hessian distance along training.
+
+    Args:
+        finished: Gives the runs.
+        options: How they were made.
+
+    Returns:
+        The final distances and the figure.
+    """
+    groups = {}
+    entries: list[dict[str, Any]] = []
+    for title, version in VERSIONS.items():
+        for method in (HGP, hutchinson(version)):
+            runs = finished(method, version)
+            if not runs:
+                continue
+            groups[title, method.algorithm] = runs
+            final_distances = [run.final["hessian_distance"] for run in runs]
+            curves = [series(run, "hessian_distance") for run in runs]
+            entries.append(
+                {
+                    "data": title,
+                    "method": method.title,
+                    "final": final_distances,
+                    "steps": [record.step for record in runs[0].records],
+                    "mean_curve": [
+                        math.fsum(values) / len(values) for values in zip(*curves, strict=True)
+                    ],
+                }
+            )
+    table = markdown_table(
+        ["data", "method", "runs", "final ‖H₁ − H₂‖"],
+        [
+            [entry["data"], entry["method"], str(len(entry["final"])), _scientific(entry["final"])]
+            for entry in entries
+        ],
+        text_columns=2,
+    )
+    text = READING_4.format(restarts=options.restarts) + "\n\n" + table
+    return Report(
+        text, {"distances": entries}, {"figure4": lambda path: plot_distances(groups, path)}
+    )
+
+
+def _two_digits(values: Sequence[float]) -> str:
+    return measured(values).show("+.2f", ".2f") if values else "–"
+
+
+def _scientific(values: Sequence[float]) -> str:
+    return measured(values).show(".1e", ".0e")
+
+
+FIGURE_3 = Experiment(
+    "figure3",
+    "Figure 3: Hessian distance and OOD performance during training",
+    rows(),
+    present_figure3,
+)
+FIGURE_4 = Experiment(
+    "figure4", "Figure 4: Hessian distance during training", rows(), present_figure4
+)

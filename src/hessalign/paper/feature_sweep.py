@@ -1,0 +1,244 @@
+"""Trained heads on a feature bank: the runs that model selection takes from a sweep.
+
+A sweep keeps no models, so the selected runs are trained again, which gives the same parameters.
+They are selected by their accuracy on the held-out parts of the training domains at the last step,
+since that is the model which is kept. Hyper-parameter seed 0 takes no part: it stands for
+DomainBed's defaults, weights that were chosen for whole networks and do next to nothing here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, final
+
+import torch
+
+from hessalign._errors import InputError
+from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.data.parallel import completed
+from hessalign.bench.runs.domain_run import DomainRun, train_job
+from hessalign.bench.runs.job import Job, job_from
+from hessalign.bench.runs.run_folder import read_config
+from hessalign.bench.sweep.selection import Candidate, choose, read_run, training_domain
+from hessalign.bench.sweep.selection import Run as SweepRun
+from hessalign.bench.sweep.selection.reading import DONE, RESULTS
+
+REFERENCE: Final = "erm"
+MODELS: Final = "models"
+DRAWS: Final = "draws"
+SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
+"""What all jobs of a sweep must have in common."""
+
+
+@final
+@dataclass(frozen=True)
+class FeatureSweep:
+    """A sweep on a feature bank, and where to keep what is trained beside it.
+
+    Attributes:
+        dataset: Name of the feature bank.
+        data_dir: Where it is.
+        folder: The sweep.
+        cache: Where models are kept.
+        train: Whether to train what is missing, or to report on what is there.
+        jobs: Processes at once.
+        show: Called with how many runs are ready and how many are needed.
+    """
+
+    dataset: str
+    data_dir: str
+    folder: Path
+    cache: Path
+    train: bool = True
+    jobs: int = 1
+    show: Callable[[int, int], None] = lambda done, total: None
+
+
+@final
+@dataclass(frozen=True)
+class Selected:
+    """A job that model selection chose.
+
+    Attributes:
+        job: The job.
+        validation: The accuracy it was chosen by.
+        test: Its accuracy on the test domain.
+        draws: Among how many draws of hyper-parameters.
+    """
+
+    job: Job
+    validation: float
+    test: float
+    draws: int
+
+
+def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, list[Selected]]:
+    """For each algorithm, trial and test domain the best draw of hyper-parameters.
+
+    An algorithm that the sweep does not have at all gets the same draws as the reference, trained
+    here.
+
+    Args:
+        sweep: The sweep.
+        algorithms: Our names of the algorithms.
+
+    Returns:
+        By algorithm, those of each trial by test domain; an algorithm without runs has none.
+    """
+    recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
+    runs = finished_runs(sweep, recorded)
+    present = {job.algorithm for job in runs}
+    reference = [job for job in runs if recorded[job.algorithm] == REFERENCE]
+    absent = [title for title in recorded if title not in present]
+    jobs = [dataclasses.replace(job, algorithm=title) for title in absent for job in reference]
+    train_all(sweep, jobs, keep_model=False)
+    for job in jobs:
+        if _done(sweep.cache / DRAWS, job):
+            runs[job] = _read(sweep.cache / DRAWS / job.folder)
+    return {name: select(runs, find_algorithm(name).recorded) for name in algorithms}
+
+
+def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, SweepRun]:
+    """The complete runs of a sweep with one test domain and drawn hyper-parameters.
+
+    Args:
+        sweep: The sweep.
+        algorithms: Recorded names of the algorithms of interest.
+
+    Returns:
+        Records by job, the data where `data_dir` says.
+
+    Raises:
+        InputError: If there are none, or they do not belong together.
+    """
+    found: dict[Job, SweepRun] = {}
+    wanted = set(algorithms)
+    for path in sorted(sweep.folder.glob(f"*/{DONE}")):
+        config = path.parent / "config.json"
+        if not config.exists():
+            continue
+        job = job_from(read_config(path.parent))
+        fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0
+        if fits and job.algorithm in wanted:
+            found[dataclasses.replace(job, data_dir=sweep.data_dir)] = _read(path.parent)
+    if not any(job.algorithm == find_algorithm(REFERENCE).recorded for job in found):
+        raise InputError(
+            f"Expected complete runs of ERM on {sweep.dataset} with one test domain and drawn "
+            f"hyper-parameters in {sweep.folder}, found none. Give the sweep's folder with --sweep "
+            "and its data set with --dataset."
+        )
+    for name in SHARED:
+        values = {getattr(job, name) for job in found}
+        if len(values) > 1:
+            texts = ", ".join(sorted(map(str, values)))
+            raise InputError(
+                f"Expected runs with the same {name} in {sweep.folder}, found {texts}. Keep each "
+                "protocol in a sweep of its own."
+            )
+    return found
+
+
+def select(runs: Mapping[Job, SweepRun], algorithm: str) -> list[Selected]:
+    """The best draw for each trial and test domain, judged by its last step.
+
+    Args:
+        runs: Records by job.
+        algorithm: Its recorded name.
+
+    Returns:
+        Sorted by trial, then by test domain.
+    """
+    candidates: dict[tuple[int, int], list[tuple[Job, Candidate]]] = {}
+    for job, run in runs.items():
+        if job.algorithm != algorithm:
+            continue
+        (test,) = job.test_domains
+        last = dataclasses.replace(run, records=run.records[-1:])
+        candidate = training_domain({job.test_domains: last}, test)
+        if isinstance(candidate, Candidate):
+            candidates.setdefault((job.trial_seed, test), []).append((job, candidate))
+    selected = []
+    for _, pairs in sorted(candidates.items()):
+        best = choose(candidate for _, candidate in pairs)
+        job = next(job for job, candidate in pairs if candidate is best)
+        selected.append(Selected(job, best.validation, best.test, len(pairs)))
+    return selected
+
+
+def twin(job: Job) -> Job:
+    """The reference with the same learning rate, weight decay, dropout, batches and split.
+
+    Hyper-parameters are drawn by name from the seeds of draw and trial, so those that algorithms
+    share are the same; only the start and the order of samples differ.
+
+    Args:
+        job: A job of any algorithm.
+
+    Returns:
+        The job of the reference.
+    """
+    return dataclasses.replace(job, algorithm=find_algorithm(REFERENCE).recorded)
+
+
+def second_start(job: Job) -> Job:
+    """The reference once more from another start: what a ratio is worth that says nothing.
+
+    Args:
+        job: A job of the reference.
+
+    Returns:
+        A job of CORAL with weight 0: the same objective, but a seed of its own.
+    """
+    overrides = json.loads(job.hparams) if job.hparams else {}
+    hparams = json.dumps({**overrides, "penalty_weight": 0.0}, sort_keys=True)
+    return dataclasses.replace(job, algorithm=find_algorithm("coral").recorded, hparams=hparams)
+
+
+def train_all(
+    sweep: FeatureSweep, jobs: Iterable[Job], *, keep_model: bool = True
+) -> dict[Job, DomainRun]:
+    """Train jobs, or read them where they are complete.
+
+    Args:
+        sweep: Says where they are kept, and whether to train at all.
+        jobs: The jobs.
+        keep_model: Whether their models are needed.
+
+    Returns:
+        The runs that are complete, by job.
+    """
+    folder = sweep.cache / (MODELS if keep_model else DRAWS)
+    needed = list(dict.fromkeys(jobs))
+    missing = [job for job in needed if not _done(folder, job)]
+    if missing and sweep.train:
+        work = partial(_train, folder=folder, keep_model=keep_model)
+        for count, _ in enumerate(
+            completed(work, missing, sweep.jobs), start=len(needed) - len(missing) + 1
+        ):
+            sweep.show(count, len(needed))
+    return {
+        job: train_job(job, folder / job.folder, keep_model=keep_model)
+        for job in needed
+        if _done(folder, job)
+    }
+
+
+def _train(job: Job, folder: Path, keep_model: bool) -> None:
+    torch.set_num_threads(1)
+    train_job(job, folder / job.folder, keep_model=keep_model)
+
+
+def _done(folder: Path, job: Job) -> bool:
+    return (folder / job.folder / DONE).exists()
+
+
+def _read(folder: Path) -> SweepRun:
+    run, _ = read_run(folder / RESULTS, done=True)
+    if run is None:
+        raise InputError(f"Expected records in {folder / RESULTS}, found none.")
+    return run

@@ -1,0 +1,172 @@
+r"""The invariance profile: accuracy and loss against the correlation of colour and label.
+
+Let ρ be the correlation between colour and label. An image's colour agrees with its label with
+probability (1 + ρ)/2, so accuracy and mean loss are exactly
+
+$$a(\rho) = \tfrac{1+\rho}2\, a(1) + \tfrac{1-\rho}2\, a(-1),$$
+
+a straight line between the images all coloured as their labels and all coloured oppositely. Its
+slope says how much the predictor uses colour, and in which direction: positive like ERM, negative
+if it has learned to use colour backwards. The invariant predictor is flat at 75 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from hessalign.bench.runs import Run
+from hessalign.bench.runs.colored_mnist import make_batch, make_data, make_evaluation
+from hessalign.paper.experiment import Experiment, Finished, Options, Report
+from hessalign.paper.figures import plot_profiles
+from hessalign.paper.methods import comparison
+from hessalign.paper.verdict import measured
+from hessalign.report.tables import markdown_table
+
+INVARIANT: Final = 75.0
+"""Accuracy of the digit's shape alone: a quarter of the labels is wrong."""
+
+FLAT: Final = 2.0
+"""The largest mean slope, and spread of slopes, that counts as nearly invariant."""
+
+READING: Final = (
+    "The unseen domain's images with their colour redrawn so that its correlation with the label "
+    "is ρ. Accuracy is exactly linear in ρ: *at 0* is its value where colour says nothing, *slope* "
+    "its rise per unit of ρ (positive: trusts colour; negative: uses it backwards; invariant: 0), "
+    "*distance* the root mean square distance of the line from the invariant predictor's "
+    "{invariant:.0f} % over ρ from −1 to 1. Mean ± standard deviation over restarts."
+)
+
+
+def profile(run: Run) -> dict[str, float]:
+    """Accuracy and loss of a trained network with colour and label equal, and opposite.
+
+    Args:
+        run: A finished run.
+
+    Returns:
+        "agree" and "oppose" accuracies in percent, and the losses likewise.
+    """
+    domain = make_data(run.config).test
+    values = {}
+    for name, rho in (("agree", 1.0), ("oppose", -1.0)):
+        batch = make_batch((domain.recoloured(rho, torch.Generator()),))
+        with torch.no_grad():
+            metrics = make_evaluation(batch, batch, hessian_distance=False)(run.network)
+        values[name] = 100 * metrics["test_accuracy"]
+        values[f"{name}_loss"] = metrics["test_loss"]
+    return values
+
+
+def line(agree: float, oppose: float) -> tuple[float, float, float]:
+    """The straight line through both ends of a profile.
+
+    Args:
+        agree: Accuracy at ρ = 1.
+        oppose: Accuracy at ρ = −1.
+
+    Returns:
+        Value at 0, slope, and root mean square distance to the invariant predictor.
+
+    Example:
+        >>> line(75.0, 75.0), line(100.0, 50.0)[:2]
+        ((75.0, 0.0, 0.0), (75.0, 25.0))
+    """
+    middle, rise = (agree + oppose) / 2, (agree - oppose) / 2
+    return middle, rise, math.sqrt((middle - INVARIANT) ** 2 + rise**2 / 3)
+
+
+def slope(run: Run) -> float:
+    """How much a trained network uses colour, and in which direction.
+
+    Args:
+        run: A finished run.
+
+    Returns:
+        The slope of its profile, in percent per unit of ρ.
+    """
+    ends = profile(run)
+    return line(ends["agree"], ends["oppose"])[1]
+
+
+def present(finished: Finished, options: Options) -> Report:
+    """Profiles of all methods.
+
+    Args:
+        finished: Gives the runs.
+        options: How they were made.
+
+    Returns:
+        Table and figure.
+    """
+    entries = [
+        _entry(method.title, method.algorithm, runs)
+        for method in comparison(None)
+        if (runs := finished(method, None))
+    ]
+    header = ["method", "runs", "train", "OOD test", "at 0", "slope", "distance", "reading"]
+    table = markdown_table(header, [_cells(entry) for entry in entries])
+    return Report(
+        READING.format(invariant=INVARIANT) + "\n\n" + table,
+        {"profiles": entries},
+        {"profile": lambda path: plot_profiles(entries, path)},
+    )
+
+
+def _entry(title: str, algorithm: str, runs: Sequence[Run]) -> dict[str, Any]:
+    ends = [profile(run) for run in runs]
+    return {
+        "method": title,
+        "algorithm": algorithm,
+        "runs": len(runs),
+        "train": [100 * run.final["train_accuracy"] for run in runs],
+        "test": [100 * run.final["test_accuracy"] for run in runs],
+        **{key: [each[key] for each in ends] for key in ends[0]},
+    }
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    lines = [line(*pair) for pair in zip(entry["agree"], entry["oppose"], strict=True)]
+    middle, slopes, distance = zip(*lines, strict=True)
+    return [
+        entry["method"],
+        str(entry["runs"]),
+        str(measured(entry["train"])),
+        str(measured(entry["test"])),
+        str(measured(middle)),
+        measured(slopes).show("+.1f", ".1f"),
+        str(measured(distance)),
+        reading(slopes),
+    ]
+
+
+def reading(slopes: Sequence[float]) -> str:
+    """Slopes in words.
+
+    Args:
+        slopes: One per restart, in percent per unit of ρ.
+
+    Returns:
+        What the predictor does with colour; restarts that do different things are not averaged.
+
+    Example:
+        >>> reading([30.0, 31.0]), reading([-8.0, -3.0]), reading([0.5, -1.0]), reading([-9.0, 0.0])
+        ('trusts colour', 'uses colour backwards', 'nearly invariant', 'differs between restarts')
+    """
+    middle = measured(slopes)
+    if abs(middle.mean) <= FLAT and middle.std <= FLAT:
+        return "nearly invariant"
+    if min(slopes) > 0:
+        return "trusts colour"
+    return "uses colour backwards" if max(slopes) < 0 else "differs between restarts"
+
+
+PROFILE = Experiment(
+    "profile",
+    "Invariance profile: what each method does with colour",
+    tuple((method, None) for method in comparison(None)),
+    present,
+)

@@ -1,0 +1,350 @@
+"""Table 1, measured: what each method aligns, beside the paper's ticks and crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from hessalign.alignment import TABLE_1
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.trained_head import TrainedHead, colored_mnist_head, domain_run_head
+from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
+from hessalign.paper.feature_sweep import (
+    REFERENCE,
+    FeatureSweep,
+    Selected,
+    second_start,
+    select_jobs,
+    train_all,
+    twin,
+)
+from hessalign.paper.methods import ERM, FISHR, FULL, HGP, VREX, hutchinson, on_features
+from hessalign.paper.published import TABLE_1 as PUBLISHED
+from hessalign.paper.reduction_figure import TITLES, plot_reductions
+from hessalign.paper.reductions import (
+    THRESHOLD,
+    UNCLEAR,
+    Change,
+    Domains,
+    Reduction,
+    chance_share,
+    judged,
+    measure,
+    plain,
+    reductions,
+)
+from hessalign.report.tables import markdown_table
+
+CORAL: Final = Method("CORAL", "coral")
+IGA: Final = Method("IGA", "iga")
+FISH: Final = Method("Fish", "fish")
+METHODS: Final = (VREX, CORAL, IGA, FISH, FISHR, HGP, hutchinson(None), FULL)
+NOISE: Final = Method("ERM over another start", "second_start")
+
+Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
+"""By trial, heads of a method each with its reference."""
+
+READING: Final = (
+    "Each cell is the dispersion of an attribute over domains, (1/E) Σ_e ‖M_e − M̄‖², as a multiple "
+    "of ERM's: 1 means no change, less means closer domains; geometric mean, in brackets the "
+    "smallest and largest trial. *Raw* compares dispersions as they are, so a method that shrinks "
+    "features shrinks everything. *Relative* first divides each dispersion by the mean squared "
+    "norm of the attribute over samples, so that scale drops out. ✓ and ✗ are the paper's Table 1, "
+    "which has one row for all Hessian alignment. ↓ marks a ratio below {low:g} and ↑ one above "
+    "{high:g} where all trials are on the same side of 1. *Chance* is the share of ERM's "
+    "dispersion that finite samples alone explain; a column where it is above {unclear:.0%} is "
+    "marked ? and not judged."
+)
+SOURCES: Final[dict[Domains, str]] = {
+    "sources": "between training domains",
+    "all": "between all domains, the unseen one too",
+}
+HELD_OUT: Final = {
+    "Colored MNIST": (
+        "The unseen domain's images, none of them trained on, a third coloured like each domain. "
+        "The reference is ERM with the same seed, so the same data and the same start. With "
+        "everything but colour alike, the mean of an attribute is linear in the correlation of "
+        "colour and label, so without sampling noise the raw ratios between training domains and "
+        "between all domains are the same; those between all domains have far less of it."
+    ),
+    "features": (
+        "{dataset}, the parts of domains that were held out. For each trial and test domain the "
+        "draw of hyper-parameters that is best on the training domains' held-out parts (among "
+        "{draws}); the reference is ERM with the same learning rate, weight decay, dropout, "
+        "batch size and split. Ratios of a trial are the geometric mean over its test domains. "
+        "*ERM over another start* compares selected runs of ERM with the same training from "
+        "another start that was not selected: what chance does, and selection, which looks at the "
+        "same held-out samples. ↓ and ↑ are only "
+        "given where a change is larger than that."
+    ),
+}
+
+
+def present(finished: Finished, options: Options) -> Report:
+    """Measure all methods on what there is.
+
+    Args:
+        finished: Gives the runs of Colored MNIST.
+        options: How they were made, and the sweep on features if there is one.
+
+    Returns:
+        Tables and figures.
+    """
+    texts = [READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
+    data: dict[str, Any] = {}
+    figures: dict[str, Callable[[Path], None]] = {}
+    found, missing = colored_mnist_pairs(finished)
+    parts: list[tuple[str, str, dict[Method, Pairs], list[str]]] = [
+        ("Colored MNIST", HELD_OUT["Colored MNIST"], found, missing)
+    ]
+    entry: dict[str, Any] = {}
+    if options.sweep is not None:
+        found, missing, chosen = feature_pairs(options.sweep)
+        counts = sorted({each.draws for group in chosen.values() for each in group})
+        draws = " to ".join(map(str, sorted({counts[0], counts[-1]}))) if counts else "0"
+        text = HELD_OUT["features"].format(dataset=options.sweep.dataset, draws=draws)
+        parts.append((options.sweep.dataset, text, found, missing))
+        entry["selected"] = {
+            name: [describe_selected(each) for each in group] for name, group in chosen.items()
+        }
+    for title, text, pairs, lacking in parts:
+        section, values = describe_part(pairs, title, options)
+        without = f"No runs yet: {', '.join(lacking)}." if lacking else ""
+        texts += [f"## {title}", *filter(None, (text, section, without))]
+        data[title] = values
+        if values["methods"]:
+            figures[file_name(title)] = plotter(values["methods"], title)
+    return Report("\n\n".join(texts), {"data_sets": data, **entry}, figures)
+
+
+def plotter(methods: Sequence[Mapping[str, Any]], title: str) -> Callable[[Path], None]:
+    """The function that draws one data set.
+
+    Args:
+        methods: What `describe_part` gave.
+        title: The data set.
+
+    Returns:
+        A function of a path.
+    """
+    return lambda path: plot_reductions(methods, path, title)
+
+
+def file_name(title: str) -> str:
+    """A data set's name as part of a file name.
+
+    Args:
+        title: Its name.
+
+    Returns:
+        Lower case, without spaces.
+
+    Example:
+        >>> file_name("Colored MNIST"), file_name("PACS@efficientnet_lite0")
+        ('table1-colored-mnist', 'table1-pacs-efficientnet_lite0')
+    """
+    return "table1-" + title.lower().replace(" ", "-").replace("@", "-")
+
+
+def colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, Pairs], list[str]]:
+    """Heads of Colored MNIST by method, each with ERM's of the same seed.
+
+    Args:
+        finished: Gives the runs.
+
+    Returns:
+        By method; and the titles of those without runs.
+    """
+    reference = {
+        run.config.seed: colored_mnist_head(run, held_out=True) for run in finished(ERM, None)
+    }
+    found: dict[Method, Pairs] = {}
+    missing = [] if reference else [ERM.title]
+    for method in METHODS:
+        pairs: Pairs = {
+            run.config.seed: [(colored_mnist_head(run, held_out=True), reference[run.config.seed])]
+            for run in finished(method, None)
+            if run.config.seed in reference
+        }
+        if pairs:
+            found[method] = pairs
+        else:
+            missing.append(method.title)
+    return found, missing
+
+
+def feature_pairs(
+    sweep: FeatureSweep,
+) -> tuple[dict[Method, Pairs], list[str], dict[str, list[Selected]]]:
+    """Heads on features by method, each with its twin of ERM.
+
+    Args:
+        sweep: The sweep.
+
+    Returns:
+        By method; the titles of those without runs; and what was selected, by algorithm.
+    """
+    chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in METHODS)])
+    wanted: dict[Method, list[tuple[Job, Job]]] = {
+        NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]
+    }
+    methods = [on_features(method) for method in METHODS]
+    for method in methods:
+        wanted[method] = [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
+    runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
+    heads = {job: domain_run_head(run, held_out=True) for job, run in runs.items()}
+    found: dict[Method, Pairs] = {}
+    for method, jobs in wanted.items():
+        pairs: Pairs = {}
+        for ours, reference in jobs:
+            if ours in heads and reference in heads:
+                pairs.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
+        if pairs:
+            found[method] = pairs
+    return found, [method.title for method in methods if method not in found], chosen
+
+
+def describe_selected(each: Selected) -> dict[str, Any]:
+    """A selected job as plain values.
+
+    Args:
+        each: The job and why.
+
+    Returns:
+        What goes into the JSON file.
+    """
+    job = each.job
+    return {
+        "trial": job.trial_seed,
+        "test_domain": job.test_domains[0],
+        "hparams_seed": job.hparams_seed,
+        "validation": each.validation,
+        "test": each.test,
+        "draws": each.draws,
+    }
+
+
+def describe_part(
+    found: Mapping[Method, Pairs], title: str, options: Options
+) -> tuple[str, dict[str, Any]]:
+    """All tables of one data set.
+
+    Args:
+        found: Heads by method.
+        title: The data set.
+        options: Says how to show how far it is.
+
+    Returns:
+        Markdown, and plain values.
+    """
+    texts: list[str] = []
+    entries: list[dict[str, Any]] = [
+        {"method": method.title, "algorithm": method.algorithm, "runs": count(pairs)}
+        for method, pairs in found.items()
+    ]
+    values: dict[str, Any] = {"methods": entries, "chance": {}}
+    groups = [group for pairs in found.values() for group in pairs.values()]
+    heads = list(dict.fromkeys(head for group in groups for pair in group for head in pair))
+    for domains in get_args(Domains) if found else ():
+        attributes = {  # of each head once, though many methods have the same reference
+            head: measure(head, domains)
+            for head in options.counted(heads, f"measuring {title}, {SOURCES[domains]}", "heads")
+        }
+        measured = {
+            method: {
+                trial: [(attributes[ours], attributes[erm]) for ours, erm in group]
+                for trial, group in pairs.items()
+            }
+            for method, pairs in found.items()
+        }
+        chance = chance_share(
+            [erm for pairs in measured.values() for group in pairs.values() for _, erm in group]
+        )
+        values["chance"][domains] = chance
+        for kind in ("raw", "relative"):
+            rows = []
+            noise: Mapping[str, Reduction] = {}
+            for entry, (method, pairs) in zip(entries, measured.items(), strict=True):
+                ratios = reductions(pairs, relative=kind == "relative")
+                changes = {
+                    name: judged(ratio, chance[name], noise.get(name))
+                    for name, ratio in ratios.items()
+                }
+                noise = ratios if method is NOISE else noise
+                entry.setdefault(kind, {})[domains] = plain(ratios, changes)
+                entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
+                rows.append([method.title, str(entry["runs"]), *cells(method, ratios, changes)])
+            rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
+            header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
+            texts.append(f"### {kind.capitalize()}, {SOURCES[domains]}")
+            texts.append(markdown_table(header, rows))
+            texts.append(agreement(entries, kind, domains))
+    return "\n\n".join(texts), values
+
+
+def count(pairs: Pairs) -> int:
+    """How many heads a row has.
+
+    Args:
+        pairs: By trial.
+
+    Returns:
+        Their number.
+    """
+    return sum(map(len, pairs.values()))
+
+
+def cells(
+    method: Method, ratios: Mapping[str, Reduction], changes: Mapping[str, Change]
+) -> list[str]:
+    """A row of the table.
+
+    Args:
+        method: The method.
+        ratios: By attribute.
+        changes: What they say, by attribute.
+
+    Returns:
+        The paper's mark, ours, and the ratio, by attribute.
+    """
+    arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
+    ticks = PUBLISHED.get(method.algorithm)
+    texts = []
+    for name, ratio in ratios.items():
+        paper = "" if ticks is None else "✓ " if name in ticks else "✗ "
+        texts.append(f"{paper}{arrows[changes[name]]} {ratio}")
+    return texts
+
+
+def agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
+    """How many of the paper's ticks and crosses the ratios bear out.
+
+    Args:
+        entries: The methods.
+        kind: "raw" or "relative".
+        domains: Which domains are compared.
+
+    Returns:
+        A sentence.
+    """
+    marks: dict[bool, list[str]] = {True: [], False: []}
+    for entry in entries:
+        if entry["algorithm"] in PUBLISHED:
+            for name, each in entry[kind][domains].items():
+                if each["change"] == "unclear":
+                    continue
+                marks[name in entry["published"]].append(each["change"])
+    ticks, crosses = ((group.count("reduced"), len(group)) for group in marks.values())
+    return (
+        f"Of what can be judged, {ticks[0]} of the {ticks[1]} cells that the paper ticks are "
+        f"reduced, and {crosses[0]} of the {crosses[1]} that it crosses."
+    )
+
+
+TABLE_1_MEASURED = Experiment(
+    "table1",
+    "Table 1, measured: what each method aligns",
+    tuple((method, None) for method in (ERM, *METHODS)),
+    present,
+)

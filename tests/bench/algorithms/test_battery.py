@@ -1,0 +1,652 @@
+"""One battery for every row of the table of algorithms.
+
+Each algorithm, in every variant its configuration offers, has to equal its independent reference
+(`references.py`) after each of three steps: all parameters, all buffers, all reported terms. The
+situations it has to do so in are the awkward ones: one domain and five, domains of one sample, of
+one class, of odd and unequal sizes, linear and deeper heads, several logits and one.
+"""
+
+import copy
+import dataclasses
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+from tests.bench.algorithms.references import REFERENCES, Draws
+from torch import nn
+
+from hessalign.bench.algorithms import (
+    ALGORITHMS,
+    AbstractAlgorithm,
+    Batch,
+    Setting,
+    make_algorithm,
+    make_config,
+    mixup,
+)
+from hessalign.bench.algorithms.schedule import penalty_schedule
+from hessalign.bench.models import Network
+from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
+from hessalign.bench.runs.records import OwnForm
+from hessalign.bench.runs.run_folder import RunFolder
+from hessalign.curvature import hutchinson
+
+INPUTS, FEATURES, OUTPUTS = 3, 3, {"cross_entropy": 3, "binary": 1}
+RATE, DECAY, STEPS = 0.01, 0.02, 3
+
+# ---------------------------------------------------------------------------------------- variants
+
+JUMP = {"penalty_weight": 30.0, "anneal_steps": 1}
+"""The weight jumps, and Adam starts afresh, between the steps that are compared."""
+ALIGN = {"alpha": 3.0, "beta": 2.0}
+PROBED = {**ALIGN, "probes": 3}
+PAPER, DOMAINBED, RELEASED = ({"fidelity": name} for name in ("paper", "domainbed", "released"))
+
+ADVERSARIAL = [
+    {"weight": 2.0, "width": 5},
+    {"discriminator_steps": 2, "depth": 2, "width": 6, "beta1": 0.3, "gradient_penalty": 0.7},
+    {"width": 5, "network_lr": 0.03, "network_weight_decay": 0.0, "discriminator_lr": 0.02,
+     "discriminator_weight_decay": 0.1},
+]  # fmt: skip
+
+VARIANTS = {
+    "erm": [{}],
+    "irm": [JUMP | PAPER, JUMP | DOMAINBED | {"anneal_steps": 2}],
+    "vrex": [JUMP | PAPER, JUMP | RELEASED | {"anneal_steps": 2}],
+    "fishr": [
+        JUMP | PAPER | {"ema": 0.8},
+        JUMP | RELEASED | {"ema": 0.0, "anneal_steps": 0},
+        JUMP | DOMAINBED | {"ema": 0.95, "anneal_steps": 2},
+    ],
+    "gradient": [{"beta": 2.0} | PAPER, {"beta": 2.0} | RELEASED, {"beta": 2.0} | DOMAINBED],
+    "hgp": [ALIGN | PAPER, ALIGN | RELEASED, ALIGN | DOMAINBED],
+    "hutchinson": [
+        PROBED | PAPER,
+        PROBED | RELEASED,
+        PROBED | DOMAINBED,
+        PROBED | PAPER | {"shared_probes": True},
+        PROBED | RELEASED | {"shared_probes": True},
+    ],
+    "expected": [
+        PROBED | PAPER,
+        PROBED | RELEASED,
+        PROBED | DOMAINBED,
+        PROBED | PAPER | {"shared_probes": True},
+        PROBED | RELEASED | {"shared_probes": True},
+    ],
+    "diagonal": [ALIGN | PAPER, ALIGN | RELEASED, ALIGN | DOMAINBED],
+    "full": [ALIGN | PAPER, ALIGN | RELEASED, ALIGN | DOMAINBED],
+    "groupdro": [{"eta": 0.5}],
+    "mixup": [{"alpha": 2.0} | PAPER, {"alpha": 2.0} | DOMAINBED],
+    "mldg": [
+        {"beta": 1.5, "inner_lr": 0.3} | PAPER,
+        {"beta": 0.5, "meta_test_domains": 1} | PAPER,
+        {"beta": 1.5, "inner_lr": 0.3} | DOMAINBED,
+        {"beta": 0.5, "meta_test_domains": 1} | DOMAINBED,
+    ],
+    "coral": [{"penalty_weight": 20.0} | PAPER, {"penalty_weight": 5.0} | DOMAINBED],
+    "mmd": [{"penalty_weight": 2.0}],
+    "dann": [ADVERSARIAL[0] | PAPER, *(each | DOMAINBED for each in ADVERSARIAL)],
+    "cdann": [each | PAPER for each in ADVERSARIAL] + [each | DOMAINBED for each in ADVERSARIAL],
+    "mtl": [{"ema": 0.6} | PAPER, {"ema": 1.0} | PAPER, DOMAINBED],
+    "sagnet": [{"adversary_weight": 1.5} | PAPER, {"adversary_weight": 1.5} | DOMAINBED],
+    "arm": [{"channels": 2, "width": 5} | PAPER, {"channels": 2, "width": 5} | DOMAINBED],
+    "rsc": [{"feature_drop": 0.4, "batch_drop": 0.35}, {"feature_drop": 0.15, "batch_drop": 0.85}],
+    "andmask": [{"tau": 1.0} | PAPER, {"tau": 0.3} | PAPER, {"tau": 0.5} | DOMAINBED],
+    "sandmask": [{"tau": 0.3, "k": 1e-3}, {"tau": 0.1, "k": 10.0}],
+    "fish": [{"meta_lr": 0.3} | PAPER, {"meta_lr": 0.3} | DOMAINBED],
+    "iga": [{"penalty_weight": 2.0} | PAPER, {"penalty_weight": 2.0} | DOMAINBED],
+}
+"""Options under which algorithms meet their references, far from where penalties vanish."""
+
+
+def described(options):
+    return ",".join(f"{key}={value}" for key, value in options.items()) or "defaults"
+
+
+EVERY_VARIANT = [
+    pytest.param(name, options, id=f"{name}-{described(options)}")
+    for name, variants in VARIANTS.items()
+    for options in variants
+]
+
+# -------------------------------------------------------------------------------------- situations
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an algorithm meets.
+
+    Attributes:
+        sizes: Samples of each domain.
+        loss: Name of the loss.
+        head: "linear", or "mlp" for one with a hidden layer.
+        one_class: Positions of domains in which all labels are the same.
+        normalized: Whether the network has batch normalisation, so running statistics.
+        shape: Of one input: a vector, or channels, height and width of an image.
+    """
+
+    sizes: tuple[int, ...]
+    loss: str
+    head: str = "linear"
+    one_class: tuple[int, ...] = ()
+    normalized: bool = False
+    shape: tuple[int, ...] = (INPUTS,)
+
+    def batch(self, seed):
+        generator = torch.Generator().manual_seed(seed)
+        domains = len(self.sizes)
+        domain = torch.arange(domains).repeat_interleave(torch.tensor(self.sizes))
+        x = torch.randn(len(domain), *self.shape, generator=generator, dtype=torch.float64)
+        place = domain.view(-1, *[1] * len(self.shape))
+        x = x * (1 + 0.3 * place) + 0.2 * place
+        y = torch.randint(max(2, OUTPUTS[self.loss]), domain.shape, generator=generator)
+        for index in self.one_class:
+            y[domain == index] = 1
+        return Batch(x, y, domain)
+
+    def setting(self, seed=0):
+        weights = torch.Generator().manual_seed(seed)
+        outputs = OUTPUTS[self.loss]
+
+        def make_network(*, extra_channels=0, head_factor=1):
+            inputs = (self.shape[0] + extra_channels) * math.prod(self.shape[1:])
+            body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, FEATURES), nn.Tanh())
+            if self.normalized:
+                body.append(nn.BatchNorm1d(FEATURES))
+            head = nn.Linear(head_factor * FEATURES, outputs)
+            if self.head == "mlp":
+                hidden = nn.Linear(head_factor * FEATURES, 2)
+                head = nn.Sequential(hidden, nn.Tanh(), nn.Linear(2, outputs))
+            network = Network(body, head).double()
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    draw = torch.randn(parameter.shape, generator=weights, dtype=torch.float64)
+                    parameter.copy_(0.7 * draw)
+            return network
+
+        return Setting(
+            make_network, outputs, len(self.sizes), self.loss, STEPS,
+            torch.Generator().manual_seed(seed + 1), input_shape=self.shape,
+        )  # fmt: skip
+
+
+SITUATIONS = {
+    "three-domains": Situation((5, 4, 7), "cross_entropy"),
+    "two-domains-one-logit": Situation((5, 4), "binary"),
+    "one-class": Situation((4, 3), "cross_entropy", one_class=(0,)),
+    "one-class-each-one-logit": Situation((3, 4, 2), "binary", "mlp", one_class=(0, 2)),
+    "mlp-head": Situation((4, 5), "cross_entropy", "mlp"),
+    "five-odd-domains": Situation((3, 2, 1, 5, 2), "cross_entropy", one_class=(3,)),
+    "five-odd-domains-mlp": Situation((3, 2, 1, 5, 2), "binary", "mlp"),
+    "one-domain": Situation((6,), "cross_entropy"),
+    "one-domain-one-sample": Situation((1,), "binary"),
+    "single-samples": Situation((1, 1), "cross_entropy"),
+    "pairs-of-samples": Situation((2, 2), "binary", "mlp"),
+    "images": Situation((3, 2), "cross_entropy", shape=(2, 3, 2)),
+}
+
+EVERY_SITUATION = pytest.mark.parametrize(
+    "situation", [pytest.param(each, id=name) for name, each in SITUATIONS.items()]
+)
+EVERY_ALGORITHM = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+@dataclass
+class Batches:
+    """A given list of batches as a sampler."""
+
+    batches: list[Batch]
+
+    def draw(self):
+        return self.batches.pop(0)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@dataclass
+class Course:
+    """What training was like: after each step all state and the reported terms."""
+
+    states: list[dict] = field(default_factory=list)
+    terms: list[dict] = field(default_factory=list)
+
+
+def nothing_to_evaluate(network):
+    return {}
+
+
+def loop_config(algorithm, loss, **options):
+    schedule = penalty_schedule(algorithm.config)
+    usual = {"steps": STEPS, "weight_decay": DECAY, "schedule": schedule, "evaluate_every": 1}
+    return LoopConfig(learning_rate=RATE, loss=loss, **usual | options)
+
+
+def run(name, options, situation, draws=None, **loop):
+    """Train for three steps in double precision; also the algorithm as it was at the start."""
+    setting = situation.setting()
+    algorithm = make_algorithm(name, options, setting)
+    start = copy.copy(algorithm)
+    start._modules = copy.deepcopy(algorithm._modules)
+    batches = Batches([situation.batch(number) for number in range(STEPS)])
+    config, course = loop_config(algorithm, situation.loss, **loop), Course()
+    if draws is not None:
+        draws.queues.clear()
+        draws.source = setting.generator
+
+    def report(record):
+        course.states.append(copy.deepcopy(algorithm.state_dict()))
+        course.terms.append(dict(record.terms))
+
+    train(algorithm, batches, nothing_to_evaluate, config, setting.generator, report=report)
+    if draws is not None:
+        draws.source = None
+    return start, course
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """Everything an algorithm draws from its generator, apart from seeds of other generators."""
+    recorded = Draws()
+
+    def record(owner, function, kind):
+        draw = getattr(owner, function)
+
+        def recording(*args, **options):
+            value = draw(*args, **options)
+            wanted = recorded.source is not None
+            wanted &= options.get("generator", recorded.source) is recorded.source
+            if wanted and not (isinstance(value, torch.Tensor) and value.dim() == 0):
+                recorded.add(kind, value)
+            return value
+
+        monkeypatch.setattr(owner, function, recording)
+
+    record(torch, "randperm", "permutation")
+    record(torch, "rand", "uniform")
+    record(torch, "randint", "integers")
+    record(torch, "randn", "normal")
+    record(mixup, "draw_beta", "beta")
+    record(hutchinson, "rademacher", "signs")
+    return recorded
+
+
+def domains_of(batch):
+    return [(part.x, part.y) for part in batch.split()]
+
+
+def run_reference(name, start, situation, draws):
+    reference = REFERENCES[name](start, len(situation.sizes), situation.loss, RATE, DECAY, draws)
+    course = Course()
+    for number in range(STEPS):
+        course.terms.append(reference.step(number, domains_of(situation.batch(number))))
+        course.states.append(reference.state())
+    return course
+
+
+# ------------------------------------------------------------------------------------- equivalence
+
+
+def assert_equals_its_definition(name, options, situation, draws):
+    start, ours = run(name, options, situation, draws)
+    theirs = run_reference(name, start, situation, draws)
+    assert not draws.left, "the definition makes fewer draws than the algorithm"
+    for number in range(STEPS):
+        label = f"after step {number}"
+        assert ours.terms[number].keys() == theirs.terms[number].keys()
+        for term, expected in theirs.terms[number].items():
+            assert ours.terms[number][term] == pytest.approx(expected, rel=1e-8, abs=1e-10), (
+                f"{term} {label}"
+            )
+        assert ours.states[number].keys() == theirs.states[number].keys()
+        for key, expected in theirs.states[number].items():
+            torch.testing.assert_close(
+                ours.states[number][key], expected, rtol=1e-7, atol=1e-9,
+                msg=lambda text, key=key, label=label: f"{key} {label}: {text}",
+            )  # fmt: skip
+
+
+@EVERY_SITUATION
+@pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
+def test_equals_its_definition(name, options, situation, draws):
+    assert_equals_its_definition(name, options, situation, draws)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("fish", each) for each in VARIANTS["fish"]]
+    + [("arm", {"width": 5} | PAPER), ("arm", {"width": 5} | DOMAINBED), ("mldg", PAPER)],
+)
+def test_running_statistics_are_treated_as_defined(name, options, draws):
+    """For methods that pass each domain through the network by itself, and for DomainBed's ARM.
+
+    The others pass all domains at once, so batch normalisation mixes them; no definition speaks of
+    that.
+    """
+    for shape in ((INPUTS,), (2, 3, 2)):
+        situation = Situation((3, 2, 4), "cross_entropy", normalized=True, shape=shape)
+        assert_equals_its_definition(name, options, situation, draws)
+
+
+def test_every_algorithm_has_a_reference():
+    """A new row needs its definition in `references.py` and its options in `VARIANTS`."""
+    for table, where in ((REFERENCES, "references.py"), (VARIANTS, "VARIANTS")):
+        assert set(table) == set(ALGORITHMS), (
+            f"{where} lacks {sorted(set(ALGORITHMS) - set(table))} and has the unknown "
+            f"{sorted(set(table) - set(ALGORITHMS))}"
+        )
+
+
+@EVERY_ALGORITHM
+def test_the_variants_cover_every_choice(name):
+    """Each name a configuration offers, and each option, is compared with the reference."""
+    hints = get_type_hints(type(ALGORITHMS[name].config))
+    for option, hint in hints.items():
+        if get_origin(hint) is Literal:
+            used = {make_config(name, options).fidelity for options in VARIANTS[name]}
+            assert used == set(get_args(hint)), option
+    fixed = {"hessian", "conditional", "dropout"}  # what makes the row, and what has no definition
+    unused_by = {"gradient": {"alpha", "probes", "shared_probes"}}
+    if name in {"hgp", "diagonal", "full"}:
+        unused_by[name] = {"probes", "shared_probes"}
+    changed = {option for options in VARIANTS[name] for option in options}
+    assert set(hints) - changed - fixed - unused_by.get(name, set()) == set()
+
+
+# ------------------------------------------------------------------------ finite and deterministic
+
+
+EXTREME = ("one-class", "five-odd-domains-mlp", "one-domain-one-sample", "single-samples")
+
+
+@pytest.mark.parametrize("extreme", EXTREME)
+@EVERY_ALGORITHM
+def test_everything_stays_finite_with_default_options(name, extreme):
+    start, course = run(name, {}, SITUATIONS[extreme])
+    for state, terms in zip(course.states, course.terms, strict=True):
+        assert all(math.isfinite(value) for value in terms.values()), terms
+        assert {"risk", "loss"} <= terms.keys()
+        for key, value in state.items():
+            assert bool(value.isfinite().all()), key
+    # Nothing of the state came or went on the way, so a checkpoint of any step fits.
+    assert start.state_dict().keys() == course.states[-1].keys()
+
+
+def assert_same_states(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert torch.equal(value, theirs[key]), key
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
+def test_the_seed_decides(name, options):
+    situation = SITUATIONS["five-odd-domains"]
+    courses = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        courses.append(run(name, options, situation)[1])
+    assert courses[0].terms == courses[1].terms
+    assert_same_states(courses[0].states[-1], courses[1].states[-1])
+
+
+RANDOM = {
+    "hutchinson": PROBED,
+    "mixup": {},
+    "mldg": {},
+    "sagnet": {},
+    "fish": {},
+    "mtl": DOMAINBED,
+    "dann": {},
+    "cdann": {},
+    "arm": {},
+}
+"""Algorithms with randomness of their own: in every step, or in the weights of a second network."""
+
+
+@pytest.mark.parametrize(("name", "options"), RANDOM.items())
+def test_another_seed_makes_another_run(name, options):
+    """What the generator draws matters: else recording its draws would show nothing."""
+    situation, finals = SITUATIONS["five-odd-domains"], []
+    for seed in (1, 2):
+        setting = dataclasses.replace(
+            situation.setting(), generator=torch.Generator().manual_seed(seed)
+        )
+        algorithm = make_algorithm(name, options, setting)
+        config = loop_config(algorithm, situation.loss)
+        sampler = FullBatch(situation.batch(0))
+        records = train(algorithm, sampler, nothing_to_evaluate, config, setting.generator)
+        finals.append([record.terms for record in records])
+    assert finals[0] != finals[1]
+
+
+# ------------------------------------------------------- regularisation, frozen layers, regression
+
+
+@pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
+def test_the_l2_term_is_half_of_weight_decay(name, options):
+    """The gradient of l2 ‖θ‖² is 2 l2 θ, whichever way an algorithm makes its gradients.
+
+    So the loop's l2 term reaches every optimiser, also those of algorithms that own their step.
+    """
+    if (name, options.get("fidelity")) == ("mldg", "domainbed"):
+        pytest.skip("its inner step knows of the optimiser's weight decay only")
+    decayed, penalised = dict(options), dict(options)
+    if name in {"dann", "cdann"}:  # they have decays of their own
+        decayed |= {"discriminator_weight_decay": DECAY, "network_weight_decay": DECAY}
+        penalised |= {"discriminator_weight_decay": 0.0, "network_weight_decay": 0.0}
+    situation = SITUATIONS["three-domains"]
+    _, expected = run(name, decayed, situation)
+    _, found = run(name, penalised, situation, weight_decay=0.0, l2=DECAY / 2)
+    torch.testing.assert_close(found.states[-1], expected.states[-1], rtol=1e-7, atol=1e-9)
+
+
+def train_briefly(name, situation, batch, change_network=lambda network: None, **changes):
+    """Two steps with default options; the algorithm before and after."""
+    plain = situation.setting()
+
+    def make_network(**sizes):
+        network = plain.make_network(**sizes)
+        change_network(network)
+        return network
+
+    setting = dataclasses.replace(plain, make_network=make_network, **changes)
+    algorithm = make_algorithm(name, {}, setting)
+    before = copy.deepcopy(algorithm.network.state_dict())
+    config = loop_config(algorithm, setting.loss, steps=2)
+    train(algorithm, FullBatch(batch), nothing_to_evaluate, config, setting.generator)
+    return before, algorithm.network.state_dict()
+
+
+@EVERY_ALGORITHM
+def test_frozen_layers_stay_as_they_are(name):
+    situation = Situation((4, 3), "cross_entropy", "mlp")
+
+    def freeze(network):
+        network.featurizer[1].requires_grad_(False)
+        network.head[0].bias.requires_grad_(False)
+
+    before, after = train_briefly(name, situation, situation.batch(0), freeze)
+    frozen = [key for key in before if key.endswith("head.0.bias") or "featurizer.1." in key]
+    if name == "arm":  # its own context network is not frozen
+        frozen = [key for key in frozen if "context" not in key]
+    assert len(frozen) == 3
+    for key, value in before.items():
+        assert torch.equal(value, after[key]) == (key in frozen), key
+
+
+NEEDS_CLASSES = {"cdann", "sagnet", "rsc"}
+
+
+@EVERY_ALGORITHM
+def test_regression_is_trained_or_refused(name):
+    situation = Situation((4, 3), "binary")
+    batch = situation.batch(0)
+    batch = Batch(batch.x, batch.x.sum(1), batch.domain)
+    if name in NEEDS_CLASSES:
+        with pytest.raises(ValueError, match="Expected a loss of classification, got 'squared'"):
+            train_briefly(name, situation, batch, loss="squared")
+        return
+    before, after = train_briefly(name, situation, batch, loss="squared")
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert any(not torch.equal(value, after[key]) for key, value in before.items())
+
+
+# --------------------------------------------------------------------------- checkpoint and resume
+
+
+class StoppedError(Exception):
+    """What ends a run in the middle."""
+
+
+def make_resumable(name, options, seed):
+    """Algorithm, sampler and generator; the network also has dropout and running statistics."""
+
+    def make_network(*, extra_channels=0, head_factor=1):
+        body = nn.Sequential(
+            nn.Linear(INPUTS + extra_channels, FEATURES),
+            nn.BatchNorm1d(FEATURES),
+            nn.Dropout(0.3),
+        )
+        return Network(body, nn.Linear(head_factor * FEATURES, 3))
+
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    setting = Setting(make_network, 3, 3, "cross_entropy", 6, generator, input_shape=(INPUTS,))
+    algorithm = make_algorithm(name, options, setting)
+    parts = [SITUATIONS["three-domains"].batch(number) for number in range(3)]
+    x, y = [part.x.float() for part in parts], [part.y for part in parts]
+    return algorithm, Minibatches(x, y, batch_size=4, seed=seed), generator
+
+
+def train_in(folder, name, options, seed, stop_at=None):
+    algorithm, sampler, generator = make_resumable(name, options, seed)
+    warnings = []
+
+    def report(record):
+        if record.step == stop_at:
+            raise StoppedError
+
+    def evaluate(network):
+        return {"mean": network(torch.ones(2, INPUTS)).mean()}
+
+    config = loop_config(algorithm, "cross_entropy", steps=6, checkpoint_every=1)
+    identity = {"algorithm": name, **options}
+    with RunFolder(folder, identity, warnings.append, OwnForm(identity)) as run_folder:
+        records = train(algorithm, sampler, evaluate, config, generator, run_folder, report)
+    assert warnings == []
+    return algorithm.state_dict(), [
+        (record.step, record.terms, record.metrics) for record in records
+    ]
+
+
+RESUMED = [
+    *(each for each in EVERY_VARIANT if "shared_probes" not in each.values[1]),
+    pytest.param("dann", {"dropout": 0.4, "width": 5}, id="dann-dropout"),
+    pytest.param("irm", {"anneal_steps": 3}, id="irm-stopped-at-the-jump"),
+    pytest.param("fishr", {"anneal_steps": 4}, id="fishr-stopped-before-the-jump"),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), RESUMED)
+def test_resuming_equals_going_on(name, options, tmp_path):
+    """Stopped after three of six steps and continued by objects made from another seed.
+
+    Nothing of those may be left: all that matters has to be in the checkpoint.
+    """
+    whole, records = train_in(tmp_path / "whole", name, options, seed=1)
+    with pytest.raises(StoppedError):
+        train_in(tmp_path / "parts", name, options, seed=1, stop_at=3)
+    resumed, resumed_records = train_in(tmp_path / "parts", name, options, seed=2)
+    assert_same_states(whole, resumed)
+    assert records == resumed_records
+    assert [step for step, _, _ in records] == list(range(6))
+
+
+# ----------------------------------------------------------------------- configurations and the row
+
+OUT_OF_RANGE = {
+    "erm": [],
+    "irm": [("penalty_weight", -1.0), ("anneal_steps", -1), ("fidelity", "released")],
+    "vrex": [("penalty_weight", math.inf), ("anneal_steps", -1), ("fidelity", "cmnist")],
+    "fishr": [("penalty_weight", math.nan), ("anneal_steps", -5), ("ema", 1.0), ("ema", -0.1)],
+    "gradient": [("beta", -1.0), ("beta", 0.0), ("fidelity", "cmnist")],
+    "hgp": [("alpha", -1.0), ("beta", math.nan), ("hessian", "exact")],
+    "hutchinson": [("probes", 0), ("probes", 1.5), ("shared_probes", 1)],
+    "expected": [("probes", -3), ("alpha", math.inf)],
+    "diagonal": [("alpha", "much"), ("fidelity", "exact")],
+    "full": [("beta", -math.inf), ("hessian", "Full")],
+    "groupdro": [("eta", -1.0), ("eta", math.nan)],
+    "mixup": [("alpha", 0.0), ("alpha", -1.0), ("fidelity", "released")],
+    "mldg": [("beta", -1.0), ("meta_test_domains", 0), ("inner_lr", -0.1), ("fidelity", "Paper")],
+    "coral": [("penalty_weight", -1.0), ("fidelity", "released")],
+    "mmd": [("penalty_weight", -1.0), ("penalty_weight", math.nan)],
+    "dann": [
+        ("weight", -1.0), ("gradient_penalty", -1.0), ("discriminator_steps", 0), ("width", 0),
+        ("depth", 1), ("dropout", 1.0), ("beta1", 1.0), ("network_lr", -1.0),
+        ("network_weight_decay", -1.0), ("discriminator_lr", math.inf),
+        ("discriminator_weight_decay", -1.0),
+    ],
+    "cdann": [("weight", math.nan), ("depth", 2.0), ("fidelity", "released")],
+    "mtl": [("ema", 0.0), ("ema", 1.1), ("fidelity", "released")],
+    "sagnet": [("adversary_weight", -1.0), ("fidelity", "released")],
+    "arm": [("channels", 0), ("width", -1), ("fidelity", "released")],
+    "rsc": [("feature_drop", -0.1), ("feature_drop", 1.1), ("batch_drop", 2.0)],
+    "andmask": [("tau", -0.1), ("tau", 1.1), ("fidelity", "released")],
+    "sandmask": [("tau", 1.1), ("tau", math.nan), ("k", 0.0)],
+    "fish": [("meta_lr", 0.0), ("meta_lr", 1.1), ("fidelity", "released")],
+    "iga": [("penalty_weight", -1.0), ("fidelity", "released")],
+}  # fmt: skip
+"""Values that a configuration has to refuse when it is made, with the option's name in the text."""
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [(name, *each) for name, bad in OUT_OF_RANGE.items() for each in bad],
+)
+def test_values_out_of_range_are_refused(name, option, value):
+    text = rf"(Expected|Unknown) .*{option}.* got {re.escape(repr(value))}"
+    if isinstance(value, str) and option in {"fidelity", "hessian"}:
+        text = rf"Unknown {option}.* '{value}'. Expected one of: .*'"
+    elif (name, option, value) == ("gradient", "beta", 0.0):
+        text = "Expected something to align, but the weights of both terms are 0"
+    with pytest.raises(ValueError, match=text):
+        make_config(name, {option: value})
+
+
+def test_every_configuration_was_given_bad_values():
+    assert set(OUT_OF_RANGE) == set(ALGORITHMS)
+    for name, bad in OUT_OF_RANGE.items():
+        assert bad or not dataclasses.fields(ALGORITHMS[name].config), name
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].search])
+def test_search_spaces_name_options(name):
+    row = ALGORITHMS[name]
+    options = {each.name for each in dataclasses.fields(row.config)}
+    assert set(row.search) <= options
+    assert set(row.search_small) <= set(row.search)
+
+
+@EVERY_ALGORITHM
+def test_the_row_is_complete(name):
+    row = ALGORITHMS[name]
+    assert row.name == name == name.lower()
+    for text in (row.title, row.aligns, row.reference):
+        assert text.strip() == text != ""
+    assert dataclasses.is_dataclass(row.config)
+    assert row.config.__dataclass_params__.frozen
+    assert issubclass(row.make, AbstractAlgorithm)
+    assert row.make.__doc__
+    module = __import__(row.make.__module__, fromlist=["__doc__"])
+    assert module.__doc__, "the module's docstring is the method's definition"
+    assert type(row.config).__doc__
+    for option in dataclasses.fields(row.config):
+        assert f"{option.name}: " in type(row.config).__doc__, option.name
+    assert make_config(name, dict(row.released)) is not None

@@ -1,0 +1,25 @@
+"""The catalog of benchmark data sets."""
+
+from hessalign.bench.data import DATASETS
+from hessalign.bench.data.catalog import DEFAULT_STEPS
+
+
+def evaluations(name):
+    freq = DATASETS[name].checkpoint_freq
+    return sum(step % freq == 0 or step == DEFAULT_STEPS - 1 for step in range(DEFAULT_STEPS))
+
+
+def test_published_number_of_records_and_domains():
+    assert [evaluations(name) for name in ("PACS", "DomainNet", "ColoredMNIST")] == [18, 6, 51]
+    domains = {name: len(info.domains) for name, info in DATASETS.items()}
+    assert domains == {
+        "Debug28": 3, "Debug224": 3, "ColoredMNIST": 3, "RotatedMNIST": 6, "VLCS": 4, "PACS": 4,
+        "OfficeHome": 4, "TerraIncognita": 4, "DomainNet": 6, "SVIRO": 10, "WILDSCamelyon": 5,
+        "WILDSFMoW": 6,
+    }  # fmt: skip
+
+
+def test_small_images_are_the_three_of_the_protocol():
+    small = {name for name, info in DATASETS.items() if info.family == "small"}
+    assert small == {"Debug28", "RotatedMNIST", "ColoredMNIST"}
+    assert [name for name, info in DATASETS.items() if info.family == "DomainNet"] == ["DomainNet"]

@@ -1,0 +1,84 @@
+"""Ascent in a ball reaches the trust-region optimum and never leaves the ball."""
+
+import numpy as np
+import pytest
+import torch
+from tests.trust_region import largest_in_ball
+
+from hessalign.heads.ascent import Ball, ascend
+from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
+
+
+def quadratic(seed, size=6):
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(size, size))
+    matrix, slope = torch.tensor(matrix + matrix.T), torch.tensor(rng.normal(size=size))
+
+    def objective(x, rows):
+        bent = x @ matrix
+        return x @ slope + (bent * x).sum(1) / 2, slope + bent
+
+    return matrix, slope, objective
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_best_start_reaches_the_optimum(seed, radius):
+    matrix, slope, objective = quadratic(seed)
+    starts = radius * torch.randn(30, 6, dtype=torch.float64)
+    found = ascend(objective, Ball(radius), starts, steps=500, tolerance=1e-8)
+    best = largest_in_ball(matrix.numpy(), slope.numpy(), radius)
+    assert float(found.values.max()) == pytest.approx(best, rel=1e-9)
+    assert (found.values <= best * (1 + 1e-12)).all()
+    assert (found.points.norm(dim=1) <= radius * (1 + 1e-12)).all()
+    assert torch.allclose(objective(found.points, None)[0], found.values)
+    winner = found.values.argmax()
+    assert found.residual[winner] <= 1e-6 * abs(best)
+
+
+def test_a_concave_objective_stops_inside():
+    centre = torch.tensor([0.3, -0.2], dtype=torch.float64)
+
+    def objective(x, rows):
+        return -(x - centre).square().sum(1), -2 * (x - centre)
+
+    found = ascend(
+        objective, Ball(1.0), torch.tensor([[5.0, 5.0]]).double(), steps=100, tolerance=0.0
+    )
+    assert torch.allclose(found.points[0], centre)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_never_below_the_start(steps):
+    _, _, objective = quadratic(9)
+    starts = torch.nn.functional.normalize(torch.randn(50, 6, dtype=torch.float64))
+    before = objective(starts, None)[0]
+    found = ascend(objective, Ball(1.0), starts, steps=steps, tolerance=1e-8)
+    assert (found.values >= before - 1e-14).all()
+    assert found.steps <= steps
+
+
+def test_oracle_is_never_below_random_search():
+    for seed in range(20):
+        matrix, slope, objective = quadratic(seed, 3)
+        radius = 10.0 ** (seed % 3 - 1)
+        best = largest_in_ball(matrix.numpy(), slope.numpy(), radius)
+        points = Ball(radius).retract(radius * torch.randn(20000, 3, dtype=torch.float64))
+        searched = float(objective(points, None)[0].max())
+        assert searched <= best <= searched + 0.05 * abs(searched)
+
+
+@pytest.mark.parametrize("size", [5, 100])
+def test_extreme_eigenpairs(size):
+    matrix = torch.randn(size, size, dtype=torch.float64)
+    matrix = matrix + matrix.T
+    values, vectors = extreme_eigenpairs(lambda v: v @ matrix, matrix[0])
+    assert torch.allclose(values, torch.linalg.eigvalsh(matrix)[[0, -1]], rtol=1e-6)
+    assert torch.allclose(vectors @ matrix, values.unsqueeze(1) * vectors, atol=1e-2)
+    assert torch.allclose(vectors.norm(dim=1), torch.ones(2, dtype=torch.float64))
+
+
+def test_eigenpairs_of_zero():
+    values, vectors = extreme_eigenpairs(torch.zeros_like, torch.zeros(200, dtype=torch.float64))
+    assert values.tolist() == [0, 0]
+    assert vectors.norm(dim=1).tolist() == [1, 1]
