@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hessalign.bench.runs import run_folder
-from hessalign.bench.runs.domain_run import train_job
+from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import Task, list_jobs
 
 DOMAINS = 3

@@ -13,8 +13,8 @@ from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
-from hessalign.bench.runs.configuration import parse_words, read_file
-from hessalign.bench.runs.job_plan import lone_domain_warning, plan_job
+from hessalign.bench.runs.options import parse_words, read_file
+from hessalign.bench.runs.planning import lone_domain_warning, plan_job
 from hessalign.bench.runs.progress import CountProgress, duration
 from hessalign.bench.sweep import (
     Job,

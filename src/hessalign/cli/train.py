@@ -4,56 +4,72 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import textwrap
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._names import check_name
-from hessalign.bench.data import DATASETS
-from hessalign.bench.runs import ColoredMnistConfig, Record, Run, train_colored_mnist
-from hessalign.bench.runs.configuration import make_configuration, parse_words, read_file
+from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.algorithms.search import common_space
+from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
+from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
+from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
+from hessalign.bench.runs.irm import Irm, IrmOptions
+from hessalign.bench.runs.options import parse_words, read_file
+from hessalign.bench.runs.plan import Plan
+from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
 from hessalign.bench.runs.progress import Progress
-from hessalign.cli import train_domains
 from hessalign.cli.flags import seed_number
 from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.paper.run_table import accuracy_table
+from hessalign.report.tables import markdown_table, mean_and_std
 
-COLORED_MNIST: Final = "colored_mnist"
+ALIAS: Final = "colored_mnist"
+"""What users may call Colored MNIST as the paper trains on it."""
+
+DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
+"""What is trained where nothing is asked for; elsewhere plain training."""
+
+TARGET: Final = "2"
+"""The domain of Colored MNIST that is tested on where nothing else is asked for."""
 
 WIDTH: Final = 80
 """Characters in a line of the help's last paragraphs."""
 
+FLAGS: Final = (
+    "dataset", "algorithm", "seed", "data_dir", "test_domains", "hparams_seed", "steps",
+)  # fmt: skip
+"""Flags that are keys of a file and of words too."""
+
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    keys = ", ".join(field.name for field in dataclasses.fields(ColoredMnistConfig))
+    """Register the verb."""
+    colored = ", ".join(field.name for field in dataclasses.fields(IrmOptions))
+    common = ", ".join(common_space("big"))
+    paragraphs = (
+        f"Keys for {COLORED_MNIST}: {colored}; and the options of the algorithm.",
+        f"Keys for other data sets: {common}; of the network: {', '.join(MODEL_KEYS)}; {PRESET}, "
+        "whose ranges draws are made from; and the options of the algorithm.",
+        "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags "
+        "override the file.",
+    )
     parser = verbs.add_parser(
         "train",
         help="train one algorithm; the defaults are the published protocol",
         description="Example: hessalign train --dataset colored_mnist --algorithm hutchinson \\\n"
         "  --restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
-        epilog="\n\n".join(
-            textwrap.fill(text, WIDTH)
-            for text in (
-                f"Keys for {COLORED_MNIST}: {keys}; and the options of the algorithm.",
-                train_domains.keys(),
-                "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, "
-                "and flags override the file.",
-            )
-        ),
+        epilog="\n\n".join(textwrap.fill(text, WIDTH) for text in paragraphs),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="keys and values as YAML")
-    add("--dataset", help="colored_mnist, or the name of a data set below --data-dir")
+    add("--dataset", help=f"{COLORED_MNIST}, or the name of a data set below --data-dir")
     add("--algorithm", help="see `hessalign algorithms`")
     add("--seed", type=seed_number, help="of the first restart")
     add("--restarts", type=int, default=1, metavar="N", help="runs with seeds SEED, SEED+1, …")
@@ -65,97 +81,198 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "that was killed",
     )
     add("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
+    add("--data-dir", metavar="DIR", help="where data sets are: folders of images, files of arrays")
+    add("--test-domains", metavar="D,…", help="names or numbers of the domains not trained on")
+    add("--hparams-seed", type=int, metavar="N", help="a draw of hyper-parameters; 0: defaults")
+    add("--steps", type=int, metavar="N", help="updates; unless given, those of the protocol")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
-    train_domains.add_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, show progress, and print the final accuracies beside the paper's.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        InputError: If the number of restarts is not positive.
-    """
+    """Train, show progress, and print the final accuracies."""
     options.continues = options.output is not None
     if options.restarts < 1:
         raise InputError(f"Expected --restarts of 1 or more, got {options.restarts}.")
     entries = {} if options.config is None else read_file(options.config)
-    own = ("dataset", "algorithm", "seed", *train_domains.FLAGS)
-    flags = {key: getattr(options, key) for key in own}
+    flags = {key: getattr(options, key) for key in FLAGS}
     entries |= {key: value for key, value in flags.items() if value is not None}
     entries |= parse_words(options.entries)
-    if entries.get("dataset", COLORED_MNIST) != COLORED_MNIST:
-        if "data_dir" not in entries:
-            check_name("data set", entries["dataset"], (COLORED_MNIST, *DATASETS))
-        show = partial(make_report, tensorboard=options.tensorboard)
-        train_domains.run(entries, options.restarts, options.output, show, warn)
-        return
-    entries.pop("dataset", None)
-    first = make_configuration(entries)
-    sys.stdout.write(describe(first))
+    job = make_job(entries, options.output)
     runs: list[Run] = []
     folders: list[Path] = []
-    for seed in range(first.seed, first.seed + options.restarts):
-        config = dataclasses.replace(first, seed=seed)
-        title = f"{config.algorithm} #{seed}"
-        folder = options.output and options.output / f"{config.algorithm}-seed{seed}"
+    for trial in range(job.trial_seed, job.trial_seed + options.restarts):
+        plan = plan_job(dataclasses.replace(job, trial_seed=trial))
+        if not runs or not isinstance(plan.protocol, Irm):
+            sys.stdout.write(_describe(plan))
+        if not runs:
+            lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
+            for note in filter(None, (describe_untrained(plan), lone)):
+                warn(note)
+        folder = options.output and options.output / _folder_name(plan)
         folders += [folder] if folder else []
-        report = make_report(title, config.steps, options.tensorboard)
-        runs.append(train_colored_mnist(config, folder, report, warn))
-    published = TABLE_2 if first.imbalance is None else TABLE_3
-    sys.stdout.write(accuracy_table(runs, published) + "\n")
+        runs.append(
+            train_job(
+                plan.job,
+                folder,
+                evaluate="all",
+                keep_model=True,
+                report=_make_report(plan, options.tensorboard),
+                warn=warn,
+            )
+        )
+    sys.stdout.write(_accuracies(runs) + "\n")
     for folder in folders:
         sys.stdout.write(f"Saved in {folder}\n")
 
 
-def describe(config: ColoredMnistConfig) -> str:
-    """A configuration as YAML, which `--config` reads.
+def make_job(entries: Mapping[str, object], output: Path | None) -> Job:
+    """The job that is asked for, checked as a whole.
 
     Args:
-        config: The configuration.
+        entries: Flags and `key=value` words; those that are not flags override hyper-parameters.
+        output: Where runs are kept.
 
     Returns:
-        Lines of `key: value`.
+        The job of the first trial.
+
+    Raises:
+        ConfigurationError: With everything that is wrong.
     """
+    rest = dict(entries)
+    problems: list[str] = []
+    dataset = str(rest.pop("dataset", ALIAS))
+    dataset = COLORED_MNIST if dataset == ALIAS else dataset
+    data_dir, test = rest.pop("data_dir", None), rest.pop("test_domains", None)
+    algorithm = rest.pop("algorithm", DEFAULT_ALGORITHM.get(dataset, "erm"))
+    if dataset == COLORED_MNIST:
+        data_dir, test = "", TARGET if test is None else test
+    else:
+        if data_dir is None:
+            check_name("data set", dataset, DATASETS)
+        problems += _missing(dataset, data_dir, test, output)
+    first = attempt(problems, _whole, "seed", rest.pop("seed", 0))
+    draw = attempt(problems, _whole, "hparams_seed", rest.pop("hparams_seed", 0))
+    steps = rest.pop("steps", None)
+    updates = None if steps is None else attempt(problems, _whole, "steps", steps)
+    rest |= attempt(problems, _nested, rest.pop("options", None)) or {}
+    info = attempt(problems, find_algorithm, algorithm)
+    data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
+    if data is None:
+        raise ConfigurationError(problems)
+    domains = None if test is None else attempt(problems, _parse_domains, test, data)
+    job = Job(
+        dataset,
+        str(algorithm) if info is None else info.recorded,
+        domains or (0,),
+        hparams_seed=draw or 0,
+        trial_seed=first or 0,
+        data_dir=str(data_dir),
+        steps=updates,
+        hparams=json.dumps(rest, sort_keys=True, default=str) if rest else None,
+    )
+    attempt(problems, plan_job, job)
+    if problems:
+        raise ConfigurationError(problems)
+    return job
+
+
+def _missing(dataset: str, data_dir: object, test: object, output: Path | None) -> list[str]:
+    flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
+    missing = ", ".join(flag for flag, value in flags.items() if value is None)
+    return [f"Expected {missing} for the data set {dataset!r}, got none."] if missing else []
+
+
+def _whole(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"Expected {key} as a whole number, got {value!r}.")
+    return value
+
+
+def _nested(options: object) -> dict[str, object]:
+    """Options of the algorithm that stand in a mapping of their own."""
+    if not isinstance(options, Mapping | None):
+        raise InputError(f"Expected options as a mapping of names to values, got {options!r}.")
+    return dict(options or {})
+
+
+def _parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
+    """Test domains as they are named: names or numbers, in a list or separated by commas."""
+    words = named if isinstance(named, list) else str(named).split(",")
+    problems: list[str] = []
+    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
+    if problems:
+        raise ConfigurationError(problems)
+    return tuple(sorted({number for number in found if number is not None}))
+
+
+def _folder_name(plan: Plan) -> str:
+    """DomainBed's, but for Colored MNIST, whose runs differ in algorithm and seed only, mostly."""
+    if isinstance(plan.protocol, Irm):
+        return f"{plan.info.name}-seed{plan.job.trial_seed}"
+    return plan.job.folder
+
+
+def _describe(plan: Plan) -> str:
+    """What is going to be trained, as YAML; that of Colored MNIST can be given back."""
     import yaml
 
-    entries = {"dataset": COLORED_MNIST, **dataclasses.asdict(config)}
-    text: str = yaml.safe_dump(entries, sort_keys=False)
-    return text + "\n"
+    job, names = plan.job, plan.data.domain_names
+    entries: dict[str, object] = {"dataset": job.dataset, "algorithm": plan.info.name}
+    if isinstance(plan.protocol, Irm):
+        given = json.loads(job.hparams or "{}")
+        ours = dataclasses.asdict(plan.options)
+        own = {key: value for key, value in given.items() if key not in ours}
+        entries |= {"seed": job.trial_seed, "steps": plan.steps, **ours, "options": own}
+        text: str = yaml.safe_dump(entries, sort_keys=False)
+        return text + "\n"
+    entries |= {
+        "train": [names[domain] for domain in plan.sources],
+        "test": [names[domain] for domain in job.test_domains],
+        "trial": job.trial_seed,
+        "steps": plan.steps,
+        "hyper-parameters": dict(plan.values),
+    }
+    return yaml.safe_dump(entries, sort_keys=False) + "\n"
 
 
-def make_report(title: str, steps: int, tensorboard: Path | None) -> Callable[[Record], None]:
-    """What shows the records of a run.
+def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], None]:
+    """What shows the records of a run, with means over domains where there are several."""
+    title = f"{plan.info.name} #{plan.job.trial_seed}"
+    shown: list[Callable[[Record], None]] = [Progress(title, plan.steps, sys.stderr)]
+    if tensorboard is not None:
+        from hessalign.bench.runs.tensorboard import TensorBoard
 
-    Args:
-        title: What is running.
-        steps: Steps of the whole run.
-        tensorboard: Where to log to as well, if anywhere.
+        shown.append(TensorBoard(tensorboard / title.replace(" #", "-seed")))
 
-    Returns:
-        A function to call with every record.
-    """
-    progress = Progress(title, steps, sys.stderr)
-    if tensorboard is None:
-        return progress
-    from hessalign.bench.runs.tensorboard import TensorBoard
+    def report(record: Record) -> None:
+        found = record.metrics
+        if "test_accuracy" not in found:
+            validation = fmean(found[f"env{d}_out_acc"] for d in plan.sources)
+            test = fmean(found[f"env{d}_in_acc"] for d in plan.job.test_domains)
+            found = {"validation_accuracy": validation, "test_accuracy": test}
+        for show in shown:
+            show(dataclasses.replace(record, metrics=found))
 
-    log = TensorBoard(tensorboard / title.replace(" #", "-seed"))
+    return report
 
-    def both(record: Record) -> None:
-        progress(record)
-        log(record)
 
-    return both
+def _accuracies(runs: list[Run]) -> str:
+    """Final accuracies: the paper's beside ours, or one row per domain, as a Markdown table."""
+    plan = runs[0].plan
+    if isinstance(plan.protocol, Irm):
+        return accuracy_table(runs, TABLE_2 if plan.options.imbalance is None else TABLE_3)
+    rows = []
+    for number, name in enumerate(plan.data.domain_names):
+        role = "test" if number in plan.job.test_domains else "train"
+        cells = [
+            mean_and_std([run.final[f"env{number}_{part}_acc"] for run in runs])
+            for part in ("in", "out")
+        ]
+        rows.append([name, role, *cells])
+    return markdown_table(["domain", "role", "80 % part", "held out"], rows, text_columns=2)
 
 
 def warn(message: str) -> None:
-    """Tell the user something that is not an error.
-
-    Args:
-        message: What to tell.
-    """
+    """Tell the user something that is not an error."""
     sys.stderr.write(f"hessalign: {message}\n")

@@ -23,7 +23,7 @@ def accuracy_table(runs: Sequence[Run], published: dict[str, Accuracy]) -> str:
     """
     by_algorithm: dict[str, list[Run]] = {}
     for run in runs:
-        by_algorithm.setdefault(run.config.algorithm, []).append(run)
+        by_algorithm.setdefault(run.plan.info.name, []).append(run)
     rows = []
     for name, group in by_algorithm.items():
         paper = published.get(name)

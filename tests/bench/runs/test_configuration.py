@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from hessalign.bench.runs.configuration import (
+from hessalign.bench.runs.options import (
     ConfigurationError,
     make_configuration,
     parse_words,

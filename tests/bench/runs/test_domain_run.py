@@ -19,7 +19,8 @@ from hessalign.bench.runs.domain_run import (
     train_job,
 )
 from hessalign.bench.runs.job import Job, job_from
-from hessalign.bench.runs.job_plan import evaluation_interval, plan_job
+from hessalign.bench.runs.domainbed import evaluation_interval
+from hessalign.bench.runs.planning import plan_job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep import list_jobs
 from hessalign.bench.sweep.selection import read_runs

@@ -17,7 +17,7 @@ from hessalign.bench.runs.domain_run import (
     train_job,
 )
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.job_plan import plan_job
+from hessalign.bench.runs.planning import plan_job
 from hessalign.cli import main
 
 CLASSES = ("across", "along", "both")

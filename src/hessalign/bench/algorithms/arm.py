@@ -35,7 +35,7 @@ from hessalign.bench.algorithms.auxiliary import make_perceptron, match, seeded
 from hessalign.bench.algorithms.checks import check_count
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
-from hessalign.bench.models import ColouredImages, Network
+from hessalign.bench.models import Network
 
 Fidelity = Literal["paper", "domainbed"]
 
@@ -120,7 +120,7 @@ class ContextFeaturizer(nn.Module):
         self.flat = flat
         self.support = support
 
-    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "n d"]:
         """Features of a batch, taken as one domain, or as several of the size in training.
 
         Args:
@@ -134,7 +134,7 @@ class ContextFeaturizer(nn.Module):
             return self.in_parts(x, (count,))
         return self.in_parts(x, (self.support,) * (count // self.support))
 
-    def in_parts(self, x: Tensor | ColouredImages, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
+    def in_parts(self, x: Tensor, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """Features of inputs that see the mean context of their part of the batch.
 
         Args:
@@ -144,9 +144,7 @@ class ContextFeaturizer(nn.Module):
         Returns:
             One row per input.
         """
-        inputs = x if isinstance(x, Tensor) else x.dense()
-        if self.flat:
-            inputs = inputs.flatten(1)
+        inputs = x.flatten(1) if self.flat else x
         contexts = [
             part.mean(0, keepdim=True).expand_as(part) for part in self.context(inputs).split(sizes)
         ]
@@ -198,5 +196,5 @@ class Arm(AbstractObjective):
             featurizer = cast(ContextFeaturizer, step.network.featurizer)
             z = featurizer.in_parts(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())
-        risks = [step.risk_in(domain) for domain in step.batch.split()]
+        risks = [step.risk_in(domain) for domain in step.batch.parts]
         return ObjectiveTerms(torch.stack(risks).mean())

@@ -94,7 +94,7 @@ class Fish(AbstractStepOwner):
         """
         state = list(chain(self.network.parameters(), self.network.buffers()))
         before = [each.detach().clone() for each in state]
-        optimizer, domains, risks = optimizers[MAIN], step.batch.split(), []
+        optimizer, domains, risks = optimizers[MAIN], step.batch.parts, []
         for index in self._order(len(domains)):
             risk = step.risk_in(domains[index])
             optimizer.zero_grad()

@@ -121,14 +121,14 @@ class Mixup(AbstractObjective):
         Returns:
             A loss without penalty.
         """
-        domains, loss = step.batch.dense().split(), make_loss(step.loss)
+        domains, loss = step.batch.parts, make_loss(step.loss)
         order = draw_order(len(domains), self.generator)
         risks: list[Float[Tensor, ""]] = []
         for i, j in cyclic_pairs(order):
             share = draw_beta(self.config.alpha, self.generator)
             partners = self._partners(domains[i], domains[j])
-            x, y = domains[i].inputs[: len(partners)], domains[i].y[: len(partners)]
-            other_x, other_y = domains[j].inputs[partners], domains[j].y[partners]
+            x, y = domains[i].x[: len(partners)], domains[i].y[: len(partners)]
+            other_x, other_y = domains[j].x[partners], domains[j].y[partners]
             logits = step.network(mixed(x, other_x, share))
             values = mixed(loss.values(logits, y), loss.values(logits, other_y), share)
             risks.append(values.mean())

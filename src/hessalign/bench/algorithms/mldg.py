@@ -150,7 +150,7 @@ class Mldg(AbstractStepOwner):
         Returns:
             The risk on meta-training domains and, as "meta_test_risk", on the others.
         """
-        domains, optimizer = step.batch.split(), optimizers[MAIN]
+        domains, optimizer = step.batch.parts, optimizers[MAIN]
         order = draw_order(len(domains), self.generator)
         train, test = meta_split(order, self.config.meta_test_domains)
         parts = [domains[i] for i in train], [domains[j] for j in test]
@@ -230,4 +230,4 @@ def _gradients(risk: Tensor, parameters: Parameters) -> dict[str, Tensor]:
 def _first_samples(domain: Batch, count: int) -> Batch:
     if len(domain.y) == count:
         return domain
-    return Batch(domain.inputs[:count], domain.y[:count], domain.domain[:count])
+    return Batch(domain.x[:count], domain.y[:count], domain.domain[:count])

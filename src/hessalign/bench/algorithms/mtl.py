@@ -26,7 +26,7 @@ from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
 from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
-from hessalign.bench.models import ColouredImages, Network
+from hessalign.bench.models import Network
 
 Fidelity = Literal["paper", "domainbed"]
 
@@ -92,7 +92,7 @@ class EmbeddedFeaturizer(nn.Module):
         self.featurizer = featurizer
         self.noise = noise
 
-    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n twice_d"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "n twice_d"]:
         """Features and embedding of a batch, taken as one domain.
 
         Args:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hessalign._errors import InputError, UserError
 from hessalign._shapes import Float, Int
-from hessalign.bench.models import ColouredImages, Network
+from hessalign.bench.models import Network
 from hessalign.curvature import HeadStatistics, autograd_head, make_loss
 from hessalign.curvature.domains import Domains, make_domains
 from hessalign.curvature.inputs import check_targets
@@ -36,7 +36,7 @@ class Batch:
         domain: The position of each sample's domain, ascending: domains are contiguous.
     """
 
-    x: Tensor | ColouredImages
+    x: Tensor
     y: Int[Tensor, " n"]
     domain: Int[Tensor, " n"]
 
@@ -53,19 +53,6 @@ class Batch:
         """Samples per domain, in order."""
         return self.domains.sizes
 
-    @property
-    def inputs(self) -> Tensor:
-        """The inputs as a tensor: compressed images with all their zeros, one row each."""
-        return self.x if isinstance(self.x, Tensor) else self.x.dense()
-
-    def dense(self) -> Batch:
-        """The same batch with inputs that can be indexed and added.
-
-        Returns:
-            A batch whose inputs are a tensor.
-        """
-        return self if isinstance(self.x, Tensor) else Batch(self.inputs, self.y, self.domain)
-
     def to(self, device: torch.device) -> Batch:
         """The same batch elsewhere.
 
@@ -77,16 +64,13 @@ class Batch:
         """
         if self.y.device == device:
             return self
-        return Batch(self.inputs.to(device), self.y.to(device), self.domain.to(device))
+        return Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
 
-    def split(self) -> list[Batch]:
-        """The domains one by one.
-
-        Returns:
-            One batch per domain, views of the same memory.
-        """
+    @cached_property
+    def parts(self) -> tuple[Batch, ...]:
+        """The domains one by one, views of the same memory."""
         parts = (self.x.split(self.sizes), self.y.split(self.sizes), self.domain.split(self.sizes))
-        return [Batch(*each) for each in zip(*parts, strict=True)]
+        return tuple(Batch(*each) for each in zip(*parts, strict=True))
 
 
 @final

@@ -15,6 +15,9 @@ from hessalign.bench.data.class_names import DOMAIN_NET, OFFICE_HOME
 Family = Literal["small", "big", "DomainNet", "features"]
 """Which default hyper-parameters and search ranges a data set takes; "features" are vectors."""
 
+COLORED_MNIST: Final = "ColoredMNIST-IRM"
+"""Colored MNIST as the paper trains on it, which comes with the package; see `irm.py`."""
+
 DEFAULT_STEPS: Final = 5001
 """Steps of training where nothing else is asked for."""
 
@@ -41,6 +44,7 @@ _ROWS = (
     DatasetInfo("Debug28", ("0", "1", "2"), "small", 100),
     DatasetInfo("Debug224", ("0", "1", "2"), "big", 100),
     DatasetInfo("ColoredMNIST", ("+90%", "+80%", "-90%"), "small", 100),
+    DatasetInfo(COLORED_MNIST, ("+80%", "+90%", "-90%"), "small", 10),
     DatasetInfo("RotatedMNIST", ("0", "15", "30", "45", "60", "75"), "small", 100),
     DatasetInfo("VLCS", ("C", "L", "S", "V")),
     DatasetInfo("PACS", ("A", "C", "P", "S")),

@@ -35,13 +35,17 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.mnist14 import load_mnist14
+from hessalign.bench.data.samples import DomainDataset, DomainSamples
 
 TRAIN_POOL: Final = 50_000
 TEST_POOL: Final = 10_000
 LABEL_NOISE: Final = 0.25
 TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
 TEST_COLOUR_NOISE: Final = 0.9
+
+_NAMES: Final = ("source 1", "source 2", "target")
 
 Imbalance = Literal["paper", "released"]
 
@@ -126,13 +130,16 @@ class ColoredDomain:
             >>> [len(domain.every(3, first)) for first in range(3)]
             [17, 17, 16]
         """
-        rows = slice(first, None, step)
+        return self.rows(torch.arange(first, len(self), step))
+
+    def rows(self, places: Int[Tensor, " m"]) -> ColoredDomain:
+        """Some of the images, in another order."""
         return replace(
             self,
-            images=self.images[rows],
-            colour=self.colour[rows],
-            label=self.label[rows],
-            digit=self.digit[rows],
+            images=self.images[places],
+            colour=self.colour[places],
+            label=self.label[places],
+            digit=self.digit[places],
         )
 
     def recoloured(self, correlation: float, generator: torch.Generator) -> ColoredDomain:
@@ -246,6 +253,63 @@ def make_colored_mnist(
             train.domain("train1", second, TRAIN_COLOUR_NOISE[1]),
         ),
         test=test.domain("test", torch.arange(test_images), TEST_COLOUR_NOISE),
+    )
+
+
+def make_colored_mnist_domains(
+    seed: int,
+    *,
+    imbalance: Imbalance | None = None,
+    train_images: int = TRAIN_POOL,
+    test_images: int = TEST_POOL,
+) -> DomainDataset:
+    """Colored MNIST as a data set of three domains, each with a part that is held out.
+
+    What is held out of the training domains are two thirds of the images of the test pool, split
+    and coloured by the rule of the training domains; of the test domain, its other third. Images
+    of one colour stand together, which the network of this data set makes use of.
+
+    Args:
+        seed: Seed of everything random.
+        imbalance: Which imbalanced split to build; the balanced one by default.
+        train_images: Images drawn from the training pool, before they are split.
+        test_images: Images drawn from the test pool.
+
+    Returns:
+        The data set; its last domain is the one to test on.
+
+    Example:
+        >>> data = make_colored_mnist_domains(0, train_images=200, test_images=90)
+        >>> [(len(domain), len(domain.held_out)) for domain in data.domains]
+        [(130, 30), (130, 30), (90, 30)]
+    """
+    made = make_colored_mnist(
+        seed, imbalance=imbalance, train_images=train_images, test_images=test_images
+    )
+    generator = torch.Generator().manual_seed((seed << 8) + 3)
+    places = torch.arange(test_images)
+    unseen = places[places % 3 < 2]
+    parts = _split(made.test.digit[unseen], imbalance, generator)
+    domains = []
+    for number, (train, part) in enumerate(zip(made.train, parts, strict=True)):
+        held_out = made.test.rows(unseen[part])
+        held_out = held_out.recoloured(1 - 2 * TRAIN_COLOUR_NOISE[number], generator)
+        domains.append(_samples(_NAMES[number], train, held_out))
+    order = torch.argsort(made.test.colour, stable=True)
+    third = (order % 3 == 2).nonzero().squeeze(1)
+    test = made.test.rows(order)
+    domains.append(DomainSamples(_NAMES[2], test.pixels(), test.label, third))
+    return DomainDataset(COLORED_MNIST, ("5 to 9", "0 to 4"), tuple(domains))
+
+
+def _samples(name: str, train: ColoredDomain, held_out: ColoredDomain) -> DomainSamples:
+    """A training domain: what is trained on, then what is held out, both sorted by colour."""
+    parts = [part.rows(torch.argsort(part.colour, stable=True)) for part in (train, held_out)]
+    return DomainSamples(
+        name,
+        torch.cat([part.pixels() for part in parts]),
+        torch.cat([part.label for part in parts]),
+        torch.arange(len(train), len(train) + len(held_out)),
     )
 
 

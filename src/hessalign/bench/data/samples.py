@@ -32,6 +32,8 @@ class DomainSamples:
         name: The name of the domain.
         inputs: Paths of images, or a tensor with one row per sample.
         labels: The index of each sample's class.
+        held_out: Indices of the part to hold out, where the data set says which; None leaves it to
+            the protocol of a run.
 
     Example:
         >>> samples = DomainSamples("photo", torch.zeros(3, 2), torch.tensor([0, 0, 1]))
@@ -42,6 +44,7 @@ class DomainSamples:
     name: str
     inputs: tuple[Path, ...] | Tensor
     labels: Int[Tensor, " n"]
+    held_out: Int[Tensor, " m"] | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):

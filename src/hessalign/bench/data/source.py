@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from hessalign._errors import InputError
 from hessalign.bench.data import arrays, manifest
-from hessalign.bench.data.catalog import PRESETS
+from hessalign.bench.data.catalog import COLORED_MNIST, PRESETS
+from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
 from hessalign.bench.data.image_folder import read_image_folder
 from hessalign.bench.data.mnist_domains import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.bench.data.number_table import is_number_table, read_number_table
 from hessalign.bench.data.samples import DomainDataset
 
-MADE = {"ColoredMNIST": make_domainbed_colored_mnist, "RotatedMNIST": make_rotated_mnist}
-"""Data sets that are made from the MNIST files, with the seed of the job."""
+MADE: Final[Mapping[str, Callable[[Path, int], DomainDataset]]] = {
+    "ColoredMNIST": make_domainbed_colored_mnist,
+    "RotatedMNIST": make_rotated_mnist,
+    COLORED_MNIST: lambda folder, seed: make_colored_mnist_domains(seed),
+}
+"""Data sets that are made from the MNIST files or from what comes with the package, with a seed."""
 
 
 def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:

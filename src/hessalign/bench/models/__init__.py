@@ -1,9 +1,7 @@
 """Networks: a featurizer and a classifier head. Nothing here knows of data or of training."""
 
 from hessalign.bench.models.backbones import make_backbone as make_backbone
-from hessalign.bench.models.coloured import ColouredImages as ColouredImages
-from hessalign.bench.models.coloured import make_coloured_images as make_coloured_images
-from hessalign.bench.models.mlp import make_coloured_mlp as make_coloured_mlp
+from hessalign.bench.models.coloured import make_coloured_mlp as make_coloured_mlp
 from hessalign.bench.models.network import Network as Network
 from hessalign.bench.models.normalisation import FrozenBatchNorm as FrozenBatchNorm
 from hessalign.bench.models.normalisation import Renormalised as Renormalised

@@ -10,7 +10,6 @@ from typing import final
 from torch import Tensor, nn
 
 from hessalign._shapes import Float
-from hessalign.bench.models.coloured import ColouredImages
 
 
 @final
@@ -27,7 +26,7 @@ class Network(nn.Module):
         self.featurizer = featurizer
         self.head = head
 
-    def features(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
+    def features(self, x: Tensor) -> Float[Tensor, "n d"]:
         """The features that enter the head.
 
         Args:
@@ -39,7 +38,7 @@ class Network(nn.Module):
         z: Tensor = self.featurizer(x)
         return z
 
-    def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n k"]:
+    def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
         """The logits.
 
         Args:

@@ -6,7 +6,7 @@ import time
 from statistics import fmean
 from typing import Final, TextIO, final
 
-from hessalign.bench.runs import ColoredMnistConfig, Record
+from hessalign.bench.runs.records import Record
 
 SECONDS_BETWEEN_LINES: Final = 10.0
 
@@ -119,16 +119,13 @@ class RunsProgress:
         self.last = time.monotonic()
         self.width = 0
 
-    def __call__(self, config: ColoredMnistConfig, record: Record) -> None:
+    def __call__(self, title: str, record: Record) -> None:
         """Show a record.
 
         Args:
-            config: The run it belongs to.
+            title: The run it belongs to.
             record: Its newest record.
         """
-        options = (f"{name}={value}" for name, value in config.options.items())
-        words = (config.imbalance or "", config.algorithm, *options, f"#{config.seed}")
-        title = " ".join(words).strip()
         self.reached[title] = record.step + 1
         self.newest[title] = record
         rate = self.paces.setdefault(title, Pace()).rate(record.step + 1, record.seconds)

@@ -1,13 +1,11 @@
 """The folder of a run: its configuration, records, checkpoints, and who is using it.
 
     config.json             what the run is; written first, never changed
-    records.jsonl           one line per evaluation
+    results.jsonl           one line per evaluation, as DomainBed writes them
     checkpoint-00000100.pt  the state before step 100; the last two are kept
     model.pt                the trained parameters, once the run is complete
-    done.json               written last: the final record
+    done                    written last: the final record
     lock                    held by the process that trains
-
-Runs of the DomainBed protocol write `results.jsonl` and `done` instead, see `DomainBedForm`.
 
 A process may be killed at any moment. The next one continues from the newest checkpoint that can
 be read, and drops the records made after it: they will be made again, the same.
@@ -16,7 +14,6 @@ be read, and drops the records made after it: they will be made again, the same.
 from __future__ import annotations
 
 import copy
-import fcntl
 import io
 import json
 import os
@@ -25,20 +22,23 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TextIO, final
+from typing import Any, Final, final
 
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
 from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
 from hessalign.bench.models.weights import DAMAGE
-from hessalign.bench.runs.provenance import describe_software
-from hessalign.bench.runs.records import OwnForm, Record, RecordForm, read_lines, read_records
+from hessalign.bench.runs.records import RECORDS, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.state import TrainingState
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
+
+DONE: Final = "done"
+"""What marks a run as complete: its last record."""
 
 MODEL: Final = "model.pt"
 """The trained parameters of a complete run."""
@@ -141,7 +141,7 @@ class RunFolder:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
-        form: How records are written; our own form if None.
+        form: What records say of the run beside what it reports.
         keep_model: Whether to keep the trained parameters.
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
@@ -163,12 +163,10 @@ class RunFolder:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
         self.warn = warn
-        self.form: RecordForm = form or OwnForm(
-            {"config": self.config, "software": describe_software()}
-        )
+        self.form = form or RecordForm()
         self.keep_model = keep_model
         self.beside = dict(beside or {})
-        self._lock: TextIO | None = None
+        self._lock = FileLock(path / "lock", blocking=False)
         self._saved = time.monotonic()
 
     def __enter__(self) -> RunFolder:
@@ -177,31 +175,25 @@ class RunFolder:
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("a+")
+            self._lock.acquire()
+        except Timeout as error:
+            holder = (self.path / "lock").read_text(encoding="utf-8").strip() or "unknown"
+            raise RunFolderError(
+                f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
+                "it, or choose another folder.",
+                held=True,
+            ) from error
         except OSError as error:
             raise RunFolderError(
                 f"Expected a folder for the run that can be written to, got {self.path}: "
                 f"{describe_error(error)}"
             ) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "unknown"
-            self._lock.close()
-            raise RunFolderError(
-                f"Another process (number {holder}) is training in {self.path}. Wait for it, stop "
-                "it, or choose another folder.",
-                held=True,
-            ) from error
-        try:
             with naming(self.path / "lock"):
-                self._lock.truncate(0)
-                self._lock.write(str(os.getpid()))
-                self._lock.flush()
+                (self.path / "lock").write_text(str(os.getpid()), encoding="utf-8")
             self._check_config()
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
         return self
 
@@ -211,8 +203,7 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.release()
 
     def _check_config(self) -> None:
         path = self.path / CONFIG
@@ -239,7 +230,7 @@ class RunFolder:
     @property
     def done(self) -> bool:
         """Whether the run is complete."""
-        return (self.path / self.form.done).exists()
+        return (self.path / DONE).exists()
 
     def records(self) -> list[Record]:
         """The records so far.
@@ -250,7 +241,7 @@ class RunFolder:
         Raises:
             RunFolderError: If a complete run has none.
         """
-        path = self.path / self.form.records
+        path = self.path / RECORDS
         found = read_records(path, self.form)
         if self.done and not found:
             raise RunFolderError(
@@ -323,7 +314,7 @@ class RunFolder:
                 state.load_state_dict(fresh)
                 continue
             break
-        path = self.path / self.form.records
+        path = self.path / RECORDS
         kept = [
             (line, record)
             for line, record in read_lines(path, self.form)
@@ -348,7 +339,7 @@ class RunFolder:
         Args:
             records: All records up to it.
         """
-        path = self.path / self.form.records
+        path = self.path / RECORDS
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(self.form.line(records) + "\n")
 
@@ -395,7 +386,7 @@ class RunFolder:
         if self.keep_model:
             self._write(self.path / MODEL, state.algorithm.state_dict())
         final_record = self.form.line(records) if records else "{}"
-        write_atomically(self.path / self.form.done, (final_record + "\n").encode())
+        write_atomically(self.path / DONE, (final_record + "\n").encode())
         for path in self._checkpoints():
             path.unlink(missing_ok=True)
 

@@ -1,23 +1,17 @@
-"""The head of a trained run with what enters it, whichever experiment the run belongs to."""
+"""The head of a trained run with what enters it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.data import ColoredDomain
-from hessalign.bench.data.colored_mnist import TEST_COLOUR_NOISE, TRAIN_COLOUR_NOISE
-from hessalign.bench.runs.colored_mnist import LOSS, Run, head_inputs, load_run, make_data
-from hessalign.bench.runs.domain_run import DomainRun, head_samples, load_domain_run
-from hessalign.bench.runs.run_folder import find_run, read_config
-
-COLORED_MNIST_NAMES: Final = ("source 1", "source 2", "target")
+from hessalign.bench.runs.run import Run, head_samples, load_run
+from hessalign.bench.runs.run_folder import find_run
 
 
 @final
@@ -66,82 +60,21 @@ def load_trained_head(
     """The head of a complete run, from its folder.
 
     Args:
-        folder: Of a run of Colored MNIST or of the DomainBed protocol that kept its model, see
-            `find_run`.
+        folder: Of a run that kept its model, see `find_run`.
         samples: Samples of each domain, at most; all if None.
         seed: Of the draw.
         data_dir: The folder that holds the data set now; None if it is where it was.
 
     Returns:
-        The head.
-
-    Raises:
-        InputError: If a folder is named for data that come with the package. Where there is no such
-            run, or its data are not found, a RunFolderError is raised.
+        The head. Where there is no such run, or its data are not found, a RunFolderError is raised.
     """
-    folder = find_run(folder)
-    if "test_envs" in read_config(folder):
-        return domain_run_head(load_domain_run(folder, data_dir), samples, seed)
-    if data_dir is not None:
-        raise InputError(
-            f"Expected no folder of data for {folder}: the data of Colored MNIST come with the "
-            "package. Leave --data-dir out."
-        )
-    return colored_mnist_head(load_run(folder), samples, seed)
+    return trained_head(load_run(find_run(folder), data_dir), samples, seed)
 
 
-def colored_mnist_head(
+def trained_head(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> TrainedHead:
-    """The head of a run of Colored MNIST.
-
-    Args:
-        run: The run.
-        samples: Samples of each domain, at most; all if None.
-        seed: Of the draw.
-        held_out: Whether to take images that were not trained on: those of the unseen domain, a
-            third of them coloured like each domain.
-
-    Returns:
-        The head.
-    """
-    domains = held_out_domains(run) if held_out else None
-    z, y, domain = head_inputs(run, samples, seed, domains)
-    head = _linear(run.network.head)
-    config, names = run.config, COLORED_MNIST_NAMES
-    return TrainedHead(z, y, domain, head, LOSS, names, (2,), config.algorithm, config.seed)
-
-
-def held_out_domains(run: Run) -> tuple[ColoredDomain, ...]:
-    """Images that were not trained on, coloured like each of the three domains.
-
-    Args:
-        run: A run on the balanced data.
-
-    Returns:
-        Disjoint thirds of the unseen domain's images.
-
-    Raises:
-        InputError: If the run is on imbalanced data, which colours alone do not describe.
-    """
-    if run.config.imbalance is not None:
-        raise InputError(
-            "Expected a run on balanced Colored MNIST to make held-out images for, got imbalance "
-            f"{run.config.imbalance!r}."
-        )
-    test = make_data(run.config).test
-    generator = torch.Generator().manual_seed(run.config.seed)
-    noises = (*TRAIN_COLOUR_NOISE, TEST_COLOUR_NOISE)
-    return tuple(
-        test.every(len(noises), number).recoloured(1 - 2 * noise, generator)
-        for number, noise in enumerate(noises)
-    )
-
-
-def domain_run_head(
-    run: DomainRun, samples: int | None = None, seed: int = 0, *, held_out: bool = False
-) -> TrainedHead:
-    """The head of a run of the DomainBed protocol.
+    """The head of a run.
 
     Args:
         run: The run, with its trained network.
@@ -153,26 +86,17 @@ def domain_run_head(
         The head.
 
     Raises:
-        InputError: If the run has no trained network.
+        InputError: If the head is not linear.
     """
-    if run.algorithm is None:
-        raise InputError("Expected a run with its trained network, got one that kept no model.")
-    job = run.plan.job
-    z, y, domain = head_samples(run, samples, seed, held_out=held_out)
-    return TrainedHead(
-        z,
-        y,
-        domain,
-        _linear(run.algorithm.network.head),
-        "cross_entropy",
-        tuple(run.plan.data.domain_names),
-        job.test_domains,
-        find_algorithm(job.algorithm).name,
-        job.trial_seed,
-    )
-
-
-def _linear(head: nn.Module) -> nn.Linear:
+    head, plan = run.network.head, run.plan
     if not isinstance(head, nn.Linear):
         raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")
-    return head
+    return TrainedHead(
+        *head_samples(run, samples, seed, held_out=held_out),
+        head,
+        plan.protocol.loss,
+        plan.data.domain_names,
+        plan.job.test_domains,
+        plan.info.name,
+        plan.job.trial_seed,
+    )

@@ -11,8 +11,8 @@ from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import PRESETS, find_dataset
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index
-from hessalign.bench.runs.domain_run import checked_plan, describe_untrained
 from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.planning import describe_untrained, plan_job
 from hessalign.bench.sweep.jobs import list_jobs
 from hessalign.bench.sweep.specification import SweepSpec
 
@@ -120,7 +120,7 @@ def check_jobs(
         ConfigurationError: With everything that is wrong.
     """
     problems: list[str] = []
-    plans = [attempt(problems, checked_plan, job, data_dir) for job in first_jobs(jobs).values()]
+    plans = [attempt(problems, plan_job, job, data_dir) for job in first_jobs(jobs).values()]
     if problems:
         raise ConfigurationError(problems)
     notes = {describe_untrained(plan): None for plan in plans if plan is not None}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
-from hessalign.bench.runs.configuration import read_file
+from hessalign.bench.runs.options import read_file
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 

@@ -27,7 +27,7 @@ from hessalign.bench.sweep.launcher import Retries, Waiting
 
 POLL_SECONDS: Final = 0.2
 
-_PRELOADED: Final = ("hessalign.bench.runs.domain_run", "torch._dynamo")
+_PRELOADED: Final = ("hessalign.bench.runs.run", "torch._dynamo")
 """Imported once, by the server from which workers are forked; it trains nothing, so has one thread.
 
 A worker then starts, or is replaced, in a fraction of a second, and workers share that memory.

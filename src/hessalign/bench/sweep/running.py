@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from hessalign.bench.runs.domain_run import train_job
+from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep.execution import ERROR, Outcome, Task, Work
 from hessalign.bench.sweep.launcher import Launcher
 from hessalign.bench.sweep.specification import SweepSpec

@@ -13,7 +13,8 @@ from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import UnknownNameError, check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.search import Preset
-from hessalign.bench.runs.job_plan import PRESET, Evaluated
+from hessalign.bench.runs.domainbed import PRESET
+from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.sweep.selection import SELECTIONS
 
 ALL: Final = "all"

@@ -1,0 +1,311 @@
+"""DomainBed's protocol: minibatches, cross-entropy, evaluation after the update.
+
+Splits, seeds, hyper-parameters and records are DomainBed's, so results of both can stand in one
+table. What a run evaluates is by default what model selection reads, not everything.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._seeds import seed_hash
+from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
+from hessalign.bench.algorithms.checks import check_count, check_number
+from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters
+from hessalign.bench.algorithms.schedule import penalty_schedule
+from hessalign.bench.algorithms.search import common_space
+from hessalign.bench.data import DomainDataset, Family, find_dataset
+from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
+from hessalign.bench.data.image_cache import SIZE
+from hessalign.bench.models import Network, NetworkSpec, make_network
+from hessalign.bench.models.backbones import MNIST_CNN, is_published
+from hessalign.bench.models.weights import IMAGENET
+from hessalign.bench.runs.image_inputs import ImageInputs
+from hessalign.bench.runs.inputs import Inputs, TensorInputs, accuracy
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.options import make_options
+from hessalign.bench.runs.plan import (
+    AbstractProtocol,
+    Evaluated,
+    Plan,
+    check_test_domains,
+    split_domains,
+)
+from hessalign.bench.runs.sampling import Sampler
+
+PRESET: Final = "preset"
+"""The override that chooses whose search ranges apply."""
+
+EVALUATIONS: Final = 10
+"""How often a run on features is evaluated, beside its first step."""
+
+AUTO: Final = "auto"
+
+
+@final
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a run is trained with, beside the options of its algorithm.
+
+    Attributes:
+        data_augmentation: Whether images of training domains are changed at random.
+        resnet18: Take the smaller of DomainBed's backbones.
+        resnet_dropout: Share of the features that is dropped before the head in training.
+        class_balanced: DomainBed's, not offered.
+        nonlinear_classifier: Two ReLU layers in the head.
+        lr: Learning rate.
+        weight_decay: Of the optimiser.
+        batch_size: Samples per domain and step.
+        backbone: What makes features of images; "auto" is DomainBed's choice.
+        weights: Of the backbone; "auto" takes published ones where there are some.
+        hidden: Units of a ReLU layer between the backbone's features and the head.
+        freeze_batch_norm: Keep the statistics of the backbone's batch normalisation as they are.
+        image_size: Pixels along the sides of an image.
+        augment_validation: Change held-out images of training domains at random too, as DomainBed
+            does.
+    """
+
+    data_augmentation: bool = True
+    resnet18: bool = False
+    resnet_dropout: float = 0.0
+    class_balanced: bool = False
+    nonlinear_classifier: bool = False
+    lr: float = 5e-5
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    backbone: str | None = AUTO
+    weights: str | None = AUTO
+    hidden: int = 0
+    freeze_batch_norm: bool = True
+    image_size: int = SIZE
+    augment_validation: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("lr", self.lr)
+        check_number("weight_decay", self.weight_decay)
+        check_count("batch_size", self.batch_size)
+        check_count("hidden", self.hidden, 0)
+        check_count("image_size", self.image_size)
+
+
+MODEL_KEYS: Final = tuple(
+    each.name for each in fields(TrainingOptions) if each.name not in common_space("big")
+)
+"""Options that DomainBed does not have."""
+
+
+@final
+class DomainBed(AbstractProtocol):
+    """DomainBed's protocol, on data sets of any kind."""
+
+    loss = "cross_entropy"
+
+    def plan(self, job: Job, data_dir: Path) -> Plan:
+        """Find the data, draw the hyper-parameters, override them, and split the domains."""
+        data = find_dataset(job.dataset, data_dir, job.seed)
+        check_test_domains(job, data)
+        splits = split_domains(job, data)
+        overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
+        preset = overrides.pop(PRESET, "domainbed-2022")
+        family, info = _family(data), find_algorithm(job.algorithm)
+        steps = DEFAULT_STEPS if job.steps is None else job.steps
+        hyper = run_hyper_parameters(
+            info,
+            family,
+            job.hparams_seed,
+            job.trial_seed,
+            preset=preset,
+            steps=steps,
+            overrides=overrides,
+            model_keys=MODEL_KEYS,
+        )
+        own = {each.name for each in fields(TrainingOptions)}
+        options = {key: value for key, value in hyper.values.items() if key in own}
+        plan = Plan(
+            job,
+            self,
+            data_dir,
+            data,
+            make_options(TrainingOptions(), options, "training"),
+            make_config(info.name, hyper.options),
+            hyper.values,
+            steps,
+            evaluation_interval(job.dataset, family, steps),
+            tuple(split.inner for split in splits),
+            tuple(split.outer for split in splits),
+        )
+        self.loop(plan)
+        network_spec(plan)
+        return plan
+
+    def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
+        """The algorithm, every source of randomness seeded by the job."""
+        seed = plan.job.seed
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed_hash(seed, "algorithm"))
+        spec = network_spec(plan)
+        setting = Setting(
+            partial(make_network, spec),
+            outputs=spec.outputs,
+            domains=len(plan.sources),
+            loss=self.loss,
+            steps=plan.steps,
+            generator=generator,
+            input_shape=spec.input_shape,
+            batch_size=plan.options.batch_size,
+        )
+        return plan.info.make(plan.algorithm, setting), generator
+
+    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
+        """Rows in memory, or images."""
+        if isinstance(plan.data.domains[0].inputs, Tensor):
+            return TensorInputs(plan.data)
+        augment = plan.options.data_augmentation
+        return ImageInputs(
+            plan.data, plan.options.image_size, plan.job.seed, augment=augment, warn=warn
+        )
+
+    def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
+        """Minibatches, drawn with replacement."""
+        rows = [(domain, plan.inner[domain]) for domain in plan.sources]
+        return inputs.sampler(rows, plan.options.batch_size, seed_hash(plan.job.seed, "batches"))
+
+    def loop(self, plan: Plan) -> LoopConfig:
+        """Adam, the schedule of the algorithm's penalty, evaluation after updates."""
+        return LoopConfig(
+            steps=plan.steps,
+            learning_rate=plan.options.lr,
+            loss=self.loss,
+            weight_decay=plan.options.weight_decay,
+            schedule=penalty_schedule(plan.algorithm),
+            evaluate_every=plan.evaluate_every,
+        )
+
+    def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
+        """Accuracies of the parts of domains."""
+        # DomainBed changes all images of training domains at random, also those it validates on.
+        strict = plan.options.augment_validation
+        measured = {}
+        for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
+            augmented = strict and domain in plan.sources
+            labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
+            measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
+
+        def evaluate(network: Network) -> dict[str, float]:
+            return {name: accuracy(network, *each) for name, each in measured.items()}
+
+        return evaluate
+
+    def steps_per_epoch(self, plan: Plan) -> float:
+        """As DomainBed counts them."""
+        return min(map(len, plan.inner)) / float(plan.options.batch_size)
+
+
+def _family(data: DomainDataset) -> Family:
+    """Which hyper-parameters a data set takes: by the catalog, else those of larger images."""
+    inputs = data.domains[0].inputs
+    if isinstance(inputs, Tensor) and inputs.ndim == 2:
+        return "features"
+    entry = catalog_entry(data.name)
+    return "big" if entry is None else entry.family
+
+
+def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
+    """Steps between evaluations.
+
+    Args:
+        dataset: The name of the data set.
+        family: Its kind.
+        steps: Steps of the run.
+
+    Returns:
+        DomainBed's interval; a tenth of the run on features and on data sets of one's own.
+
+    Example:
+        >>> evaluation_interval("PACS", "big", 5001), evaluation_interval("mine", "features", 501)
+        (300, 50)
+    """
+    entry = catalog_entry(dataset)
+    if family == "features" or entry is None:
+        return max(1, (steps - 1) // EVALUATIONS)
+    return entry.checkpoint_freq
+
+
+def evaluated_parts(plan: Plan, evaluated: Evaluated) -> dict[str, tuple[int, np.ndarray]]:
+    """What a run evaluates.
+
+    Selection by training domains reads the held-out parts of the training domains, the oracle that
+    of the test domain, leave-one-out the larger part of a test domain; the test accuracy is that of
+    the larger part. The larger part of a training domain is read by none.
+
+    Args:
+        plan: The run.
+        evaluated: What selection reads, or all.
+
+    Returns:
+        Domain and indices by DomainBed's name of the accuracy.
+    """
+    parts: dict[str, tuple[int, np.ndarray]] = {}
+    for domain, (inner, outer) in enumerate(zip(plan.inner, plan.outer, strict=True)):
+        if evaluated == "all" or domain in plan.job.test_domains:
+            parts[f"env{domain}_in_acc"] = (domain, inner)
+        parts[f"env{domain}_out_acc"] = (domain, outer)
+    return parts
+
+
+def network_spec(plan: Plan) -> NetworkSpec:
+    """The network that the options of a plan ask for."""
+    options, inputs = plan.options, plan.data.domains[0].inputs
+    shape: tuple[int, ...] = (3, options.image_size, options.image_size)
+    if isinstance(inputs, Tensor):
+        shape = tuple(inputs.shape[1:])
+    backbone, weights = options.backbone, options.weights
+    if backbone == AUTO:
+        backbone = default_backbone(shape, resnet18=options.resnet18)
+    if weights == AUTO:
+        weights = IMAGENET if backbone is not None and is_published(backbone) else None
+    return NetworkSpec(
+        shape,
+        len(plan.data.classes),
+        hidden=options.hidden,
+        dropout=0.0 if backbone == MNIST_CNN else options.resnet_dropout,
+        backbone=backbone,
+        weights=weights,
+        freeze_batch_norm=options.freeze_batch_norm,
+        nonlinear_head=options.nonlinear_classifier,
+    )
+
+
+def default_backbone(input_shape: tuple[int, ...], *, resnet18: bool = False) -> str | None:
+    """What makes features of inputs unless another backbone is asked for.
+
+    Args:
+        input_shape: Shape of one input.
+        resnet18: Whether to take the smaller one for larger images.
+
+    Returns:
+        DomainBed's choice: its small network for images of 28 pixels, a ResNet for larger ones;
+        None for vectors.
+
+    Example:
+        >>> [default_backbone(shape) for shape in ((3, 224, 224), (2, 28, 28), (1280,))]
+        ['resnet50', 'mnist_cnn', None]
+    """
+    if len(input_shape) != 3:
+        return None
+    if input_shape[1:] == (28, 28):
+        return MNIST_CNN
+    return "resnet18" if resnet18 else "resnet50"

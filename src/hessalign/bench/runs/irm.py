@@ -1,0 +1,315 @@
+"""The protocol of the IRM setup, by which the paper trains on Colored MNIST.
+
+The setup is that of Arjovsky et al. (2019), which Hemati et al. (2023) use unchanged in sections
+5.2 to 5.4: full batches, one logit, Adam, a sudden rise of the penalty's weight, the
+hyper-parameters found by a search for IRM, evaluation before the update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, cast, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError, check_name
+from hessalign._seeds import LARGEST_SEED
+from hessalign.alignment import distances, inner_products
+from hessalign.bench.algorithms import (
+    AbstractAlgorithm,
+    AlgorithmInfo,
+    Batch,
+    PenaltySchedule,
+    Setting,
+    find_algorithm,
+)
+from hessalign.bench.algorithms.hessian import AlignmentConfig
+from hessalign.bench.algorithms.search import Distribution, Power, Uniform, Value, draw
+from hessalign.bench.data.colored_mnist import (
+    TEST_POOL,
+    TRAIN_POOL,
+    Imbalance,
+    make_colored_mnist_domains,
+)
+from hessalign.bench.models import Network, make_coloured_mlp
+from hessalign.bench.runs.device import device_of
+from hessalign.bench.runs.inputs import Inputs, TensorInputs
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.options import make_options
+from hessalign.bench.runs.plan import (
+    AbstractProtocol,
+    Evaluated,
+    Plan,
+    check_test_domains,
+    split_domains,
+)
+from hessalign.bench.runs.sampling import FullBatch, Sampler
+from hessalign.curvature import LinearHead, make_loss
+from hessalign.curvature.linear import arranged_head
+
+STEPS: Final = 501
+"""Updates where nothing else is asked for."""
+
+_SCHEDULED: Final = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
+"""Options by which algorithms schedule their penalty, and those of the protocol that do so."""
+
+
+@final
+@dataclass(frozen=True)
+class IrmOptions:
+    """What a run is trained with, beside the options of its algorithm; as published by default.
+
+    Attributes:
+        imbalance: None, or which imbalanced version: "paper" or "released".
+        train_images: Images in the training pool.
+        test_images: Images of the unseen domain.
+        jump: Step at which the penalty weight jumps.
+        penalty_weight: The weight after the jump; before it is 1.
+        learning_rate: Of Adam.
+        l2: Factor of the sum of squares of all parameters.
+        width: Width of both hidden layers.
+        evaluate_every: Steps between evaluations.
+        hessian_distance: Whether to measure the distance between Hessians at evaluations.
+    """
+
+    imbalance: Imbalance | None = None
+    train_images: int = TRAIN_POOL
+    test_images: int = TEST_POOL
+    jump: int = 190
+    penalty_weight: float = 91257.18613115903
+    learning_rate: float = 0.0004898536566546834
+    l2: float = 0.00110794568
+    width: int = 390
+    evaluate_every: int = 10
+    hessian_distance: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("train_images", "test_images", "width", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
+        for name in ("jump", "penalty_weight", "l2"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
+        check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"Expected a positive learning_rate, got {self.learning_rate}.")
+
+
+SEARCH: Final[Mapping[str, Distribution]] = {
+    "learning_rate": Power(10, -3.5, -2.5),
+    "l2": Power(10, -5, -2),
+    "jump": Uniform(50, 250, integer=True),
+    "penalty_weight": Power(10, 2, 6),
+}
+"""Where sweeps draw from. The published values came from a search too, whose ranges are not known;
+these are ours and contain them, but for the learning rate's tail."""
+
+
+@final
+class Irm(AbstractProtocol):
+    """The IRM setup, on Colored MNIST at 14×14 pixels."""
+
+    loss = "binary"
+
+    def plan(self, job: Job, data_dir: Path) -> Plan:
+        """Settle the options and make the data; the trial is the seed of everything."""
+        if job.trial_seed > LARGEST_SEED:
+            raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
+        if job.trial_seed < 0:
+            raise InputError(f"Expected seed of 0 or more, got {job.trial_seed}.")
+        info = find_algorithm(job.algorithm)
+        steps = STEPS if job.steps is None else job.steps
+        options, config = _options(job, info)
+        data = make_colored_mnist_domains(
+            job.trial_seed,
+            imbalance=options.imbalance,
+            train_images=options.train_images,
+            test_images=options.test_images,
+        )
+        check_test_domains(job, data)
+        splits = split_domains(job, data)
+        values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
+        plan = Plan(
+            job,
+            self,
+            data_dir,
+            data,
+            options,
+            config,
+            values,
+            steps,
+            options.evaluate_every,
+            tuple(split.inner for split in splits),
+            tuple(split.outer for split in splits),
+        )
+        self.loop(plan)
+        return plan
+
+    def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
+        """The algorithm, which follows the released scripts where options do not say otherwise."""
+        seed, shape = plan.job.trial_seed, _shape(plan)
+        generator, weights = _generator(seed, 1), _generator(seed, 2)
+
+        def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
+            channels, width = shape[0] + extra_channels, plan.options.width
+            return make_coloured_mlp(channels, shape[1], width, weights, head_factor)
+
+        setting = Setting(
+            make_network, 1, len(plan.sources), self.loss, plan.steps, generator, input_shape=shape
+        )
+        return plan.info.make(plan.algorithm, setting), generator
+
+    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
+        """Images in memory."""
+        keep_freed_memory()
+        return TensorInputs(plan.data)
+
+    def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
+        """All images of the training domains at every step."""
+        return FullBatch(_batch(plan, plan.inner, plan.sources))
+
+    def loop(self, plan: Plan) -> LoopConfig:
+        """Adam, the jump of the penalty's weight, evaluation before updates."""
+        options = plan.options
+        return LoopConfig(
+            steps=plan.steps,
+            learning_rate=options.learning_rate,
+            loss=self.loss,
+            l2=options.l2,
+            schedule=PenaltySchedule(1.0, options.penalty_weight, options.jump, rescale=True),
+            evaluate_every=plan.evaluate_every,
+            evaluate_before=True,
+        )
+
+    def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
+        """Accuracy and loss where it trains and where it does not, as the paper reports them.
+
+        Returns:
+            What measures: "train_accuracy" is the mean over training domains of that on the images
+            trained on, "test_accuracy" that on all images of the test domains.
+        """
+        tested = plan.job.test_domains
+        every = [torch.arange(len(domain)).numpy() for domain in plan.data.domains]
+        source, target = _batch(plan, plan.inner, plan.sources), _batch(plan, every, tested)
+        held_out = _batch(plan, plan.outer, plan.sources)
+
+        def evaluate(network: Network) -> dict[str, float]:
+            metrics: dict[str, float] = {}
+            right = {}
+            for name, batch in (("train", source), ("test", target)):
+                head, right[name] = measure(network, batch)
+                if head is None:
+                    return {f"{name}_loss": math.nan}
+                metrics[f"{name}_accuracy"] = fmean(map(_mean, right[name]))
+                metrics[f"{name}_loss"] = float(head.risk.mean())
+                if name == "train" and plan.options.hessian_distance:
+                    products = inner_products(head, "hessian", centred=True)
+                    metrics["hessian_distance"] = float(distances(products).max())
+            parts = zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)
+            for domain, inner, outer in parts:
+                metrics |= _accuracies(domain, inner, outer)
+            for domain, part in zip(tested, right["test"], strict=True):
+                metrics |= _accuracies(domain, part[plan.inner[domain]], part[plan.outer[domain]])
+            return metrics
+
+        return evaluate
+
+    def steps_per_epoch(self, plan: Plan) -> float:
+        """A step sees everything."""
+        return 1.0
+
+
+def _options(job: Job, info: AlgorithmInfo) -> tuple[IrmOptions, Any]:
+    """The options of the protocol and of the algorithm: drawn, then overridden."""
+    ours = {each.name for each in dataclasses.fields(IrmOptions)}
+    theirs = {each.name for each in dataclasses.fields(info.config)}
+    given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
+    for key in given:
+        if key in _SCHEDULED and key in theirs - ours:
+            raise InputError(
+                f"Expected no option {key!r}: the protocol's own {_SCHEDULED[key]!r} decides when "
+                "and how the weight of the penalty changes."
+            )
+        if key not in ours | theirs:
+            raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
+    values = {**_drawn(job, info), **given}
+    options = {key: value for key, value in values.items() if key in ours}
+    own = {key: value for key, value in values.items() if key in theirs - ours}
+    settled = cast("dict[str, Any]", {**info.released, **own})
+    config = make_options(info.config, settled, f"the algorithm {info.name!r}")
+    if isinstance(config, AlignmentConfig):
+        config = config.settled()
+    return make_options(IrmOptions(), options, "the protocol"), config
+
+
+def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
+    """A draw of hyper-parameters; the weights of penalties are left to the schedule."""
+    if job.hparams_seed == 0:
+        return {}
+    own = {
+        option: distribution
+        for option, (_, distribution) in info.search.items()
+        if option not in {*_SCHEDULED, *info.released}
+    }
+    return draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+
+
+def _batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) -> Batch:
+    """Some images of some domains as one batch."""
+    pairs = [(plan.data.domains[each], torch.from_numpy(rows[each])) for each in domains]
+    sizes = torch.tensor([len(chosen) for _, chosen in pairs])
+    return Batch(
+        x=torch.cat([cast(Tensor, domain.inputs)[each] for domain, each in pairs]),
+        y=torch.cat([domain.labels[each] for domain, each in pairs]),
+        domain=torch.arange(len(domains)).repeat_interleave(sizes),
+    )
+
+
+def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Tensor]]:
+    """What a network with one logit makes of some images.
+
+    Args:
+        network: The network, in evaluation mode.
+        batch: The images.
+
+    Returns:
+        The statistics of its head, None if its logits are not finite; and for each domain, which
+        images it is right about, as zeros and ones.
+    """
+    batch = batch.to(device_of(network))
+    z = network.features(batch.x)
+    logits = network.head(z)
+    right = ((logits.squeeze(1) > 0) == (batch.y == 1)).double().cpu().split(batch.sizes)
+    if not bool(logits.sum().isfinite()):
+        return None, list(right)
+    return arranged_head(z, logits, batch.y, batch.domains, make_loss(Irm.loss)), list(right)
+
+
+def _mean(right: Tensor) -> float:
+    return float(right.mean())
+
+
+def _accuracies(domain: int, inner: Tensor, outer: Tensor) -> dict[str, float]:
+    return {f"env{domain}_in_acc": _mean(inner), f"env{domain}_out_acc": _mean(outer)}
+
+
+def _shape(plan: Plan) -> tuple[int, int]:
+    """Channels and pixels of an image."""
+    channels, *sides = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
+    return channels, math.prod(sides)
+
+
+def _generator(seed: int, stream: int) -> torch.Generator:
+    """A source of randomness of its own for each purpose, all determined by the seed."""
+    return torch.Generator().manual_seed((seed << 8) + stream)

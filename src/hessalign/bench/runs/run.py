@@ -1,0 +1,235 @@
+"""One run: a job trained, or continued, or read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError, describe_error
+from hessalign._names import check_name
+from hessalign.bench.algorithms import AbstractAlgorithm
+from hessalign.bench.data import find_dataset
+from hessalign.bench.models import Network
+from hessalign.bench.runs.device import find_device
+from hessalign.bench.runs.job import Job, job_from
+from hessalign.bench.runs.loop import train
+from hessalign.bench.runs.plan import Evaluated, Plan, record_args
+from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.provenance import describe_software
+from hessalign.bench.runs.records import Record, RecordForm
+from hessalign.bench.runs.run_folder import (
+    CONFIG,
+    DONE,
+    MODEL,
+    RunFolder,
+    RunFolderError,
+    read_config,
+)
+
+DATA_FOLDER: Final = "data_folder"
+"""Where a run's folder tells where its data were."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run.
+
+    Attributes:
+        plan: What was run.
+        records: What it reported.
+        algorithm: The trained algorithm; None if a complete run was read that kept no model.
+    """
+
+    plan: Plan
+    records: list[Record]
+    algorithm: AbstractAlgorithm | None
+
+    @property
+    def final(self) -> Mapping[str, float]:
+        """What the last evaluation measured."""
+        return self.records[-1].metrics
+
+    @property
+    def network(self) -> Network:
+        """The trained network, in evaluation mode."""
+        if self.algorithm is None:
+            raise InputError("Expected a run with its trained network, got one that kept no model.")
+        return self.algorithm.network.eval()
+
+
+def train_job(
+    job: Job,
+    folder: Path | None = None,
+    *,
+    evaluate: Evaluated = "needed",
+    keep_model: bool = False,
+    data_dir: Path | None = None,
+    report: Callable[[Record], None] = lambda record: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Run:
+    """Train a job, or continue it; a complete one is read, not repeated.
+
+    Args:
+        job: What to run.
+        folder: Where its records, `results.jsonl`, and checkpoints are kept; `done` is written
+            last. None keeps nothing.
+        evaluate: What to evaluate.
+        keep_model: Whether to keep the trained parameters.
+        data_dir: The folder that holds the data set, if it is not where the job says.
+        report: Called with every record as it is made.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        The run.
+
+    Example:
+        >>> job = Job("ColoredMNIST-IRM", "ERM", (2,), 0, 0, "", steps=3, hparams='''{
+        ...     "train_images": 200, "test_images": 100, "width": 8}''')
+        >>> [record.step for record in train_job(job).records]
+        [0, 2]
+    """
+    check_name("evaluate", evaluate, get_args(Evaluated))
+    plan = plan_job(job, data_dir)
+    if folder is None:
+        return _train(plan, None, evaluate, report, warn)
+    form = RecordForm(
+        plan.values,
+        record_args(plan, folder, keep_model=keep_model),
+        plan.protocol.steps_per_epoch(plan),
+        {"software": describe_software(), "domain_names": plan.data.domain_names},
+    )
+    config = {**job.args, "evaluate": evaluate}
+    # The job names its data as the user did, which is a part of its identity; from another folder
+    # the same name means another place.
+    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
+    with RunFolder(folder, config, warn, form, keep_model, beside) as opened:
+        if opened.done:
+            return Run(plan, opened.records(), _trained(plan, opened))
+        return _train(plan, opened, evaluate, report, warn)
+
+
+def _train(
+    plan: Plan,
+    folder: RunFolder | None,
+    evaluate: Evaluated,
+    report: Callable[[Record], None],
+    warn: Callable[[str], None],
+) -> Run:
+    protocol = plan.protocol
+    with closing(protocol.inputs(plan, warn)) as inputs:
+        algorithm, generator = protocol.start(plan)
+        algorithm.to(find_device())
+        records = train(
+            algorithm,
+            protocol.sampler(plan, inputs),
+            protocol.evaluation(plan, inputs, evaluate),
+            protocol.loop(plan),
+            generator,
+            folder,
+            report,
+        )
+    return Run(plan, records, algorithm.cpu())
+
+
+def load_run(folder: Path, data_dir: Path | None = None) -> Run:
+    """A complete run with its trained network and its data, from its folder.
+
+    Args:
+        folder: What `train_job` was given.
+        data_dir: The folder that holds the data set; None if it is where it was.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunFolderError: If there is no complete run, or it kept no model.
+    """
+    path = folder / CONFIG
+    if not path.exists() or not (folder / DONE).exists():
+        found = "a run that is not complete" if path.exists() else "none"
+        raise RunFolderError(
+            f"Expected a complete run in {folder}, found {found}. Give the folder of one, for "
+            "example OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
+        )
+    config = read_config(folder)
+    try:
+        job = job_from(config)
+    except InputError as error:
+        raise RunFolderError(f"Expected a run in {folder}: {error}") from error
+    if not (folder / MODEL).exists():
+        raise RunFolderError(
+            f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
+            "asked to. Train the job again with `hessalign train`."
+        )
+    return train_job(
+        job,
+        folder,
+        evaluate=config.get("evaluate", "needed"),
+        keep_model=True,
+        data_dir=data_dir or _find_data(job, folder, config.get(DATA_FOLDER)),
+    )
+
+
+def _find_data(job: Job, folder: Path, recorded: object) -> Path:
+    """Where the data of a run are: where they were when it was trained, or where it says here."""
+    places = [Path(recorded)] if isinstance(recorded, str) else []
+    places += [Path(job.data_dir)] if Path(job.data_dir).absolute() not in places else []
+    problems = []
+    for place in places:
+        try:
+            find_dataset(job.dataset, place, job.seed)
+        except FileNotFoundError as error:
+            problems.append(describe_error(error))
+        else:
+            return place
+    raise RunFolderError(
+        f"Cannot find the data of the run in {folder}. {' '.join(problems)} If they were moved, "
+        "name the folder that holds them with --data-dir."
+    )
+
+
+def head_samples(
+    run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What enters the head of a trained run.
+
+    Args:
+        run: The run.
+        samples: Samples of each domain, at most; all if None.
+        seed: Of the draw.
+        held_out: Whether to draw only from the part of each domain that is held out.
+
+    Returns:
+        Features, labels and the number of the domain, of samples of every domain.
+    """
+    network, plan = run.network, run.plan
+    generator = np.random.RandomState(seed)
+    z, y, domain = [], [], []
+    with closing(plan.protocol.inputs(plan, lambda message: None)) as inputs:
+        for number, data in enumerate(plan.data.domains):
+            rows = generator.permutation(plan.outer[number] if held_out else len(data))[:samples]
+            with torch.no_grad():
+                z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
+            y.append(data.labels[torch.from_numpy(rows)])
+            domain.append(torch.full((len(rows),), number))
+    return torch.cat(z), torch.cat(y), torch.cat(domain)
+
+
+def _trained(plan: Plan, folder: RunFolder) -> AbstractAlgorithm | None:
+    if not (folder.path / MODEL).exists():
+        return None
+    algorithm, _ = plan.protocol.start(plan)
+    folder.load_model(
+        algorithm,
+        f"the data set {plan.data.name} in {plan.data_dir}",
+        "Use the data it was trained on.",
+    )
+    return algorithm
