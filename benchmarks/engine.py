@@ -12,6 +12,7 @@ the rate of the machine's own float32 matrix product, measured in the same round
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import tempfile
 import time
@@ -27,14 +28,16 @@ from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, Timing, measure, seconds
 from hessalign.bench.algorithms import Batch, Setting, make_algorithm
-from hessalign.bench.data import make_colored_mnist
-from hessalign.bench.models import ColouredImages, Network
-from hessalign.bench.runs import ColoredMnistConfig, FullBatch, LoopConfig, Minibatches, train
-from hessalign.bench.runs.colored_mnist import make_algorithm_for, make_batch, make_loop
+from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.models import Network
+from hessalign.bench.runs import FullBatch, Job, LoopConfig, Minibatches, plan_job, train
 from hessalign.bench.runs.memory import keep_freed_memory
-from hessalign.bench.runs.parallel import train_many
-from hessalign.bench.runs.records import OwnForm
+from hessalign.bench.runs.plan import Plan
+from hessalign.bench.runs.records import RECORDS, read_records
+from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.sampling import Sampler
+from hessalign.bench.sweep import JobStatus, LocalLauncher, SerialLauncher, run_jobs
+from hessalign.bench.sweep.execution import SPECIFICATION
 
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
 GEMM = 2048
@@ -130,17 +133,17 @@ def overhead_ratios(make: Mapping[str, Callable[[], Run]], rounds: int) -> list[
     return ratios
 
 
-def step_products(images: ColouredImages, width: int) -> int:
+def step_products(images: Tensor, width: int) -> int:
     """Multiplications and additions of the matrix products that one step needs.
 
     Args:
-        images: The batch.
+        images: The batch, of coloured images.
         width: Width of both hidden layers.
 
     Returns:
         Forward: both layers and the head. Backward: weights of all three, inputs of two.
     """
-    samples, lit = images.lit.shape
+    samples, lit = len(images), int((images != 0).any(1).any(0).sum())
     return 2 * samples * (2 * lit * width + 3 * width**2 + 3 * width)
 
 
@@ -154,11 +157,11 @@ def make_product() -> Run:
     return lambda: torch.mm(a, b, out=out)
 
 
-def checkpoint_seconds(config: ColoredMnistConfig) -> float:
+def checkpoint_seconds(plan: Plan) -> float:
     """How long one checkpoint takes.
 
     Args:
-        config: The experiment.
+        plan: The run.
 
     Returns:
         Elapsed seconds, the smallest of five.
@@ -166,7 +169,7 @@ def checkpoint_seconds(config: ColoredMnistConfig) -> float:
     from hessalign.bench.runs.run_folder import RunFolder
     from hessalign.bench.runs.state import TrainingState, make_optimizers
 
-    algorithm = make_algorithm_for(config, torch.Generator())
+    algorithm, _ = plan.protocol.start(plan)
     batch = Batch(torch.zeros(2, 2, 14, 14), torch.tensor([0, 1]), torch.tensor([0, 1]))
     optimizers = make_optimizers(algorithm, 1e-3, 0.0)
     algorithm.network(batch.x).sum().backward()
@@ -175,7 +178,7 @@ def checkpoint_seconds(config: ColoredMnistConfig) -> float:
     times = []
     with (
         tempfile.TemporaryDirectory() as name,
-        RunFolder(Path(name), {}, lambda message: None, OwnForm({})) as folder,
+        RunFolder(Path(name), {}, lambda message: None) as folder,
     ):
         for _ in range(5):
             start = time.perf_counter()
@@ -194,15 +197,34 @@ def scaling(quick: bool) -> dict[str, float]:
         Training seconds of each, without the start of processes.
     """
     size = {"train_images": 2000, "steps": 6} if quick else {"train_images": 50_000, "steps": 12}
-    configs = [
-        ColoredMnistConfig("erm", seed=seed, evaluate_every=10**6, **size) for seed in (0, 1)
-    ]
     seconds = {}
-    for jobs, name in ((1, "one_after_the_other"), (2, "at_once")):
-        runs = train_many(configs, jobs, lambda config, record: None)
-        times = [run.records[-1].seconds - run.records[0].seconds for run in runs]
-        seconds[name] = sum(times) if jobs == 1 else max(times)
+    for count, name in ((1, "one_after_the_other"), (2, "at_once")):
+        jobs = [colored_job(seed=seed, evaluate_every=10**6, **size) for seed in (0, 1)]
+        launcher = SerialLauncher() if count == 1 else LocalLauncher(count)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / SPECIFICATION).touch()
+            statuses = [JobStatus(job, "left") for job in jobs]
+            run_jobs(folder, statuses, launcher, train_job)
+            records = [read_records(folder / job.folder / RECORDS) for job in jobs]
+        times = [each[-1].seconds - each[0].seconds for each in records]
+        seconds[name] = sum(times) if count == 1 else max(times)
     return seconds
+
+
+def colored_job(steps: int, seed: int = 0, **options: object) -> Job:
+    """Plain training on Colored MNIST.
+
+    Args:
+        steps: Updates.
+        seed: Of everything random.
+        options: What differs from the published protocol.
+
+    Returns:
+        The job.
+    """
+    hparams = json.dumps(options)
+    return Job(COLORED_MNIST, "ERM", (2,), 0, seed, "", steps=steps, hparams=hparams)
 
 
 def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any], list[Target]]:
@@ -218,12 +240,13 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     """
     progress.stage("engine")
     keep_freed_memory()
-    config = ColoredMnistConfig("erm", train_images=5000 if quick else 50_000, steps=STEPS)
-    source = make_batch(make_colored_mnist(0, train_images=config.train_images).train)
-    coloured = make_loop(config)
+    plan = plan_job(colored_job(STEPS, train_images=5000 if quick else 50_000))
+    protocol = plan.protocol
+    source = protocol.sampler(plan, protocol.inputs(plan, lambda message: None)).draw()
+    coloured = protocol.loop(plan)
 
     def make_mlp() -> Network:
-        return make_algorithm_for(config, torch.Generator().manual_seed(0)).network
+        return protocol.start(plan)[0].network
 
     sources: dict[str, dict[str, Callable[[], Run]]] = {
         "Colored MNIST": {
@@ -252,11 +275,11 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
         "float32 matrix product": make_product(),
     }
     timings = measure(procedures, effort, progress)
-    return summarise(config, source, timings, overheads, scaling(quick))
+    return summarise(plan, source, timings, overheads, scaling(quick))
 
 
 def summarise(
-    config: ColoredMnistConfig,
+    plan: Plan,
     source: Batch,
     timings: dict[str, Timing],
     overheads: dict[str, list[float]],
@@ -265,7 +288,7 @@ def summarise(
     """Ratios and targets.
 
     Args:
-        config: The experiment.
+        plan: The run.
         source: Its batch.
         timings: By procedure.
         overheads: Ratios of engine and bare loop, by network.
@@ -275,9 +298,7 @@ def summarise(
         The table as it is written to JSON, and the targets.
     """
     limit = 2 * GEMM**3 / timings["float32 matrix product"].median
-    images = source.x
-    assert isinstance(images, ColouredImages)
-    needed = step_products(images, config.width)
+    needed = step_products(source.x, plan.options.width)
     rate = STEPS * needed / timings["Colored MNIST step × 3"].median
     gain = two["one_after_the_other"] / two["at_once"]
     targets = [

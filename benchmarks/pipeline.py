@@ -42,9 +42,9 @@ from hessalign.bench.data import (
 )
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.models.torchvision_import import import_torchvision
+from hessalign.bench.runs.domainbed import evaluated_parts
 from hessalign.bench.runs.image_sampling import ImageMinibatches
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.domainbed import evaluated_parts
 from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.runs.planning import plan_job
 

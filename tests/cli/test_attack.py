@@ -7,19 +7,20 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from tests.colored import colored_job
 
-from hessalign.bench.runs import ColoredMnistConfig, train_colored_mnist
-from hessalign.bench.runs.colored_mnist import head_inputs, load_run
+from hessalign.bench.runs import load_run, train_job
+from hessalign.bench.runs.run import head_samples
 from hessalign.cli import main
 from hessalign.heads import worst_case_gap
 
-CONFIG = ColoredMnistConfig("hgp", train_images=200, test_images=80, steps=4, jump=2, width=6)
+JOB = colored_job("hgp", test_images=80, width=6)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("run")
-    train_colored_mnist(CONFIG, path)
+    train_job(JOB, path, keep_model=True)
     return path
 
 
@@ -65,10 +66,10 @@ def test_published_states_its_reach_and_is_never_better(folder, capsys, tmp_path
 
 def test_features_are_those_of_the_network_and_balanced_between_domains(folder):
     trained = load_run(folder)
-    z, y, domain = head_inputs(trained, 30, seed=1)
+    z, y, domain = head_samples(trained, 30, seed=1)
     assert domain.bincount().tolist() == [30, 30, 30]
-    everything = head_inputs(trained, 10**6, seed=1)[2]
-    assert everything.bincount().tolist() == [100, 100, 80]
+    everything = head_samples(trained, 10**6, seed=1)[2]
+    assert everything.bincount().tolist() == [127, 127, 80]
     logits = trained.network.head(z).squeeze(1)
     result = worst_case_gap(z, y, domain, trained.network.head, 0.1, loss="binary")
     losses = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -97,7 +98,7 @@ def test_a_folder_without_a_model_is_named(folder, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert main(["attack", str(tmp_path)]) == 2
     assert "found a run that is not complete" in capsys.readouterr().err
-    (tmp_path / "done.json").write_text("{}")
+    (tmp_path / "done").write_text("{}")
     (tmp_path / "config.json").write_text('{"x": 1}')
     assert main(["attack", str(tmp_path)]) == 2
     assert "Expected a Colored MNIST run" in capsys.readouterr().err

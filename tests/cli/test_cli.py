@@ -28,8 +28,9 @@ def test_train_prints_accuracies_beside_the_papers_and_keeps_its_runs(tmp_path, 
     assert "hgp #1" in captured.err
     assert sorted(path.name for path in folder.iterdir()) == ["hgp-seed0", "hgp-seed1"]
     config = json.loads((folder / "hgp-seed1" / "config.json").read_text())
-    assert (config["seed"], config["steps"], config["options"]) == (1, 4, {"alpha": 0.5})
-    records = read_records(folder / "hgp-seed0" / "records.jsonl")
+    assert (config["trial_seed"], config["steps"]) == (1, 4)
+    assert json.loads(config["hparams"])["alpha"] == 0.5
+    records = read_records(folder / "hgp-seed0" / "results.jsonl")
     assert [record.step for record in records] == [0, 3]
     assert records[-1].metrics["hessian_distance"] > 0
     assert main(command) == 0  # complete runs are read, not repeated
@@ -48,7 +49,7 @@ def test_words_override_flags_and_flags_the_file(tmp_path, capsys):
     file.write_text("algorithm: fishr\nseed: 3\nsteps: 7\ntrain_images: 200\ntest_images: 60\n")
     assert main(["train", "--config", str(file), "--algorithm", "hgp", "steps=4", "beta=2"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out.split("\n\n")[0])
-    assert printed["dataset"] == "colored_mnist"
+    assert printed["dataset"] == "ColoredMNIST-IRM"
     assert (printed["algorithm"], printed["seed"], printed["steps"]) == ("hgp", 3, 4)
     assert printed["options"] == {"beta": 2.0}
 
@@ -154,10 +155,10 @@ def test_an_unwritable_folder_is_named(tmp_path, capsys):
     ],
 )
 def test_interrupt_says_how_to_continue(monkeypatch, capsys, output, text):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hessalign.cli.train.train_colored_mnist", interrupt)
+    monkeypatch.setattr("hessalign.cli.train.train_job", interrupt)
     assert main(["train", "--algorithm", "erm", *TINY, *output]) == 130
     error = capsys.readouterr().err
     assert "interrupted" in error

@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.colored import colored_job
 from tests.diagnosis_data import shifted
 
-from hessalign.bench.runs import ColoredMnistConfig, train_colored_mnist
-from hessalign.bench.runs.colored_mnist import head_inputs, load_run
+from hessalign.bench.runs import load_run, train_job
+from hessalign.bench.runs.run import head_samples
 from hessalign.cli import main
 
-CONFIG = ColoredMnistConfig("erm", train_images=200, test_images=80, steps=4, jump=2, width=6)
+JOB = colored_job("erm", test_images=80, width=6)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "erm-seed0"
-    train_colored_mnist(CONFIG, path)
+    train_job(JOB, path, keep_model=True)
     return path
 
 
@@ -71,12 +72,12 @@ def test_a_run_is_diagnosed_at_its_own_head(folder, tmp_path, capsys):
     found = json.loads(output.read_text())
     assert found["name"] == "erm, seed 0"
     assert found["domains"] == ["source 1", "source 2", "target"]
-    assert found["available"] == [100, 100, 80]
+    assert found["available"] == [127, 127, 80]
     assert found["head"]["origin"] == "given"
     assert found["head"]["domains"] == ["source 1", "source 2"]
     assert not found["head"]["at_optimum"]
     trained = load_run(folder)
-    z, y, domain = head_inputs(trained, 10**6, seed=5)
+    z, y, domain = head_samples(trained, 10**6, seed=5)
     right = (trained.network.head(z).squeeze(1) > 0) == (y > 0.5)
     for e in range(3):
         wanted = float(right[domain == e].double().mean())
@@ -90,7 +91,7 @@ def test_a_run_without_a_model(folder, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert main(["diagnose", str(tmp_path)]) == 2
     assert "found a run that is not complete" in capsys.readouterr().err
-    for name in ("config.json", "done.json", "records.jsonl"):
+    for name in ("config.json", "done", "results.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert main(["diagnose", str(tmp_path)]) == 2
     assert "Expected the trained model in" in capsys.readouterr().err

@@ -62,7 +62,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.parametrize("kind", ["TypeError", "ValueError"])
 def test_the_traceback_of_a_bug_is_shown_on_request(kind, tmp_path):
-    code = BUGGY.format(verb="train", name="train_colored_mnist", kind=kind)
+    code = BUGGY.format(verb="train", name="train_job", kind=kind)
     environment = {**os.environ, "HESSALIGN_TRACEBACK": "1"}
     found = subprocess.run(
         [sys.executable, "-c", code, *TINY],
@@ -79,7 +79,7 @@ def fail_in(monkeypatch, error):
     def buggy(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("hessalign.bench.runs.domain_run.start_algorithm", buggy)
+    monkeypatch.setattr("hessalign.bench.runs.domainbed.DomainBed.start", buggy)
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,13 @@ def refused(command, file, capsys):
 
 
 @pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize("file", ["config.json", "records.jsonl", "done.json", "model.pt"])
+@pytest.mark.parametrize("file", ["config.json", "results.jsonl", "done", "model.pt"])
 def test_damaged_runs_of_colored_mnist(runs, tmp_path, capsys, file, content):
     run = copy_of(runs, "colored", tmp_path / "copy")
     (run / file).write_bytes(GARBAGE[content])
     found = refused(["attack", str(run), "--samples", "20"], run / file, capsys)
     again = refused([*TINY, "--output", str(tmp_path / "copy")], run / file, capsys)
-    assert found == again == (file != "done.json")
+    assert found == again == (file != "done")
 
 
 @pytest.mark.parametrize("content", GARBAGE)

@@ -34,7 +34,7 @@ def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys)
     assert [[cell.strip() for cell in row] for row in rows] == [
         ["domain", "role"], ["a", "train"], ["b", "test"], ["c", "train"],
     ]  # fmt: skip
-    assert "HGP #1" in captured.err
+    assert "hgp #1" in captured.err
     assert "validation 100.0 %" in captured.err  # the classes are six deviations apart
     found = sorted((bank / "runs").glob("*/results.jsonl"))
     assert len(found) == 2

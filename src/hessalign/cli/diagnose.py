@@ -28,7 +28,7 @@ from hessalign.diagnosis.report.content import render_diagnosis_json
 from hessalign.diagnosis.report.page import render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
 
-RUN_FILES: Final = ("config.json", "done", "done.json", "records.jsonl", "model.pt")
+RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.pt")
 """What makes a folder that of a run."""
 
 

@@ -30,7 +30,6 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.algorithms.schedule import penalty_schedule
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
-from hessalign.bench.runs.records import OwnForm
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.curvature import hutchinson
 
@@ -538,7 +537,7 @@ def train_in(folder, name, options, seed, stop_at=None):
 
     config = loop_config(algorithm, "cross_entropy", steps=6, checkpoint_every=1)
     identity = {"algorithm": name, **options}
-    with RunFolder(folder, identity, warnings.append, OwnForm(identity)) as run_folder:
+    with RunFolder(folder, identity, warnings.append) as run_folder:
         records = train(algorithm, sampler, evaluate, config, generator, run_folder, report)
     assert warnings == []
     return algorithm.state_dict(), [

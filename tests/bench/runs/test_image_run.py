@@ -8,16 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from hessalign.bench.runs.domain_run import (
-    default_backbone,
-    make_evaluation,
-    network_spec,
-    open_inputs,
-    start_algorithm,
-    train_job,
-)
+from hessalign.bench.runs.domainbed import DomainBed, default_backbone, network_spec
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.run import train_job
 from hessalign.cli import main
 
 CLASSES = ("across", "along", "both")
@@ -86,14 +80,14 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(data_dir, tmp_path):
 def test_domainbeds_arm_takes_the_batch_size_for_its_parts(data_dir, tmp_path):
     options = {"fidelity": "domainbed", "batch_size": 4}
     job = dataclasses.replace(job_of(data_dir, 3, **options), algorithm="ARM")
-    start = start_algorithm(plan_job(job))[0].network
+    start = DomainBed().start(plan_job(job))[0].network
     trained = train_job(job, tmp_path).algorithm.network
     before, after = start.state_dict(), trained.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     context = {name for name in before if "context" in name}
     assert moved & context == {name for name in context if "running" in name or "num_" in name}
     assert moved >= {"head.weight", "head.bias"}
-    inputs = open_inputs(plan_job(job))
+    inputs = DomainBed().inputs(plan_job(job), print)
     images = torch.cat(list(inputs.chunks(0, np.arange(8))))
     inputs.close()
     with torch.no_grad():
@@ -104,7 +98,7 @@ def test_domainbeds_arm_takes_the_batch_size_for_its_parts(data_dir, tmp_path):
 
 def test_chunks_are_augmented_if_asked_for(data_dir):
     rows = np.arange(6)
-    inputs = open_inputs(plan_job(job_of(data_dir, 2)))
+    inputs = DomainBed().inputs(plan_job(job_of(data_dir, 2)), print)
     plain = torch.cat(list(inputs.chunks(0, rows)))
     changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
     assert not torch.equal(plain, changed)
@@ -124,7 +118,7 @@ def test_validation_is_augmented_only_by_domainbeds_protocol(data_dir, strict):
 
     plan = plan_job(job_of(data_dir, 2, augment_validation=strict))
     seen = Seen()
-    make_evaluation(seen, plan, "all")
+    DomainBed().evaluation(plan, seen, "all")
     assert seen.augmented == {
         domain: {strict and domain in plan.sources} for domain in range(len(plan.inner))
     }
@@ -164,7 +158,7 @@ def test_a_damaged_image_is_named(data_dir, tmp_path):
     ],
 )
 def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expected):
-    assert default_backbone(values, shape) == expected
+    assert default_backbone(shape, **values) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,4 +167,4 @@ def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expecte
 )
 def test_a_backbone_of_the_user_brings_its_own_weights(data_dir, backbone, weights):
     plan = plan_job(job_of(data_dir, 1, backbone=backbone))
-    assert network_spec(plan.hyper, plan.input_shape, 3).weights == weights
+    assert network_spec(plan).weights == weights

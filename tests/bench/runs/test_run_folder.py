@@ -12,32 +12,28 @@ import time
 
 import pytest
 import torch
+from tests.colored import colored_job
 
 from hessalign.bench.algorithms import DivergedError
-from hessalign.bench.runs import (
-    ColoredMnistConfig,
-    RunFolder,
-    RunFolderError,
-    colored_mnist,
-    read_records,
-    run_folder,
-    train_colored_mnist,
-)
-from hessalign.bench.runs import records as records_module
+from hessalign.bench.runs import RunFolder, RunFolderError, read_records, run_folder, train_job
+from hessalign.bench.runs import run as run_module
 from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.runs.records import Record, RecordForm
 
-CONFIG = ColoredMnistConfig(
-    "hutchinson",
-    {"probes": 3},
-    train_images=300,
-    test_images=100,
-    steps=60,
-    jump=25,
-    width=12,
-    evaluate_every=7,
-)
+OPTIONS = {
+    "train_images": 300,
+    "test_images": 100,
+    "jump": 25,
+    "width": 12,
+    "evaluate_every": 7,
+    "probes": 3,
+}
+STEPS = 60
+JOB = colored_job("hutchinson", steps=STEPS, **OPTIONS)
 
-FORM = records_module.OwnForm({})
+
+def train(folder, job=JOB, **callbacks):
+    return train_job(job, folder, keep_model=True, **callbacks)
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +45,12 @@ def frequent_checkpoints(monkeypatch):
 def whole(tmp_path_factory):
     """The folder of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("whole")
-    train_colored_mnist(CONFIG, folder)
+    train(folder)
     return folder
 
 
-def in_a_process(folder, config=CONFIG):
-    process = multiprocessing.get_context("fork").Process(
-        target=train_colored_mnist, args=(config, folder)
-    )
+def in_a_process(folder, job=JOB):
+    process = multiprocessing.get_context("fork").Process(target=train, args=(folder, job))
     process.start()
     return process
 
@@ -64,8 +58,14 @@ def in_a_process(folder, config=CONFIG):
 def outcome(folder):
     """All that a run leaves behind, except how long it took."""
     model = torch.load(folder / "model.pt", weights_only=True)
-    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    return model, [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return model, [timeless(line) for line in lines]
+
+
+def timeless(line):
+    """A record without what depends on the clock or on the place."""
+    kept = {key: value for key, value in line.items() if key not in {"seconds", "step_time"}}
+    return {**kept, "args": {**line["args"], "output_dir": None}}
 
 
 def assert_same_outcome(first, second):
@@ -77,14 +77,14 @@ def assert_same_outcome(first, second):
 
 def test_killed_at_random_moments_ends_bit_identical(tmp_path, whole):
     start = time.monotonic()
-    train_colored_mnist(CONFIG, tmp_path / "timed")
+    train(tmp_path / "timed")
     whole_run = time.monotonic() - start
     moments = random.Random(0)
     kills, steps = 0, set()
     while kills < 25:
         process = in_a_process(tmp_path / "killed")
         time.sleep(moments.uniform(0.0, whole_run / 6))
-        finished = (tmp_path / "killed" / "done.json").exists()
+        finished = (tmp_path / "killed" / "done").exists()
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL or finished
@@ -94,7 +94,7 @@ def test_killed_at_random_moments_ends_bit_identical(tmp_path, whole):
         kills += 1
         steps |= {path.name for path in tmp_path.glob("killed/checkpoint-*")}
     assert len(steps) > 5  # they did die at different places
-    train_colored_mnist(CONFIG, tmp_path / "killed")
+    train(tmp_path / "killed")
     assert_same_outcome(tmp_path / "killed", whole)
 
 
@@ -107,9 +107,9 @@ def stop_after(step, action):
 def test_ctrl_c_saves_the_step_in_progress_and_the_same_command_continues(tmp_path, whole):
     interrupt = stop_after(49, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        train_colored_mnist(CONFIG, tmp_path / "a", interrupt)
+        train(tmp_path / "a", report=interrupt)
     assert (tmp_path / "a" / "checkpoint-00000050.pt").exists()
-    train_colored_mnist(CONFIG, tmp_path / "a")
+    train(tmp_path / "a")
     assert_same_outcome(tmp_path / "a", whole)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -129,16 +129,16 @@ def interrupt_between_looking_and_stopping(monkeypatch, step):
 def test_ctrl_c_at_the_worst_moment_saves_too(tmp_path, monkeypatch):
     interrupt_between_looking_and_stopping(monkeypatch, 20)
     with pytest.raises(KeyboardInterrupt):
-        train_colored_mnist(CONFIG, tmp_path)
+        train(tmp_path)
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000022.pt"]
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_last_step_is_heeded_once_the_run_is_complete(tmp_path, monkeypatch):
-    interrupt_between_looking_and_stopping(monkeypatch, CONFIG.steps - 1)
+    interrupt_between_looking_and_stopping(monkeypatch, STEPS - 1)
     with pytest.raises(KeyboardInterrupt):
-        train_colored_mnist(CONFIG, tmp_path)
-    assert (tmp_path / "done.json").exists()
+        train(tmp_path)
+    assert (tmp_path / "done").exists()
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -168,7 +168,7 @@ def stop():
 
 def half_a_run(folder):
     with pytest.raises(StopError):
-        train_colored_mnist(CONFIG, folder, stop_after(35, stop))
+        train(folder, report=stop_after(35, stop))
     return sorted(folder.glob("checkpoint-*.pt"))
 
 
@@ -177,9 +177,9 @@ def test_the_last_two_checkpoints_are_kept_and_none_when_done(tmp_path):
         "checkpoint-00000034.pt",
         "checkpoint-00000035.pt",
     ]
-    train_colored_mnist(CONFIG, tmp_path)
+    train(tmp_path)
     assert not list(tmp_path.glob("checkpoint-*"))
-    assert {"config.json", "records.jsonl", "model.pt", "done.json"} <= set(os.listdir(tmp_path))
+    assert {"config.json", "results.jsonl", "model.pt", "done"} <= set(os.listdir(tmp_path))
 
 
 def foreign(path):
@@ -213,7 +213,9 @@ DAMAGES = {
 
 
 def stored(path):
-    return json.loads((path.parent / "config.json").read_text())
+    found = json.loads((path.parent / "config.json").read_text())
+    del found["data_folder"]  # it stands beside what the run is
+    return found
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -221,9 +223,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path, whol
     _, newest = half_a_run(tmp_path / "a")
     DAMAGES[damage](newest)
     warnings, steps = [], []
-    train_colored_mnist(
-        CONFIG, tmp_path / "a", lambda record: steps.append(record.step), warnings.append
-    )
+    train(tmp_path / "a", report=lambda record: steps.append(record.step), warn=warnings.append)
     assert len(warnings) == 1
     assert str(newest) in warnings[0]
     assert re.search(r"Trying checkpoint-\d+\.pt instead\.$", warnings[0])
@@ -244,7 +244,7 @@ def test_when_all_checkpoints_are_damaged_the_run_starts_anew(tmp_path, whole, d
     for path in half_a_run(tmp_path / "a"):
         damage(path)
     warnings = []
-    train_colored_mnist(CONFIG, tmp_path / "a", warn=warnings.append)
+    train(tmp_path / "a", warn=warnings.append)
     assert len(warnings) == 2
     assert warnings[0].endswith(" instead.")
     assert warnings[1].endswith(" There is no other: the run begins afresh.")
@@ -252,9 +252,9 @@ def test_when_all_checkpoints_are_damaged_the_run_starts_anew(tmp_path, whole, d
 
 
 def test_a_complete_run_is_read_and_not_repeated(tmp_path):
-    first = train_colored_mnist(CONFIG, tmp_path)
+    first = train(tmp_path)
     seen = []
-    again = train_colored_mnist(CONFIG, tmp_path, seen.append)
+    again = train(tmp_path, report=seen.append)
     assert not seen
     assert again.records == first.records
     for ours, theirs in zip(again.network.parameters(), first.network.parameters(), strict=True):
@@ -263,30 +263,28 @@ def test_a_complete_run_is_read_and_not_repeated(tmp_path):
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path):
     half_a_run(tmp_path)
-    other = ColoredMnistConfig(**{**CONFIG.__dict__, "seed": 5, "width": 13})
-    with pytest.raises(
-        RunFolderError, match=r"another configuration: seed is 0 there and 5 here; wi"
-    ):
-        train_colored_mnist(other, tmp_path)
-    train_colored_mnist(CONFIG, tmp_path)  # and nothing was lost
+    other = colored_job("hutchinson", seed=5, steps=STEPS, **OPTIONS)
+    with pytest.raises(RunFolderError, match=r"configuration: .*trial_seed is 0 there and 5 here"):
+        train(tmp_path, other)
+    train(tmp_path)  # and nothing was lost
 
 
 def test_a_second_process_is_refused(tmp_path):
     with (
-        RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM),
+        RunFolder(tmp_path, {"a": 1}, lambda message: None),
         pytest.raises(
             RunFolderError, match=rf"Another process \(number {os.getpid()}\) is training"
         ),
     ):
-        RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM).__enter__()
-    with RunFolder(tmp_path, {"a": 1}, lambda message: None, FORM):
+        RunFolder(tmp_path, {"a": 1}, lambda message: None).__enter__()
+    with RunFolder(tmp_path, {"a": 1}, lambda message: None):
         pass
 
 
 def test_a_damaged_configuration_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"Expected a configuration in .*config\.json"):
-        train_colored_mnist(CONFIG, tmp_path)
+        train(tmp_path)
 
 
 def fill_the_disk_then_train(folder, limit):
@@ -294,7 +292,7 @@ def fill_the_disk_then_train(folder, limit):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        train_colored_mnist(CONFIG, folder)
+        train(folder)
     except RunFolderError as error:
         (folder / "message").write_text(str(error))
         os._exit(7)
@@ -315,7 +313,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, whole):
     assert f"{newest} is intact" in message
     assert newest.read_bytes() == before
     assert not list((tmp_path / "a").glob("*.partial"))
-    train_colored_mnist(CONFIG, tmp_path / "a")
+    train(tmp_path / "a")
     assert_same_outcome(tmp_path / "a", whole)
 
 
@@ -325,13 +323,14 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_folder, "write_atomically", full)
     with pytest.raises((RunFolderError, OSError), match="No space left on device"):
-        train_colored_mnist(CONFIG, tmp_path)
+        train(tmp_path)
 
 
 def test_divergence_names_the_checkpoint_before_it(tmp_path):
-    config = ColoredMnistConfig(**{**CONFIG.__dict__, "learning_rate": 1e30, "options": {}})
+    options = {**OPTIONS, "learning_rate": 1e30}
+    job = colored_job("hutchinson", steps=STEPS, **options)
     with pytest.raises(DivergedError, match=r"not finite at step \d+") as error:
-        train_colored_mnist(config, tmp_path)
+        train(tmp_path, job)
     newest = max(tmp_path.glob("checkpoint-*"))
     assert str(error.value).endswith(f"The checkpoint before it is {newest}.")
 
@@ -349,47 +348,47 @@ def test_parameters_that_are_not_finite_are_never_kept(tmp_path, monkeypatch, st
         return step_of(optimizer, *arguments)
 
     monkeypatch.setattr(torch.optim.Adam, "step", step)
-    config = ColoredMnistConfig(**{**CONFIG.__dict__, "steps": steps})
+    job = colored_job("hutchinson", steps=steps, **OPTIONS)
     with pytest.raises(DivergedError, match=r"step 3 .*parameters that are not finite: .*weight"):
-        train_colored_mnist(config, tmp_path)
-    assert not (tmp_path / "done.json").exists()
+        train(tmp_path, job)
+    assert not (tmp_path / "done").exists()
     newest = torch.load(max(tmp_path.glob("checkpoint-*")), weights_only=True)
     assert newest["state"]["step"] == 3
-    train_colored_mnist(config, tmp_path)  # goes on from there
-    assert (tmp_path / "done.json").exists()
+    train(tmp_path, job)  # goes on from there
+    assert (tmp_path / "done").exists()
 
 
 def test_old_records_say_what_made_them(tmp_path, monkeypatch):
     """A run continued by another version of the program keeps the lines of the first."""
-    monkeypatch.setattr(colored_mnist, "describe_software", lambda: {"git": "first"})
+    monkeypatch.setattr(run_module, "describe_software", lambda: {"git": "first"})
     half_a_run(tmp_path)
-    monkeypatch.setattr(colored_mnist, "describe_software", lambda: {"git": "second"})
-    train_colored_mnist(CONFIG, tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    monkeypatch.setattr(run_module, "describe_software", lambda: {"git": "second"})
+    train(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     versions = {line["step"]: line["software"]["git"] for line in lines}
     assert versions[28] == "first"
     assert versions[42] == "second"
 
 
 def test_a_torn_last_line_is_tolerated_and_a_bad_one_in_the_middle_named(tmp_path):
-    path = tmp_path / "records.jsonl"
-    line = records_module.Record(1, 0.5, {"loss": 1.0}, {"a": 2.0}).to_json()
+    path = tmp_path / "results.jsonl"
+    line = RecordForm().line([Record(1, 0.5, {"loss": 1.0}, {"test_loss": 2.0})])
     path.write_text(f"{line}\n{line}\n{line[:20]}")
     assert len(read_records(path)) == 2
     path.write_text(f"{line}\n{line[:20]}\n{line}\n")
-    with pytest.raises(ValueError, match=r"Expected a record on line 2 of .*records\.jsonl"):
+    with pytest.raises(ValueError, match=r"Expected a record on line 2 of .*results\.jsonl"):
         read_records(path)
     assert read_records(tmp_path / "none.jsonl") == []
 
 
 def test_every_line_says_what_made_it(tmp_path):
-    train_colored_mnist(CONFIG, tmp_path)
-    for line in (tmp_path / "records.jsonl").read_text().splitlines():
+    train(tmp_path)
+    for line in (tmp_path / "results.jsonl").read_text().splitlines():
         entry = json.loads(line)
-        assert entry["config"]["seed"] == 0
-        assert entry["config"]["options"] == {"probes": 3}
-        assert entry["algorithm"]["probes"] == 3
-        assert (entry["algorithm"]["alpha"], entry["algorithm"]["fidelity"]) == (1.0, "released")
+        assert entry["args"]["trial_seed"] == 0
+        assert json.loads(entry["args"]["hparams"]) == OPTIONS
+        assert entry["hparams"]["probes"] == 3
+        assert (entry["hparams"]["alpha"], entry["hparams"]["fidelity"]) == (1.0, "released")
         assert entry["software"]["torch"] == torch.__version__
         assert {"hessalign", "numpy", "python"} <= entry["software"].keys()
 
@@ -398,12 +397,12 @@ def test_a_complete_run_is_read_while_its_folder_is_locked(tmp_path):
     def refuse(message):
         raise AssertionError(message)
 
-    with RunFolder(tmp_path, {"a": 1}, refuse, FORM):
-        (tmp_path / "done.json").write_text("{}\n")
-        with RunFolder(tmp_path, {"a": 1}, refuse, FORM) as reader:
+    with RunFolder(tmp_path, {"a": 1}, refuse):
+        (tmp_path / "done").write_text("{}\n")
+        with RunFolder(tmp_path, {"a": 1}, refuse) as reader:
             assert reader.done
         with (
             pytest.raises(RunFolderError, match="belongs to another configuration"),
-            RunFolder(tmp_path, {"a": 2}, refuse, FORM),
+            RunFolder(tmp_path, {"a": 2}, refuse),
         ):
             pass

@@ -5,27 +5,19 @@ import json
 import numpy as np
 import pytest
 import torch
+from tests.colored import colored_job
 from torch import nn
 
-from hessalign.bench.data import make_colored_mnist
-from hessalign.bench.runs import ColoredMnistConfig, Run, train_colored_mnist
-from hessalign.bench.runs.domain_run import load_domain_run, train_job
-from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.run_folder import RunFolderError
-from hessalign.bench.runs.trained_head import (
-    colored_mnist_head,
-    domain_run_head,
-    held_out_domains,
-    load_trained_head,
-)
+from hessalign.bench.runs import Job, RunFolderError, load_run, train_job
+from hessalign.bench.runs.trained_head import load_trained_head, trained_head
 
-CONFIG = ColoredMnistConfig("erm", train_images=200, test_images=90, steps=2, jump=1, width=6)
+JOB = colored_job("erm", test_images=90, steps=2)
 
 
 @pytest.fixture(scope="module")
 def colored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("colored")
-    train_colored_mnist(CONFIG, folder)
+    train_job(JOB, folder, keep_model=True)
     return folder
 
 
@@ -47,7 +39,7 @@ def test_the_head_of_a_run_on_features(features):
     assert (trained.targets, trained.sources) == ((1,), (0, 2))
     assert (trained.algorithm, trained.seed, trained.loss) == ("erm", 2, "cross_entropy")
     bank = np.load(features / "bank.npz")
-    network = load_domain_run(features / "run").algorithm.network.eval()
+    network = load_run(features / "run").algorithm.network.eval()
     for number, name in enumerate(trained.names):
         x = torch.from_numpy(bank["x"][bank["domain"] == name])
         with torch.no_grad():
@@ -62,8 +54,8 @@ def test_the_head_of_a_run_on_features(features):
 
 
 def test_held_out_samples_are_those_of_the_split(features):
-    run = load_domain_run(features / "run")
-    trained = domain_run_head(run, held_out=True)
+    run = load_run(features / "run")
+    trained = trained_head(run, held_out=True)
     network = run.algorithm.network.eval()
     for number, rows in enumerate(run.plan.outer):
         with torch.no_grad():
@@ -79,27 +71,12 @@ def test_the_head_of_a_colored_mnist_run(colored):
     assert trained.targets == (2,)
     assert trained.loss == "binary"
     assert trained.domain.bincount().tolist() == [30, 30, 30]
-    run = train_colored_mnist(CONFIG, colored)
+    run = load_run(colored)
     torch.testing.assert_close(trained.logits, run.network.head(trained.z).detach())
 
 
-def test_held_out_images_are_unseen_and_coloured_like_the_domains():
-    config = ColoredMnistConfig("erm", train_images=100, test_images=9000)
-    domains = held_out_domains(Run(config, [], nn.Identity()))
-    unseen = make_colored_mnist(0, train_images=100, test_images=9000).test
-    assert sum(map(len, domains)) == 9000
-    for first, domain in enumerate(domains):
-        assert torch.equal(domain.images, unseen.images[first::3])
-    shares = [float((d.colour == d.label).double().mean()) for d in domains]
-    assert shares == pytest.approx([0.8, 0.9, 0.1], abs=0.03)
-
-
-def test_held_out_images_need_balanced_domains(colored):
-    run = train_colored_mnist(CONFIG, colored)
-    assert colored_mnist_head(run, held_out=True).domain.bincount().tolist() == [30, 30, 30]
-    uneven = Run(ColoredMnistConfig("erm", imbalance="paper"), [], run.network)
-    with pytest.raises(ValueError, match=r"run on balanced Colored MNIST .* got imbalance 'paper'"):
-        colored_mnist_head(uneven, held_out=True)
+def test_held_out_images_are_thirds_of_the_unseen_ones(colored):
+    assert trained_head(load_run(colored), held_out=True).domain.bincount().tolist() == [30] * 3
 
 
 def test_folders_without_such_a_run_are_named(features, tmp_path):
@@ -112,7 +89,7 @@ def test_folders_without_such_a_run_are_named(features, tmp_path):
     with pytest.raises(RunFolderError, match="found a run that is not complete"):
         load_trained_head(tmp_path)
     (tmp_path / "done").write_text("")
-    with pytest.raises(RunFolderError, match="Expected a run of the DomainBed protocol"):
+    with pytest.raises(RunFolderError, match=r"Expected a run in .* arguments of a job, missing"):
         load_trained_head(tmp_path)
     config = json.loads((features / "run" / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -121,7 +98,7 @@ def test_folders_without_such_a_run_are_named(features, tmp_path):
 
 
 def test_a_head_that_is_not_linear_is_refused(colored):
-    run = train_colored_mnist(CONFIG, colored)
+    run = load_run(colored)
     run.network.head = nn.Sequential(run.network.head)
     with pytest.raises(ValueError, match="Expected a run with a linear head, got Sequential"):
-        colored_mnist_head(run)
+        trained_head(run)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import list_jobs
 from hessalign.cli import main
 from hessalign.paper import attacked_features, figure2, table1

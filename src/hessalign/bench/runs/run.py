@@ -152,14 +152,13 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
     Raises:
         RunFolderError: If there is no complete run, or it kept no model.
     """
-    path = folder / CONFIG
-    if not path.exists() or not (folder / DONE).exists():
-        found = "a run that is not complete" if path.exists() else "none"
+    config = read_config(folder) if (folder / CONFIG).exists() else None
+    if config is None or not (folder / DONE).exists():
+        found = "none" if config is None else "a run that is not complete"
         raise RunFolderError(
             f"Expected a complete run in {folder}, found {found}. Give the folder of one, for "
             "example OUTPUT/hgp-seed0 after `hessalign train --algorithm hgp --output OUTPUT`."
         )
-    config = read_config(folder)
     try:
         job = job_from(config)
     except InputError as error:

@@ -12,15 +12,10 @@ from hessalign._names import UnknownNameError
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters
-from hessalign.bench.runs.domain_run import (
-    head_samples,
-    load_domain_run,
-    network_spec,
-    train_job,
-)
+from hessalign.bench.runs.domainbed import evaluation_interval, network_spec
 from hessalign.bench.runs.job import Job, job_from
-from hessalign.bench.runs.domainbed import evaluation_interval
 from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.run import head_samples, load_run, train_job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep import list_jobs
 from hessalign.bench.sweep.selection import read_runs
@@ -166,7 +161,7 @@ def test_a_complete_run_is_read_not_repeated(data_dir, tmp_path):
 def test_a_run_is_loaded_from_its_folder(data_dir, tmp_path):
     job = job_of(data_dir, test=(1,), hidden=4)
     first = train_job(job, tmp_path / "kept", keep_model=True)
-    again = load_domain_run(tmp_path / "kept")
+    again = load_run(tmp_path / "kept")
     assert again.plan.job == job
     z, _, domain = head_samples(again, samples=10)
     assert z.shape == (40, 4)
@@ -181,16 +176,16 @@ def test_a_run_is_loaded_from_its_folder(data_dir, tmp_path):
 
 def test_runs_without_what_is_needed_are_named(data_dir, tmp_path):
     with pytest.raises(RunFolderError, match=r"Expected a complete run in .*, found none"):
-        load_domain_run(tmp_path / "none")
+        load_run(tmp_path / "none")
     bare = train_job(job_of(data_dir), tmp_path / "bare")
     with pytest.raises(RunFolderError, match=r"Expected the trained model .* `hessalign train`"):
-        load_domain_run(tmp_path / "bare")
+        load_run(tmp_path / "bare")
     assert bare.algorithm is not None
     with pytest.raises(ValueError, match="got one that kept no model"):
         head_samples(train_job(job_of(data_dir), tmp_path / "bare"))
     (tmp_path / "bare" / "done").unlink()
     with pytest.raises(RunFolderError, match="found a run that is not complete"):
-        load_domain_run(tmp_path / "bare")
+        load_run(tmp_path / "bare")
 
 
 def test_jobs_come_back_from_their_arguments(data_dir):
@@ -252,9 +247,9 @@ def test_annealing_keeps_its_share_of_a_short_run_on_features():
 def test_overrides_by_either_name(data_dir):
     for name in ("vrex_lambda", "penalty_weight"):
         plan = plan_job(job_of(data_dir, "VREx", (0,), 1, **{name: 7.0}))
-        assert plan.hyper.options["penalty_weight"] == plan.hyper.values["vrex_lambda"] == 7.0
+        assert plan.algorithm.penalty_weight == plan.values["vrex_lambda"] == 7.0
     plan = plan_job(job_of(data_dir, "MTL", (0,), 1, fidelity="domainbed"))
-    assert plan.hyper.options["fidelity"] == "domainbed"
+    assert plan.algorithm.fidelity == "domainbed"
     with pytest.raises(UnknownNameError, match=r"hyper-parameter of ERM 'hiden'.*mean 'hidden'"):
         plan_job(job_of(data_dir, hiden=3))
     with pytest.raises(UnknownNameError, match="preset 'domainbed-2023'"):
@@ -304,8 +299,12 @@ def test_every_algorithm_trains_a_linear_head_on_features(data_dir, tmp_path, al
     assert [record.step for record in run.records] == [0, 1, 2]
 
 
-def test_the_network_of_small_images_has_no_dropout():
-    drawn = run_hyper_parameters(ALGORITHMS["erm"], "small", 1, 0, model_keys=("backbone",))
-    assert drawn.values["resnet_dropout"] > 0
-    assert network_spec(drawn, (2, 28, 28), 2).dropout == 0
-    assert network_spec(drawn, (512,), 2).dropout == drawn.values["resnet_dropout"]
+def test_the_network_of_small_images_has_no_dropout(data_dir, tmp_path):
+    images = np.zeros((20, 2, 28, 28), np.uint8)
+    np.savez(tmp_path / "bank.npz", x=images, y=np.arange(20) % 2, domain=np.arange(20) // 10)
+    for folder, shape in ((tmp_path, (2, 28, 28)), (data_dir, (WIDTH,))):
+        plan = plan_job(job_of(folder, hparams_seed=2))
+        spec = network_spec(plan)
+        assert spec.input_shape == shape
+        assert plan.options.resnet_dropout > 0
+        assert spec.dropout == (0 if len(shape) == 3 else plan.options.resnet_dropout)
