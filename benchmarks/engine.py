@@ -133,6 +133,18 @@ def overhead_ratios(make: Mapping[str, Callable[[], Run]], rounds: int) -> list[
     return ratios
 
 
+def lit_pixels(images: Tensor) -> int:
+    """How many pixels are lit in some image.
+
+    Args:
+        images: Coloured images.
+
+    Returns:
+        Their number.
+    """
+    return int((images != 0).any(1).any(0).sum())
+
+
 def step_products(images: Tensor, width: int) -> int:
     """Multiplications and additions of the matrix products that one step needs.
 
@@ -143,7 +155,7 @@ def step_products(images: Tensor, width: int) -> int:
     Returns:
         Forward: both layers and the head. Backward: weights of all three, inputs of two.
     """
-    samples, lit = len(images), int((images != 0).any(1).any(0).sum())
+    samples, lit = len(images), lit_pixels(images)
     return 2 * samples * (2 * lit * width + 3 * width**2 + 3 * width)
 
 
@@ -320,13 +332,13 @@ def summarise(
         Target("two runs at once, faster than one after the other", gain, "at least", SCALING),
     ]
     record = {
-        "samples": len(images),
-        "lit_pixels": images.lit.shape[1],
+        "samples": len(source.x),
+        "lit_pixels": lit_pixels(source.x),
         "gigaflop_per_step": needed / 1e9,
         "product_gigaflop_per_second": limit / 1e6,
         "step_gigaflop_per_second": rate / 1e6,
         "overhead": overheads,
-        "checkpoint_seconds": checkpoint_seconds(config),
+        "checkpoint_seconds": checkpoint_seconds(plan),
         "two_runs_seconds": two,
         "rows": {name: timing.record() for name, timing in timings.items()},
         "targets": [target.record() for target in targets],
