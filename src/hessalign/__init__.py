@@ -5,32 +5,61 @@ Three lines in a training loop of your own:
     align = hessalign.HessianAlignment(alpha=1e-2, beta=1e-3, hessian="full")
     terms = align(z, logits, y, domain)
     loss = cross_entropy(logits, y) + terms.penalty
+
+`import hessalign` alone imports next to nothing: torch comes with the first name that is asked for,
+scikit-learn with `AlignedClassifier`. A new name has a line in both branches below.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from hessalign._version import __version__ as __version__
-from hessalign.alignment import AlignmentTerms as AlignmentTerms
-from hessalign.alignment import HessianAlignment as HessianAlignment
-from hessalign.alignment import attribute_distances as attribute_distances
-from hessalign.alignment import hessian_distance as hessian_distance
-from hessalign.curvature import autograd_head as autograd_head
-from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
-from hessalign.curvature import linear_head as linear_head
-from hessalign.diagnosis import Diagnosis as Diagnosis
-from hessalign.diagnosis import diagnose as diagnose
-from hessalign.heads import transfer_bound as transfer_bound
-from hessalign.heads import transfer_measure as transfer_measure
-from hessalign.heads import worst_case_gap as worst_case_gap
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from hessalign.alignment import AlignmentTerms as AlignmentTerms
+    from hessalign.alignment import HessianAlignment as HessianAlignment
+    from hessalign.alignment import attribute_distances as attribute_distances
+    from hessalign.alignment import hessian_distance as hessian_distance
+    from hessalign.curvature import autograd_head as autograd_head
+    from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
+    from hessalign.curvature import linear_head as linear_head
+    from hessalign.diagnosis import Diagnosis as Diagnosis
+    from hessalign.diagnosis import diagnose as diagnose
     from hessalign.estimator import AlignedClassifier as AlignedClassifier
+    from hessalign.heads import transfer_bound as transfer_bound
+    from hessalign.heads import transfer_measure as transfer_measure
+    from hessalign.heads import worst_case_gap as worst_case_gap
+else:
+    _HOMES = {
+        "AlignmentTerms": "alignment",
+        "HessianAlignment": "alignment",
+        "attribute_distances": "alignment",
+        "hessian_distance": "alignment",
+        "autograd_head": "curvature",
+        "hutchinson_diagonal": "curvature",
+        "linear_head": "curvature",
+        "Diagnosis": "diagnosis",
+        "diagnose": "diagnosis",
+        "AlignedClassifier": "estimator",
+        "transfer_bound": "heads",
+        "transfer_measure": "heads",
+        "worst_case_gap": "heads",
+    }
+    _MODULES = {"bench", "paper", "report", *_HOMES.values()}
+    # What needs torch and numpy alone: a star takes it, and help() looks at it.
+    __all__ = [name for name, home in _HOMES.items() if home != "estimator"]
 
+    def __getattr__(name: str) -> object:
+        """A public name or a part of the package, imported when it is first asked for."""
+        from importlib import import_module
 
-def __getattr__(name: str) -> object:
-    # scikit-learn, and what it imports, only for those who ask for it.
-    if name == "AlignedClassifier":
-        from hessalign.estimator import AlignedClassifier
+        if name in _HOMES:
+            found = getattr(import_module(f"hessalign.{_HOMES[name]}"), name)
+        elif name in _MODULES:
+            found = import_module(f"hessalign.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
-        return AlignedClassifier
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

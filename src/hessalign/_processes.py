@@ -27,6 +27,9 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast, final
 
+WORKERS_VARIABLE: Final = "HESSALIGN_BATCH_WORKERS"
+"""The environment variable that asks for another number of processes that make batches."""
+
 SAVING_SECONDS: Final = 300.0
 """How long runs that were asked to stop may take to finish their step and save it."""
 

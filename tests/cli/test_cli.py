@@ -10,6 +10,7 @@ import yaml
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.runs import read_records
 from hessalign.cli import main
+from hessalign.cli.main import VERBS, make_parser
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 
@@ -187,3 +188,69 @@ def test_an_unexpected_error_is_one_line_and_keeps_its_traceback(monkeypatch, ca
     monkeypatch.setenv("HESSALIGN_TRACEBACK", "1")
     with pytest.raises(KeyError):
         main(["algorithms"])
+
+
+# --- the list of verbs ---------------------------------------------------------------------------
+
+HEAVY = """
+import contextlib, io, sys
+from hessalign.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main({words!r})
+verbs = {{name.removeprefix("hessalign.cli.") for name in sys.modules if "hessalign.cli." in name}}
+print(sorted(verbs - {{"main"}}), sorted({{"torch", "numpy"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "imported"),
+    [
+        (["--help"], []),
+        (["--version"], []),
+        (["algorithms", "--help"], ["algorithms"]),
+    ],
+)
+def test_help_imports_no_more_than_it_needs(words, imported, python):
+    assert python(HEAVY.format(words=words)) == f"{imported} []\n"
+
+
+def test_help_lists_every_verb(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for verb, text in VERBS.items():
+        assert f" {verb} {text}" in shown
+
+
+def verb_rows(parser):
+    """What the list of verbs says of each, and the parser of each."""
+    (verbs,) = (action for action in parser._actions if action.metavar == "VERB")
+    return {action.dest: action.help for action in verbs._choices_actions}, verbs.choices
+
+
+def test_the_list_says_of_a_verb_what_its_module_says():
+    texts, parsers = verb_rows(make_parser())
+    assert texts == dict(VERBS)
+    without = {"sweep", "features", "datasets"}  # what to run is said by their actions
+    assert {verb for verb, parser in parsers.items() if not parser.get_default("run")} == without
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_read_as_among_all_of_them(verb):
+    texts, parsers = verb_rows(make_parser({verb}))
+    everything, all_parsers = verb_rows(make_parser())
+    assert texts == everything
+    assert parsers[verb].format_help() == all_parsers[verb].format_help()
+
+
+def test_an_unknown_verb_suggests_one(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["trian", "--algorithm", "erm"])
+    assert "Unknown verb 'trian'" in (said := capsys.readouterr().err)
+    assert "Did you mean 'train'?" in said
+
+
+def test_help_before_an_unknown_verb_is_help(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help", "trian"])
+    assert "verbs:" in capsys.readouterr().out

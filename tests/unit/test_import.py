@@ -1,4 +1,10 @@
-"""`import hessalign` needs torch and numpy, nothing else."""
+"""`import hessalign` needs nothing, its names torch and numpy alone; each is imported on demand."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 import hessalign
 
@@ -72,9 +78,11 @@ except ImportError as error:
 
 IMPORTED = """
 import sys
-import torch, numpy
 before = set(sys.modules)
 import hessalign
+assert "torch" not in set(sys.modules) - before
+for name in hessalign.__all__:
+    getattr(hessalign, name)
 new = {name.split(".")[0] for name in set(sys.modules) - before}
 heavy = {"scipy", "matplotlib", "pandas", "timm", "ray", "sklearn", "curvlinops", "backpack"}
 print(sorted(new & heavy))
@@ -111,3 +119,61 @@ def test_heavy_packages_are_not_imported(python):
 
 def test_the_public_names():
     assert [name for name in PUBLIC if not hasattr(hessalign, name)] == []
+
+
+def test_nothing_heavy_is_imported_before_a_name_is_asked_for(python):
+    script = """
+import sys
+import hessalign
+print(sorted({"torch", "numpy"} & set(sys.modules)), hessalign.__version__)
+hessalign.HessianAlignment
+print("torch" in sys.modules)
+"""
+    assert python(script) == f"[] {hessalign.__version__}\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "heads.PublishedAttack",
+        "curvature.gram.FEW_ROWS",
+        "alignment.TABLE_1",
+        "diagnosis.Reading",
+        "report",
+        "bench",
+        "estimator.AlignedClassifier",
+    ],
+)
+def test_parts_of_the_package_are_attributes_of_it(attribute, python):
+    assert python(f"import hessalign as ha\nha.{attribute}\nprint('found')") == "found\n"
+
+
+def test_checkers_and_interpreter_know_the_same_names():
+    """The imports for type checkers, editors and the documentation are those made on demand."""
+    tree = ast.parse(Path(hessalign.__file__).read_text(encoding="utf-8"))
+    (branch,) = (node for node in tree.body if isinstance(node, ast.If))
+    declared = {
+        alias.name: node.module
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert declared == {name: f"hessalign.{home}" for name, home in hessalign._HOMES.items()}
+    assert {*declared, "__version__"} == set(PUBLIC)
+    for name, home in declared.items():
+        assert getattr(hessalign, name) is getattr(import_module(home), name)
+
+
+def test_a_star_and_help_need_torch_and_numpy_alone(python):
+    script = (
+        BLOCK
+        + """
+import pydoc
+import hessalign
+from hessalign import *
+assert HessianAlignment is hessalign.HessianAlignment
+print("AlignedClassifier" in globals(), "HessianAlignment" in pydoc.render_doc(hessalign))
+"""
+    )
+    assert python(script) == "False True\n"

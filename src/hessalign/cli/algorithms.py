@@ -7,10 +7,13 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from hessalign._names import UnknownNameError
-from hessalign.bench.algorithms import ALGORITHMS, AlgorithmInfo, make_config
 from hessalign.report.tables import markdown_table
+
+if TYPE_CHECKING:
+    from hessalign.bench.algorithms import AlgorithmInfo
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,6 +48,8 @@ def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
         >>> [info.name for info in matching(["h*", "erm"])]
         ['erm', 'hgp', 'hutchinson']
     """
+    from hessalign.bench.algorithms import ALGORITHMS
+
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern.lower()) for name in ALGORITHMS):
             raise UnknownNameError("algorithm", pattern, ALGORITHMS)
@@ -61,6 +66,8 @@ def run(options: argparse.Namespace) -> None:
     Args:
         options: The parsed command line.
     """
+    from hessalign.bench.algorithms import make_config
+
     rows = [
         [
             info.name,

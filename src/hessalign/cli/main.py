@@ -8,33 +8,42 @@ import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 from hessalign._errors import MENDABLE, describe_error
+from hessalign._names import UnknownNameError
+from hessalign._processes import WORKERS_VARIABLE
 from hessalign._version import __version__
-from hessalign.bench.runs.batch_workers import VARIABLE as WORKERS_VARIABLE
-from hessalign.cli import (
-    algorithms,
-    attack,
-    collect,
-    datasets,
-    demo,
-    diagnose,
-    features,
-    reproduce,
-    sweep,
-    train,
-)
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
 
-VERBS = (demo, train, reproduce, sweep, collect, diagnose, attack, features, datasets, algorithms)
+VERBS: Final[Mapping[str, str]] = {
+    "demo": "Colored MNIST with four methods, in a few minutes",
+    "train": "train one algorithm; the defaults are the published protocol",
+    "reproduce": "regenerate a table or figure of the paper",
+    "sweep": "plan, run and watch the runs of a benchmark",
+    "collect": "tables of a sweep, by three methods of model selection",
+    "diagnose": "how different domains are, in what, and whether a head transfers",
+    "attack": "the worst loss gap between domains near a trained head",
+    "features": "turn images into a bank of features",
+    "datasets": "list, check and prepare data sets",
+    "algorithms": "list the algorithms, what they align, options",
+}
+"""What each verb does; its parser is in the module of its name here, imported when it is asked for.
+
+A module has `add_parser`, which registers the verb with the same words as its help.
+"""
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(asked: Container[str] = VERBS) -> argparse.ArgumentParser:
     """The parser of all verbs.
+
+    Args:
+        asked: The verbs whose modules are imported; of the others it knows what the list of verbs
+            shows, but not their arguments.
 
     Returns:
         A parser that sets `run` to the function of the verb.
@@ -48,8 +57,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hessalign {__version__}")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in VERBS:
-        verb.add_parser(verbs)
+    for verb, help_text in VERBS.items():
+        if verb in asked:
+            import_module(f"hessalign.cli.{verb}").add_parser(verbs)
+        else:
+            verbs.add_parser(verb, help=help_text)
     return parser
 
 
@@ -62,7 +74,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Returns:
         The options.
     """
-    parser = make_parser()
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    parser = make_parser({verb})
+    if verb in arguments[:1] and verb not in VERBS:
+        parser.error(str(UnknownNameError("verb", verb, VERBS)))
     options, rest = parser.parse_known_args(arguments)
     entries = [word for word in rest if not word.startswith("-")]
     if len(entries) < len(rest) or (entries and "entries" not in options):

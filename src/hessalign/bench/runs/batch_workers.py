@@ -17,7 +17,12 @@ import torch.multiprocessing  # noqa: F401  (lets tensors in shared memory go to
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._processes import describe_end, holding_back_interrupts, start_worker
+from hessalign._processes import (
+    WORKERS_VARIABLE,
+    describe_end,
+    holding_back_interrupts,
+    start_worker,
+)
 
 FillBatch = Callable[[int, Tensor, Tensor], None]
 """Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
@@ -27,9 +32,6 @@ AHEAD: Final = 2
 
 MOST_WORKERS: Final = 2
 """Unless more are asked for: with the run itself and Python's tracker, four processes."""
-
-VARIABLE: Final = "HESSALIGN_BATCH_WORKERS"
-"""The environment variable that asks for another number of workers in each run."""
 
 
 @final
@@ -46,10 +48,12 @@ def default_workers() -> int:
     Raises:
         InputError: If the environment asks for something else than a number.
     """
-    wanted = os.environ.get(VARIABLE, "")
+    wanted = os.environ.get(WORKERS_VARIABLE, "")
     if wanted:
         if not wanted.isdecimal():
-            raise InputError(f"Expected {VARIABLE} as a whole number of 0 or more, got {wanted!r}.")
+            raise InputError(
+                f"Expected {WORKERS_VARIABLE} as a whole number of 0 or more, got {wanted!r}."
+            )
         return int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(MOST_WORKERS, (cores or 1) - 1)
@@ -161,8 +165,8 @@ class BatchWorkers:
         raise BatchWorkerError(
             f"A process that makes batches of images {end} before batch {number} was ready. If "
             "memory ran out, make the batches smaller. In a container, shared memory may be too "
-            f"small (docker run --shm-size=1g). With {VARIABLE}=0 in the environment the run makes "
-            "its batches itself. Run it again to continue from its last checkpoint."
+            f"small (docker run --shm-size=1g). With {WORKERS_VARIABLE}=0 in the environment the "
+            "run makes its batches itself. Run it again to continue from its last checkpoint."
         )
 
 
