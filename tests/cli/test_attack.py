@@ -101,7 +101,7 @@ def test_a_folder_without_a_model_is_named(folder, tmp_path, capsys):
     (tmp_path / "done").write_text("{}")
     (tmp_path / "config.json").write_text('{"x": 1}')
     assert main(["attack", str(tmp_path)]) == 2
-    assert "Expected a Colored MNIST run" in capsys.readouterr().err
+    assert "Expected the arguments of a job, missing: dataset" in capsys.readouterr().err
 
 
 def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):

@@ -17,7 +17,8 @@ from hessalign.bench.runs.progress import CountProgress, RunsProgress
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.flags import seed_number
 from hessalign.cli.train import warn
-from hessalign.paper import EXPERIMENTS, SWEEP_EXPERIMENTS, Options, reproduce
+from hessalign.paper.catalogue import EXPERIMENTS, SWEEP_EXPERIMENTS, reproduce
+from hessalign.paper.experiment import Options
 from hessalign.paper.catalogue import find_experiment
 from hessalign.paper.feature_sweep import FeatureSweep
 from hessalign.report.tables import markdown_table
