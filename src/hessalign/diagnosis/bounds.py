@@ -13,10 +13,7 @@ import torch
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.crossing import SingleHeads
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import num_outputs
 from hessalign.heads.bound import bound_at, largest_third_derivative
-from hessalign.heads.fit import FittedHead
-from hessalign.heads.inputs import make_head_data
 
 ACCURACY: Final = 1e-3
 """Of the eigenvectors behind spectral norms."""
@@ -80,17 +77,10 @@ def bound_report(
         The bounds.
     """
     seen = draw.part(0) & torch.isin(draw.domain, torch.tensor(heads.domains))
-    data = make_head_data(
-        draw.z[seen], draw.y[seen], draw.domain[seen], loss, outputs=num_outputs(draw, loss), l2=l2
-    ).to(torch.float64)
+    data = draw.samples(seen, loss, l2).to(torch.float64)
     third = [largest_third_derivative(data, e) for e in range(len(heads.domains))]
     found, radius = [], 0.0
-    for s, fit in enumerate(heads.fits):
-        theta = fit.parameters.flatten()
-        risk, gradient = data.risk_and_gradient(theta.unsqueeze(0), s)
-        fitted = FittedHead(
-            fit.parameters, float(risk), float(gradient.norm()), fit.steps, l2, l2, quadratic=False
-        )
+    for s, fitted in enumerate(heads.fits):
         for t in range(len(heads.fits)):
             if s == t:
                 continue

@@ -19,9 +19,10 @@ from hessalign._shapes import Float
 from hessalign.alignment import squared_distances
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import num_outputs
-from hessalign.diagnosis.penalised_fit import HeadFit, fix_features, penalised_fit
+from hessalign.diagnosis.head import quick_fit
 from hessalign.diagnosis.resampling import LEVEL, Groups
+from hessalign.heads.aligned_objective import AlignedObjective
+from hessalign.heads.fitted_head import FittedHead
 
 PERMUTATIONS: Final = 5000
 """Orders of the domains that are tried, at most."""
@@ -39,7 +40,7 @@ class SingleHeads:
     """
 
     domains: tuple[int, ...]
-    fits: tuple[HeadFit, ...]
+    fits: tuple[FittedHead, ...]
     losses: Float[Tensor, "n s"]
 
 
@@ -84,12 +85,10 @@ def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[in
     Returns:
         The heads with their losses.
     """
-    seen, outputs = draw.part(0), num_outputs(draw, loss)
-    fits, losses = [], []
+    seen, fits, losses = draw.part(0), [], []
     for e in domains:
         rows = seen & (draw.domain == e)
-        data = fix_features(draw.z[rows], draw.y[rows], draw.domain[rows], loss, outputs)
-        fits.append(penalised_fit(data, l2))
+        fits.append(quick_fit(AlignedObjective(draw.samples(rows, loss, l2))))
         theta = fits[-1].parameters.to(draw.z.dtype)
         logits = (draw.z @ theta[:, :-1].T + theta[:, -1]).double()
         losses.append(torch.where(seen, 0, loss.values(logits, draw.y)))

@@ -40,7 +40,7 @@ from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
 from hessalign.diagnosis.shift import ShiftReport, shift_report
 from hessalign.diagnosis.spectral import SpectralReport, spectral_report
-from hessalign.heads.inputs import check_l2
+from hessalign.heads.samples import check_l2
 
 FOCUS: Final = 8
 """Domains that are looked at one by one, at most."""

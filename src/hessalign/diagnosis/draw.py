@@ -17,14 +17,17 @@ from hessalign._numbers import is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
-from hessalign.heads.inputs import check_several
-from hessalign.heads.standardising import feature_scales
+from hessalign.curvature.losses import Binary, HeadLoss
+from hessalign.heads.samples import HeadSamples, check_several, feature_scales, make_samples
 
 TOTAL: Final = 6000
 """Samples of all domains together, unless the caller says how many of each."""
 
 GROUPS: Final = 32
 """Groups that a domain's samples are dealt into, at most."""
+
+PRECISE: Final = 1 << 19
+"""Up to this many numbers features are multiplied in float64 in fits."""
 
 LEAST: Final = 4
 """Samples a domain must have: two halves of two."""
@@ -92,6 +95,47 @@ class Draw:
         counts = self.group_domain.bincount(minlength=len(self.domain_names))
         first = counts.cumsum(0) - counts
         return (self.group - first[self.domain]) % 2 == parity
+
+    def outputs(self, loss: HeadLoss) -> int:
+        """Outputs of a head for these samples: one for a single logit, else one per class."""
+        return 1 if isinstance(loss, Binary) else max(2, len(self.class_names))
+
+    def samples(
+        self,
+        rows: Tensor,
+        loss: HeadLoss,
+        l2: float,
+        *,
+        outputs: int | None = None,
+        bias: bool = True,
+        free_bias: bool = False,
+        pooled: bool = False,
+    ) -> HeadSamples:
+        """Some of the samples, for a head to be fitted to.
+
+        Args:
+            rows: Which, a mask or positions.
+            loss: The loss of the head.
+            l2: The weight of the L2 term.
+            outputs: Outputs of the head, if they are not those of `outputs`.
+            bias: Whether it has a bias.
+            free_bias: Whether the L2 term spares it.
+            pooled: Whether to take all samples for one domain.
+
+        Returns:
+            The samples, in float64 unless they are many.
+        """
+        found = make_samples(
+            self.z[rows],
+            self.y[rows],
+            None if pooled else self.domain[rows],
+            loss,
+            outputs=self.outputs(loss) if outputs is None else outputs,
+            bias=bias,
+            l2=l2,
+            free_bias=free_bias,
+        )
+        return found.to(torch.float64 if found.features.numel() <= PRECISE else torch.float32)
 
 
 def draw_samples(

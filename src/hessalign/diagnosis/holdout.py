@@ -16,16 +16,10 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import num_outputs, predicted
-from hessalign.diagnosis.penalised_fit import (
-    NEAR,
-    FixedFeatures,
-    HeadFit,
-    Weights,
-    dispersions,
-    fix_features,
-    penalised_fit,
-)
+from hessalign.diagnosis.head import quick_fit
+from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
+from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.samples import predicted
 
 STRENGTHS: Final = (0.1, 1.0, 10.0)
 """Weights of the penalties, in units that make each as large as the plain head's risk."""
@@ -41,6 +35,9 @@ INNER_FOLDS: Final = 3
 
 VALIDATION: Final = 5
 """With two training domains every fifth sample of each, class by class, chooses the strength."""
+
+NEAR: Final = 1e-4
+"""Accuracy of fits that are only tested: what they get right does not change any more."""
 
 NORMAL: Final = 1.96
 
@@ -162,8 +159,7 @@ class _Bench:
 
     def __init__(self, draw: Draw, loss: HeadLoss, l2: float, generator: torch.Generator) -> None:
         self.draw, self.loss, self.l2, self.generator = draw, loss, l2, generator
-        self.outputs = num_outputs(draw, loss)
-        self.kind: str = self._data(torch.arange(len(draw.z))[:2]).kind
+        self.kind: Literal["full", "diagonal"] = _alignable(draw.outputs(loss), loss)
         self.everyone = list(range(len(draw.domain_names)))
 
     def hold_out(self, held: int) -> HeldOut:
@@ -230,30 +226,33 @@ class _Bench:
             rows.append(own[torch.arange(size) * len(own) // size])
         return torch.cat(rows)
 
-    def _data(self, rows: Tensor) -> FixedFeatures:
-        z, y, domain = self.draw.z[rows], self.draw.y[rows], self.draw.domain[rows]
-        return fix_features(z, y, domain, self.loss, self.outputs, free_bias=True)
-
-    def _heads(self, rows: Tensor) -> tuple[HeadFit, list[HeadFit]]:
+    def _heads(self, rows: Tensor) -> tuple[FittedHead, list[FittedHead]]:
         """A plain head, and aligned ones of all strengths if there is something to align."""
-        data = self._data(rows)
-        plain = penalised_fit(data, self.l2, accuracy=NEAR)
-        if len(data.domains) < 2:
+        samples = self.draw.samples(rows, self.loss, self.l2, free_bias=True)
+        objective = AlignedObjective(samples, self.kind)
+        plain = quick_fit(objective, accuracy=NEAR)
+        if len(samples.domains) < 2:
             return plain, []
-        hessian, gradient = dispersions(data, plain.parameters)
         aligned, start = [], plain
         for strength in STRENGTHS:
             weights = Weights(
-                strength * plain.risk / hessian if hessian > 0 else 0.0,
-                strength * plain.risk / gradient if gradient > 0 else 0.0,
+                strength * plain.loss / plain.hessian if plain.hessian > 0 else 0.0,
+                strength * plain.loss / plain.gradient if plain.gradient > 0 else 0.0,
             )
-            start = penalised_fit(data, self.l2, weights, start.parameters, NEAR)
+            start = quick_fit(objective, weights, start.parameters, NEAR)
             aligned.append(start)
         return plain, aligned
 
-    def _test(self, head: HeadFit, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
+    def _test(self, head: FittedHead, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
         theta = head.parameters.to(self.draw.z.dtype)
         logits = (self.draw.z[rows] @ theta[:, :-1].T + theta[:, -1]).double()
         y = self.draw.y[rows]
         right = (predicted(logits, self.loss) == y).double()
         return right, float(self.loss.values(logits, y).mean())
+
+
+def _alignable(outputs: int, loss: HeadLoss) -> Literal["full", "diagonal"]:
+    """Whether whole curvatures are aligned, or, where they have many components, diagonals."""
+    probe = torch.zeros(1, outputs, dtype=torch.float64)
+    size = loss.curvature(loss.predict(probe), probe, None).size
+    return "full" if size <= FULL_COMPONENTS else "diagonal"

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
+from hessalign.curvature.operators import hessian_difference
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.resampling import LEVEL, Groups
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 
 SAMPLES: Final = 1000
 """Samples of each domain, at most."""
@@ -78,13 +78,15 @@ def spectral_report(
     halves = {}
     for e, rows in few.items():
         first, second = rows[sides[rows]], rows[~sides[rows]]
-        values, _ = _extremes(_statistics(head, first), _statistics(head, second))
+        values, _ = hessian_difference(
+            _statistics(head, first), _statistics(head, second)
+        ).extremes()
         halves[e] = float(values.abs().max())
     alone = {e: _statistics(head, rows) for e, rows in few.items()}
     found = []
     for index, e in enumerate(domains):
         for f in domains[index + 1 :]:
-            values, directions = _extremes(alone[e], alone[f])
+            values, directions = hessian_difference(alone[e], alone[f]).extremes()
             norm = float(values.abs().max())
             noise = (halves[e] ** 2 + halves[f] ** 2) ** 0.5 / 2
             replicates = _replicates(draw, head, groups, directions, (few[e], few[f]))
@@ -117,17 +119,6 @@ def _statistics(head: LinearHead, rows: Tensor) -> LinearHead:
     return linear_head(
         head.features.z[rows], head.logits[rows], None, one, loss=head.loss, bias=head.bias
     )
-
-
-def _extremes(first: LinearHead, second: LinearHead) -> tuple[Tensor, Tensor]:
-    like = torch.zeros(first.num_parameters, dtype=torch.float64)
-
-    def product(v: Tensor) -> Tensor:
-        several = v.unsqueeze(1)
-        difference: Tensor = first.hvp(several) - second.hvp(several)
-        return difference.squeeze(1).double()
-
-    return extreme_eigenpairs(product, like)
 
 
 def _replicates(

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
+from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import Ascent, Ball, ascend
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.heads.gap_limits import GapLimits
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
 TRIAL_STEPS = 8
 """Evaluations per start before only the best starts of each pair go on."""
@@ -100,7 +100,7 @@ class Expansion:
         return self.gap + radius * slopes + radius**2 / 2 * self.curvature
 
 
-def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
+def expand(data: HeadSamples, centre: Float[Tensor, " p"]) -> Expansion:
     """Second-order expansion of all gaps around a head.
 
     Args:
@@ -112,17 +112,12 @@ def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
     """
     every = range(len(data.ids))
     pairs = torch.tensor([(i, j) for i in every for j in every if i != j], device=centre.device)
-    heads = [data.statistics(centre, e) for e in every]
+    heads = [data.domain_statistics(centre, e) for e in every]
     curvature = torch.zeros(len(data.ids), len(data.ids), dtype=torch.float64)
     directions: dict[tuple[int, int], Tensor] = {}
     for i in every:
         for j in range(i):
-
-            def product(rows: Tensor, i: int = i, j: int = j) -> Tensor:
-                v = rows.unsqueeze(1)
-                return (heads[i].hvp(v) - heads[j].hvp(v)).squeeze(1)
-
-            values, vectors = extreme_eigenpairs(product, centre)
+            values, vectors = hessian_difference(heads[i], heads[j]).extremes()
             curvature[i, j] = curvature[j, i] = values.abs().max()
             directions[i, j], directions[j, i] = vectors[1], vectors[0]
     gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
@@ -132,7 +127,7 @@ def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
 
 
 def exact_attack(
-    data: HeadData,
+    data: HeadSamples,
     centre: Float[Tensor, " p"],
     radii: tuple[float, ...],
     expansion: Expansion,
@@ -252,7 +247,7 @@ def _random_starts(
     )
 
 
-def _carry_outwards(data: HeadData, pairs: Tensor, known: list[Found]) -> None:
+def _carry_outwards(data: HeadSamples, pairs: Tensor, known: list[Found]) -> None:
     """What is inside a radius is inside all larger ones."""
     for index in range(1, len(known)):
         known[index] = _best(data, pairs, known[index], known[index - 1][0])
@@ -265,7 +260,7 @@ def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor
 
 
 def _best(
-    data: HeadData, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
+    data: HeadSamples, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
 ) -> tuple[Float[Tensor, "q p"], Float[Tensor, " q"]]:
     """For each pair the head with the largest gap, of the best one known and others."""
     heads, gaps = known
@@ -278,7 +273,7 @@ def _best(
 
 
 def _climb(
-    data: HeadData,
+    data: HeadSamples,
     centre: Tensor,
     radius: float,
     starts: Float[Tensor, "b q p"],
@@ -286,7 +281,7 @@ def _climb(
     known: Float[Tensor, " q"],
 ) -> Float[Tensor, "q p"]:
     """Ascend all starts a little, the best further, and what beats the known to the end."""
-    dtype = data.features[0].dtype
+    dtype = data.features.dtype
     origin, region = centre.to(dtype), Ball(radius)
     effort, tolerance = CONVEX if data.convex else NON_CONVEX, TOLERANCE[dtype]
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from hessalign._shapes import Float, Int
 from hessalign.heads.ascent import ON_THE_BORDER
 from hessalign.heads.bound import largest_third_derivative
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
 MOST_PARAMETERS = 512
 """Of a head whose limits are looked for: they need all eigenvalues of its Hessians."""
@@ -52,7 +52,7 @@ class GapLimits:
         slopes: g_i − g_j along its eigenvectors.
     """
 
-    data: HeadData
+    data: HeadSamples
     centre: Float[Tensor, " p"]
     pairs: Int[Tensor, "q 2"]
     gap: Float[Tensor, " q"]
@@ -112,7 +112,9 @@ class GapLimits:
         return value + mu / 2 * (radius**2 - square).clamp_min(0) + most
 
 
-def gap_limits(data: HeadData, centre: Float[Tensor, " p"], pairs: Int[Tensor, "q 2"]) -> GapLimits:
+def gap_limits(
+    data: HeadSamples, centre: Float[Tensor, " p"], pairs: Int[Tensor, "q 2"]
+) -> GapLimits:
     """What is needed to bound the gaps around a head.
 
     Args:
@@ -130,7 +132,7 @@ def gap_limits(data: HeadData, centre: Float[Tensor, " p"], pairs: Int[Tensor, "
     if data.num_parameters > MOST_PARAMETERS or bool(third.isinf().all()):
         nothing = torch.zeros_like(gradient)
         return GapLimits(data, centre, pairs, gap, third + torch.inf, nothing, nothing)
-    hessians = [data.statistics(centre, e).hessian[0] for e in range(len(data.ids))]
+    hessians = [data.domain_statistics(centre, e).hessian[0] for e in range(len(data.ids))]
     curvatures, slopes = [], []
     for (i, j), slope in zip(pairs.tolist(), gradient, strict=True):
         values, vectors = torch.linalg.eigh(hessians[i] - hessians[j])

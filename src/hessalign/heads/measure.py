@@ -15,12 +15,12 @@ from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
+from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import ascend
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
-from hessalign.heads.fit import FittedHead, fit_domain
-from hessalign.heads.head_data import HeadData
-from hessalign.heads.inputs import make_head_data, source_and_target
+from hessalign.heads.fit import fit_domain
+from hessalign.heads.fitted_head import FittedHead
 from hessalign.heads.minimal_set import MinimalSet
+from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening
 
 STEPS = 500
@@ -131,13 +131,13 @@ def transfer_measure(
     """
     check_positive(tolerance, "tolerance")
     check_count(restarts, "restarts", least=0)
-    data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
-    data, s, t = source_and_target(data, source, target)
+    data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
+    data, (s, t) = data.to(torch.float64), data.positions(source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)
     region = _minimal_set(data, s, best_source, tolerance)
     minimiser = best_target.parameters.flatten().unsqueeze(0)
     offset = region.points(minimiser)
-    pair = torch.tensor([[t, s]], device=data.features[0].device)
+    pair = torch.tensor([[t, s]], device=data.features.device)
 
     def gap(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.gap(region.heads(points), pair.expand(len(rows), -1))
@@ -171,7 +171,7 @@ def transfer_measure(
     )
 
 
-def _minimal_set(data: HeadData, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
+def _minimal_set(data: HeadSamples, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
     centre = fitted.parameters.flatten()
     metric = make_whitening(data, centre, s)
     if data.l2 == 0 and not metric.spanning:
@@ -188,13 +188,9 @@ def _starts(
 ) -> Float[Tensor, "b p"]:
     """Points of the border in promising directions and in random ones."""
     data, metric, centre = region.data, region.metric, region.centre
-    source, target = data.statistics(centre, region.source), data.statistics(centre, t)
-
-    def product(rows: Tensor) -> Tensor:
-        v = metric.parameters(rows).unsqueeze(1)
-        return metric.slopes((target.hvp(v) - source.hvp(v)).squeeze(1))
-
-    _, vectors = extreme_eigenpairs(product, centre)
+    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, region.source)
+    whitened = hessian_difference(*heads).between(metric.parameters, metric.slopes)
+    _, vectors = whitened.extremes()
     slope = metric.slopes(data.risk_and_gradient(centre.unsqueeze(0), t)[1])
     if generator is None:
         generator = torch.Generator().manual_seed(0)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.heads.ascent import ON_THE_BORDER, without_normal
-from hessalign.heads.head_data import CHUNK_LOGITS, HeadData
+from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples
 from hessalign.heads.whitening import Whitening
 
 MAX_HALVINGS = 60
@@ -43,7 +43,7 @@ class MinimalSet:
         metric: Whitening coordinates at the minimiser.
     """
 
-    data: HeadData
+    data: HeadSamples
     source: int
     centre: Float[Tensor, " p"]
     tolerance: float
@@ -153,7 +153,7 @@ class MinimalSet:
     ) -> Callable[[Float[Tensor, "m b"]], tuple[Float[Tensor, "m b"], Float[Tensor, "m b"]]]:
         """Excess risk less the allowed one, and its slope, at t times each move."""
         base, directions = self._logits(self.centre), self._logits(moves)
-        y, loss, l2 = self.data.targets[self.source], self.data.loss, self.data.l2
+        y, loss, l2 = self.data.parts[self.source][1], self.data.loss, self.data.l2
         linear, square = l2 * (moves @ self.centre), l2 * moves.square().sum(1)
         level = self.lowest + self.allowed - l2 / 2 * float(self.centre.square().sum())
 
@@ -170,7 +170,7 @@ class MinimalSet:
 
     def _logits(self, heads: Float[Tensor, "*b p"]) -> Float[Tensor, "n b k"]:
         rows = heads.view(-1, self.data.shape[1])
-        logits: Tensor = self.data.features[self.source] @ rows.T
+        logits: Tensor = self.data.parts[self.source][0] @ rows.T
         return logits.view(len(logits), -1, self.data.outputs)
 
     def tangent(

@@ -20,7 +20,7 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead
 from hessalign.curvature.losses import CrossEntropy
 from hessalign.curvature.products import chunk_rows
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
 RANK = 1e-13
 """Eigenvalues below this share of the largest are rounding: the direction is flat."""
@@ -88,7 +88,7 @@ class Whitening:
         return (matrices * self.inverse).flatten(1)
 
 
-def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whitening:
+def make_whitening(data: HeadSamples, point: Float[Tensor, " p"], e: int) -> Whitening:
     """Whitening coordinates for one domain's Hessian at a point.
 
     Args:
@@ -101,15 +101,15 @@ def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whiten
 
     Example:
         >>> from hessalign.curvature import make_loss
-        >>> from hessalign.heads.inputs import make_head_data
+        >>> from hessalign.heads.samples import make_samples
         >>> z, y = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, dtype=torch.float64)
-        >>> data = make_head_data(z, y, torch.zeros(9).long(), make_loss("squared"), l2=0.1)
+        >>> data = make_samples(z, y, None, make_loss("squared"), l2=0.1)
         >>> w = make_whitening(data, torch.zeros(4, dtype=torch.float64), 0)
-        >>> H = data.statistics(torch.zeros(4), 0).hessian[0] + 0.1 * torch.eye(4)
+        >>> H = data.domain_statistics(torch.zeros(4), 0).hessian[0] + 0.1 * torch.eye(4)
         >>> torch.allclose(w.slopes(w.slopes(H).T), torch.eye(4, dtype=torch.float64))
         True
     """
-    head = data.statistics(point, e)
+    head = data.domain_statistics(point, e)
     z = head.features.z.double()
     weight = head.curvature.diagonal().sum(1)
     mean_weight = weight.mean().clamp_min(torch.finfo(torch.float64).tiny)
@@ -149,7 +149,7 @@ def _mean_curvature(head: LinearHead) -> Float[Tensor, "k k"]:
 
 
 def smallest_eigenvalue(
-    data: HeadData, output_values: Float[Tensor, " k"], feature_values: Float[Tensor, " d"]
+    data: HeadSamples, output_values: Float[Tensor, " k"], feature_values: Float[Tensor, " d"]
 ) -> float:
     """The smallest eigenvalue of a domain's Hessian with its L2 term, without forming either.
 
