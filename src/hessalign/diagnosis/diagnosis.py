@@ -17,7 +17,6 @@ from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LOSSES, make_loss
 from hessalign.curvature.losses import HeadLoss
-from hessalign.diagnosis.bounds import BoundReport, bound_report
 from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
@@ -26,12 +25,6 @@ from hessalign.diagnosis.comparison import (
     contribution_report,
     distance_report,
 )
-from hessalign.diagnosis.crossing import (
-    CrossingReport,
-    all_pairs,
-    crossing_report,
-    fit_single_heads,
-)
 from hessalign.diagnosis.draw import Draw, draw_samples
 from hessalign.diagnosis.head import HeadReport, make_head
 from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
@@ -39,6 +32,14 @@ from hessalign.diagnosis.pair_sums import combine, pair_sums
 from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
 from hessalign.diagnosis.shift import ShiftReport, shift_report
+from hessalign.diagnosis.single_heads import (
+    BoundReport,
+    CrossingReport,
+    all_pairs,
+    bound_report,
+    crossing_report,
+    fit_single_heads,
+)
 from hessalign.diagnosis.spectral import SpectralReport, spectral_report
 from hessalign.heads.samples import check_l2
 

@@ -19,8 +19,7 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
 from hessalign.heads.aligned_fit import minimise
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
-from hessalign.heads.fit import fit_head
-from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.fit import FittedHead, fit_head
 from hessalign.heads.samples import HeadSamples, head_matrix, predicted
 
 CLOSE: Final = 1e-6

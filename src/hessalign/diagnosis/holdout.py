@@ -18,7 +18,7 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import quick_fit
 from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
-from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.fit import FittedHead
 from hessalign.heads.samples import predicted
 
 STRENGTHS: Final = (0.1, 1.0, 10.0)

@@ -11,12 +11,12 @@ from typing import Final, final
 import torch
 
 from hessalign.diagnosis.comparison import AttributeReport, DistanceReport
-from hessalign.diagnosis.crossing import CrossingReport
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import HeadReport
 from hessalign.diagnosis.holdout import HoldoutReport
 from hessalign.diagnosis.resampling import DistanceMatrix
 from hessalign.diagnosis.shift import ShiftReport
+from hessalign.diagnosis.single_heads import CrossingReport
 
 STANDS_OUT: Final = 1.5
 """A domain is the odd one out if it is this many times as far from the others as they are apart."""

@@ -10,9 +10,9 @@ from hessalign.heads.attack import WorstCaseGap as WorstCaseGap
 from hessalign.heads.attack import worst_case_gap as worst_case_gap
 from hessalign.heads.bound import TransferBound as TransferBound
 from hessalign.heads.bound import transfer_bound as transfer_bound
+from hessalign.heads.fit import FittedHead as FittedHead
+from hessalign.heads.fit import StrongConvexity as StrongConvexity
 from hessalign.heads.fit import fit_head as fit_head
-from hessalign.heads.fitted_head import FittedHead as FittedHead
-from hessalign.heads.fitted_head import StrongConvexity as StrongConvexity
 from hessalign.heads.measure import TransferMeasure as TransferMeasure
 from hessalign.heads.measure import transfer_measure as transfer_measure
 from hessalign.heads.published_attack import PublishedAttack as PublishedAttack

@@ -16,7 +16,7 @@ from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import HeadLoss, Squared
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
-from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.fit import FittedHead
 from hessalign.heads.samples import make_samples
 
 TOLERANCE = 1e-6

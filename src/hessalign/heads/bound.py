@@ -19,8 +19,7 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
 from hessalign.curvature.operators import hessian_difference
-from hessalign.heads.fit import fit_domain
-from hessalign.heads.fitted_head import Convexity, FittedHead, StrongConvexity
+from hessalign.heads.fit import Convexity, FittedHead, StrongConvexity, fit_domain
 from hessalign.heads.measure import TransferMeasure
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening

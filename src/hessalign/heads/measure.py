@@ -17,8 +17,7 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import ascend
-from hessalign.heads.fit import fit_domain
-from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.fit import FittedHead, fit_domain
 from hessalign.heads.minimal_set import MinimalSet
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening

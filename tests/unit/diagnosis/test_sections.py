@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 import hessalign as ha
 from hessalign.curvature import make_loss
 from hessalign.diagnosis import diagnose, holdout
-from hessalign.diagnosis.crossing import rank_correlation
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.holdout import STRENGTHS, holdout_report
+from hessalign.diagnosis.single_heads import rank_correlation
 
 
 @pytest.fixture(scope="module")

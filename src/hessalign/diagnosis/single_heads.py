@@ -1,4 +1,4 @@
-r"""Heads of single domains on the other domains: does the Hessian distance foretell the loss?
+r"""Heads of single domains on the other domains: their losses there, and Theorem 1's bound.
 
 Indices: s source, t target, n sample.
 """
@@ -22,7 +22,11 @@ from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import quick_fit
 from hessalign.diagnosis.resampling import LEVEL, Groups
 from hessalign.heads.aligned_objective import AlignedObjective
-from hessalign.heads.fitted_head import FittedHead
+from hessalign.heads.bound import bound_at, largest_third_derivative
+from hessalign.heads.fit import FittedHead
+
+ACCURACY: Final = 1e-3
+"""Of the eigenvectors behind spectral norms."""
 
 PERMUTATIONS: Final = 5000
 """Orders of the domains that are tried, at most."""
@@ -223,3 +227,92 @@ def all_pairs(domains: Sequence[int]) -> list[tuple[int, int]]:
         The pairs, the earlier domain first.
     """
     return list(combinations(domains, 2))
+
+
+@final
+@dataclass(frozen=True)
+class PairBound:
+    """The bound of the transfer measure from one domain to another.
+
+    Attributes:
+        source: Position of the source.
+        target: Position of the target.
+        value: The bound up to third order, the sum of the three terms.
+        hessian_term: ½ δ² ‖H_T − H_S‖₂.
+        gradient_term: δ ‖g_T − g_S‖.
+        target_term: How far the source's head can be above the target's best within the radius.
+        remainder: What higher orders can add at most.
+    """
+
+    source: int
+    target: int
+    value: float
+    hessian_term: float
+    gradient_term: float
+    target_term: float
+    remainder: float
+
+
+@final
+@dataclass(frozen=True)
+class BoundReport:
+    """Bounds of the transfer measure.
+
+    Attributes:
+        pairs: One entry per ordered pair.
+        tolerance: The excess risk δ_S of a nearly optimal head of the source.
+        radius: The radius δ = √(2 δ_S/μ) that follows, the largest of all sources.
+        how: How they were computed.
+    """
+
+    pairs: tuple[PairBound, ...]
+    tolerance: float
+    radius: float
+    how: str
+
+
+def bound_report(
+    draw: Draw, heads: SingleHeads, loss: HeadLoss, l2: float, tolerance: float
+) -> BoundReport:
+    """Theorem 1 for all ordered pairs of some domains.
+
+    Args:
+        draw: The samples.
+        heads: Heads of single domains, each fitted to a half of its samples.
+        loss: The loss of the heads.
+        l2: The weight of the L2 term, which is the strong convexity μ.
+        tolerance: The excess risk δ_S.
+
+    Returns:
+        The bounds.
+    """
+    seen = draw.part(0) & torch.isin(draw.domain, torch.tensor(heads.domains))
+    data = draw.samples(seen, loss, l2).to(torch.float64)
+    third = [largest_third_derivative(data, e) for e in range(len(heads.domains))]
+    found, radius = [], 0.0
+    for s, fitted in enumerate(heads.fits):
+        for t in range(len(heads.fits)):
+            if s == t:
+                continue
+            bends = third[s] + third[t]
+            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=ACCURACY)
+            radius = max(radius, bound.radius)
+            found.append(
+                PairBound(
+                    heads.domains[s],
+                    heads.domains[t],
+                    bound.value,
+                    bound.hessian_term,
+                    bound.gradient_term,
+                    bound.target_term,
+                    bound.remainder,
+                )
+            )
+    how = (
+        f"Theorem 1 (with the radius corrected) at the head fitted to a half of the source: every "
+        f"head whose risk on the source is within {tolerance:g} of the best lies within δ = "
+        f"√(2·{tolerance:g}/μ) of it, μ = {l2:g} the L2 weight. Bound = ½δ²‖H_T − H_S‖₂ + "
+        "δ‖g_T − g_S‖ + target term, up to third order; the remainder bounds the rest. Spectral "
+        "norm by Lanczos. An upper bound: the loss need not get that bad."
+    )
+    return BoundReport(tuple(found), tolerance, radius, how)
