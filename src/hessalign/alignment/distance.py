@@ -20,14 +20,14 @@ from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.linear import LinearHead
 from hessalign.curvature.operators import hessian_difference
 
-Norm = Literal["fro", "spectral"]
+_Norm = Literal["fro", "spectral"]
 
 
 def hessian_distance(
     z: Float[Tensor, "n d"],
     logits: Tensor,
     domain: Int[Tensor, " n"],
-    norm: Norm = "fro",
+    norm: _Norm = "fro",
     *,
     y: Tensor | None = None,
     loss: str = "cross_entropy",
@@ -64,26 +64,19 @@ def hessian_distance(
         tensor([[0.0000, 0.7500],
                 [0.7500, 0.0000]], dtype=torch.float64)
     """
-    if norm not in get_args(Norm):
-        raise UnknownNameError("norm", norm, get_args(Norm))
+    if norm not in get_args(_Norm):
+        raise UnknownNameError("norm", norm, get_args(_Norm))
     if norm == "fro":
         head = linear_head(z, logits, y, domain, loss=loss, activation=activation, bias=bias)
         return distances(inner_products(head, "hessian", evaluation, centred=True))
     with torch.no_grad():
         wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
         head = linear_head(wide, logits, y, domain, loss=loss, activation=activation, bias=bias)
-        return spectral_distances(head)
+        return _spectral_distances(head)
 
 
-def spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
-    """Spectral norm of the difference of Hessians, for all pairs of domains.
-
-    Args:
-        head: Statistics with float64 features.
-
-    Returns:
-        Symmetric distances, on the CPU.
-    """
+def _spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
+    """Spectral norm of the difference of Hessians, for all pairs of domains."""
     domains = [head.domain(index) for index in range(len(head.domains))]
     result = torch.zeros(len(domains), len(domains), dtype=torch.float64)
     for e, first in enumerate(domains):

@@ -15,10 +15,10 @@ from torch.autograd import Function
 from hessalign._shapes import Float
 from hessalign.curvature.products import accumulation_dtype
 
-FEW_ROWS = 32
+_FEW_ROWS = 32
 """Blocks of a Gram matrix with fewer rows are not worth a product of their own."""
 
-SHORT_ROWS = 512
+_SHORT_ROWS = 512
 """Nor are blocks with shorter rows."""
 
 CANCELLATION = 256
@@ -54,7 +54,7 @@ class _Gram(Function):
 def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """The product z zᵀ."""
     half = len(z) // 2
-    if half < FEW_ROWS or z.shape[1] < SHORT_ROWS:
+    if half < _FEW_ROWS or z.shape[1] < _SHORT_ROWS:
         return z @ z.T
     # The lower left quarter mirrors the upper right one.
     upper = z[:half] @ z.T

@@ -23,10 +23,10 @@ from hessalign.curvature.hutchinson import HeadStatistics
 Product = Callable[[Float[Tensor, "b p"]], Float[Tensor, "b p"]]
 """From vectors, one per row, to a matrix's products with them, or to other coordinates."""
 
-DENSE_PARAMETERS = 64
+_DENSE_PARAMETERS = 64
 """Matrices with up to this many rows are formed to get their eigenvalues."""
 
-MAX_PRODUCTS = 1000
+_MAX_PRODUCTS = 1000
 """Of conjugate gradients."""
 
 
@@ -64,9 +64,6 @@ class SymmetricOperator:
     def extremes(self, accuracy: float = 1e-4) -> tuple[Float[Tensor, " 2"], Float[Tensor, "2 p"]]:
         """Smallest and largest eigenvalue with their unit eigenvectors.
 
-        Args:
-            accuracy: Of the eigenvectors, relative; eigenvalues are right to about its square.
-
         Returns:
             The two eigenvalues, ascending, and the eigenvectors as rows, float64.
 
@@ -76,17 +73,13 @@ class SymmetricOperator:
             >>> A.extremes()[0]
             tensor([-1.,  3.], dtype=torch.float64)
         """
-        if self.size <= DENSE_PARAMETERS:
+        if self.size <= _DENSE_PARAMETERS:
             values, vectors = torch.linalg.eigh(self._dense())
             return values[[0, -1]], vectors.T[[0, -1]]
         return self._lanczos("BE", accuracy)
 
     def spectral_norm(self, accuracy: float = 0.0) -> float:
         r"""The largest absolute eigenvalue, $\|A\|_2$.
-
-        Args:
-            accuracy: Of its eigenvector, relative; the norm is right to about its square. 0 is as
-                accurate as rounding allows.
 
         Returns:
             The norm.
@@ -96,16 +89,12 @@ class SymmetricOperator:
             >>> SymmetricOperator(lambda v: v * diagonal, 4, torch.device("cpu")).spectral_norm()
             4.0
         """
-        if self.size <= DENSE_PARAMETERS:
+        if self.size <= _DENSE_PARAMETERS:
             return float(torch.linalg.eigvalsh(self._dense()).abs().max())
         return float(self._lanczos("LM", accuracy)[0].abs())
 
     def solve(self, right: Float[Tensor, " p"], accuracy: float) -> Float[Tensor, " p"]:
         """Solve A x = b by conjugate gradients, for a positive semi-definite A.
-
-        Args:
-            right: b, in the range of A.
-            accuracy: Residual to reach, as a share of ‖b‖.
 
         Returns:
             The solution of least norm.
@@ -119,7 +108,7 @@ class SymmetricOperator:
         x, residual = torch.zeros_like(right), right.clone()
         direction, square = residual.clone(), float(residual @ residual)
         goal = accuracy**2 * square
-        for _ in range(MAX_PRODUCTS):
+        for _ in range(_MAX_PRODUCTS):
             if square <= goal:
                 break
             bent = self(direction.unsqueeze(0))[0]

@@ -21,11 +21,11 @@ from torch.autograd import Function
 
 from hessalign._shapes import Float
 
-CHUNK_ELEMENTS = 1 << 19
+_CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
 
 
-FEW_SAMPLES = 8192
+_FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
 
 
@@ -51,7 +51,7 @@ def chunk_rows(width: int, at_least: int = 32) -> int:
     Returns:
         A number of rows up to 1024.
     """
-    return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
+    return max(at_least, min(1024, _CHUNK_ELEMENTS // max(1, width)))
 
 
 def _domain_batches(sizes: tuple[int, ...], *rows: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
@@ -133,7 +133,7 @@ class _SecondMoments:
             # Short chunks: the fewer float32 products are added before they reach float64, the
             # better.
             rows = min(256, chunk_rows(count * components * width))
-            multiplied = dtype if size <= FEW_SAMPLES else z.dtype
+            multiplied = dtype if size <= _FEW_SAMPLES else z.dtype
             part = total[domains]
             for s, x in zip(shares.split(rows, 1), features.split(rows, 1), strict=True):
                 wide = x.to(multiplied)

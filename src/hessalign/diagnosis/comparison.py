@@ -27,7 +27,7 @@ from hessalign.diagnosis.resampling import (
     distance_matrix,
 )
 
-TOP_SAMPLES: Final = 5
+_TOP_SAMPLES: Final = 5
 
 
 @final
@@ -195,7 +195,7 @@ def contribution_report(
             shares = _shares(sums.reach[name], draw, rows, e, f)
             classes = shares.new_zeros(len(draw.class_names))
             classes.index_add_(0, draw.y[rows], shares)
-            top = shares.argsort(descending=True, stable=True)[:TOP_SAMPLES]
+            top = shares.argsort(descending=True, stable=True)[:_TOP_SAMPLES]
             samples = tuple(
                 SampleShare(
                     int(draw.domain[rows[i]]),

@@ -23,13 +23,13 @@ from hessalign.heads.samples import HeadSamples, check_several, feature_scales, 
 TOTAL: Final = 6000
 """Samples of all domains together, unless the caller says how many of each."""
 
-GROUPS: Final = 32
+_GROUPS: Final = 32
 """Groups that a domain's samples are dealt into, at most."""
 
-PRECISE: Final = 1 << 19
+_PRECISE: Final = 1 << 19
 """Up to this many numbers features are multiplied in float64 in fits."""
 
-LEAST: Final = 4
+_LEAST: Final = 4
 """Samples a domain must have: two halves of two."""
 
 
@@ -135,7 +135,7 @@ class Draw:
             l2=l2,
             free_bias=free_bias,
         )
-        return found.to(torch.float64 if found.features.numel() <= PRECISE else torch.float32)
+        return found.to(torch.float64 if found.features.numel() <= _PRECISE else torch.float32)
 
 
 def draw_samples(
@@ -184,14 +184,14 @@ def draw_samples(
     check_several(names)
     classes = _names(class_names, range(int(y.max()) + 1), "class")
     _check_enough(domains.sizes, names, samples)
-    limit = max(LEAST, TOTAL // len(ids)) if samples is None else samples
+    limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
     generator = torch.Generator().manual_seed(seed)
     rows, groups, start, dealt = [], [], 0, 0
     for size in domains.sizes:
         count = min(size, limit)
         chosen = torch.randperm(size, generator=generator)[:count]
-        parts = min(GROUPS, max(2, count // 2))
+        parts = min(_GROUPS, max(2, count // 2))
         group = torch.arange(count) * parts // count
         inside = torch.argsort(group * len(classes) + y[order[start + chosen]], stable=True)
         rows.append(start + chosen[inside])
@@ -253,12 +253,14 @@ def _check_labels(y: Tensor, samples: int) -> None:
 
 
 def _check_enough(sizes: Sequence[int], names: Sequence[str], samples: int | None) -> None:
-    if samples is not None and samples < LEAST:
-        raise InputError(f"Expected samples of {LEAST} or more of each domain, got {samples}.")
-    few = [f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < LEAST]
+    if samples is not None and samples < _LEAST:
+        raise InputError(f"Expected samples of {_LEAST} or more of each domain, got {samples}.")
+    few = [
+        f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < _LEAST
+    ]
     if few:
         raise InputError(
-            f"Expected at least {LEAST} samples of each domain, but {', '.join(few[:3])}"
+            f"Expected at least {_LEAST} samples of each domain, but {', '.join(few[:3])}"
             f"{' and others have too few' if len(few) > 3 else ''}. Add some, or leave the domain "
             "out."
         )

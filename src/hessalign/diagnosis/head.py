@@ -22,13 +22,13 @@ from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead, fit_head
 from hessalign.heads.samples import HeadSamples, head_matrix, predicted
 
-CLOSE: Final = 1e-6
+_CLOSE: Final = 1e-6
 """Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples."""
 
-MAX_STEPS: Final = 200
+_MAX_STEPS: Final = 200
 """Of a fit; what it reaches by then is close enough to compare domains."""
 
-AT_OPTIMUM: Final = 1e-3
+_AT_OPTIMUM: Final = 1e-3
 """Gradient norm up to which a head counts as optimal, as a share of single samples' gradients."""
 
 
@@ -126,7 +126,7 @@ def make_head(
         objective,
         norm,
         relative,
-        relative <= AT_OPTIMUM,
+        relative <= _AT_OPTIMUM,
         best,
         _how(head is None, l2, int(rows.sum())),
     )
@@ -137,7 +137,7 @@ def quick_fit(
     objective: AlignedObjective,
     weights: Weights = PLAIN,
     start: Float[Tensor, "k d"] | None = None,
-    accuracy: float = CLOSE,
+    accuracy: float = _CLOSE,
 ) -> FittedHead:
     """Fit a head until its gradient norm is that share of single samples', in a few steps."""
     return minimise(
@@ -146,7 +146,7 @@ def quick_fit(
         start=start,
         tolerance=accuracy / objective.samples.num_parameters**0.5,
         still=1e-5 * accuracy,
-        max_steps=MAX_STEPS,
+        max_steps=_MAX_STEPS,
     )
 
 
@@ -189,6 +189,6 @@ def _how(fitted: bool, l2: float, samples: int) -> str:
         made = f"given; its gradient is that of the mean loss of {samples:,} samples, no L2 term"
     return (
         f"The head was {made}. Gradient norms are relative to the mean gradient norm of single "
-        f"samples at a head of zeros; up to {AT_OPTIMUM:g} counts as the optimum. Loss and "
+        f"samples at a head of zeros; up to {_AT_OPTIMUM:g} counts as the optimum. Loss and "
         "accuracy are those on the samples drawn."
     )

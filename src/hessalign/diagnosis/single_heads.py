@@ -25,16 +25,16 @@ from hessalign.heads.aligned_objective import AlignedObjective
 from hessalign.heads.bound import bound_at, largest_third_derivative
 from hessalign.heads.fit import FittedHead
 
-ACCURACY: Final = 1e-3
+_ACCURACY: Final = 1e-3
 """Of the eigenvectors behind spectral norms."""
 
-PERMUTATIONS: Final = 5000
+_PERMUTATIONS: Final = 5000
 """Orders of the domains that are tried, at most."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class SingleHeads:
+class _SingleHeads:
     """Heads fitted to one domain each, on a random half of its samples.
 
     Attributes:
@@ -77,7 +77,7 @@ class CrossingReport:
     how: str
 
 
-def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int]) -> SingleHeads:
+def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int]) -> _SingleHeads:
     """Fit a head to a half of each domain, and apply it to the other halves of all.
 
     Args:
@@ -96,11 +96,11 @@ def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[in
         theta = fits[-1].parameters.to(draw.z.dtype)
         logits = (draw.z @ theta[:, :-1].T + theta[:, -1]).double()
         losses.append(torch.where(seen, 0, loss.values(logits, draw.y)))
-    return SingleHeads(tuple(domains), tuple(fits), torch.stack(losses, dim=1))
+    return _SingleHeads(tuple(domains), tuple(fits), torch.stack(losses, dim=1))
 
 
 def crossing_report(
-    draw: Draw, heads: SingleHeads, inner: Float[Tensor, "g g"], groups: Groups, seed: int
+    draw: Draw, heads: _SingleHeads, inner: Float[Tensor, "g g"], groups: Groups, seed: int
 ) -> CrossingReport:
     """Compare Hessian distances with losses across domains.
 
@@ -165,21 +165,17 @@ def _over_pairs(matrix: Tensor) -> np.ndarray:
 
 
 def _correlation(distance: Tensor, regret: Tensor) -> float | None:
-    return rank_correlation(_over_pairs(distance), _over_pairs(regret))
+    return _rank_correlation(_over_pairs(distance), _over_pairs(regret))
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
     """Spearman's rank correlation, ties at their mean rank.
-
-    Args:
-        first: Some numbers.
-        second: As many others.
 
     Returns:
         The correlation from −1 to 1; None if one of them is constant or not finite.
 
     Example:
-        >>> round(rank_correlation(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.3, 0.2])), 6)
+        >>> round(_rank_correlation(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.3, 0.2])), 6)
         0.5
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
@@ -206,12 +202,12 @@ def _permuted(
     if rho is None:
         return None, 0
     count = len(distance)
-    if factorial(count) <= PERMUTATIONS:
+    if factorial(count) <= _PERMUTATIONS:
         orders = [list(order) for order in permutations(range(count))]
     else:
         generator = np.random.default_rng(seed)
         orders = [list(range(count))]
-        orders += [generator.permutation(count).tolist() for _ in range(PERMUTATIONS - 1)]
+        orders += [generator.permutation(count).tolist() for _ in range(_PERMUTATIONS - 1)]
     values = [_correlation(distance[order][:, order], regret) for order in orders]
     hits = sum(value is not None and value >= rho - 1e-12 for value in values)
     return hits / len(orders), len(orders)
@@ -272,7 +268,7 @@ class BoundReport:
 
 
 def bound_report(
-    draw: Draw, heads: SingleHeads, loss: HeadLoss, l2: float, tolerance: float
+    draw: Draw, heads: _SingleHeads, loss: HeadLoss, l2: float, tolerance: float
 ) -> BoundReport:
     """Theorem 1 for all ordered pairs of some domains.
 
@@ -295,7 +291,7 @@ def bound_report(
             if s == t:
                 continue
             bends = third[s] + third[t]
-            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=ACCURACY)
+            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=_ACCURACY)
             radius = max(radius, bound.radius)
             found.append(
                 PairBound(

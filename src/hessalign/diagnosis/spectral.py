@@ -19,7 +19,7 @@ from hessalign.curvature.operators import hessian_difference
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.resampling import LEVEL, Groups
 
-SAMPLES: Final = 1000
+_SAMPLES: Final = 1000
 """Samples of each domain, at most."""
 
 
@@ -108,10 +108,10 @@ def spectral_report(
 
 def _some(draw: Draw, e: int) -> Tensor:
     rows = (draw.domain == e).nonzero().squeeze(1)
-    if len(rows) <= SAMPLES:
+    if len(rows) <= _SAMPLES:
         return rows
     # Evenly from front to back, so that every group is there.
-    return rows[torch.arange(SAMPLES) * len(rows) // SAMPLES]
+    return rows[torch.arange(_SAMPLES) * len(rows) // _SAMPLES]
 
 
 def _statistics(head: LinearHead, rows: Tensor) -> LinearHead:

@@ -22,11 +22,11 @@ from hessalign.heads.samples import make_samples
 TOLERANCE = 1e-6
 """Largest slope left, as a share of the mean gradient norm of single samples at zero."""
 
-ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
+_ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
 """Share of the objective by which a step lowers it or not: that much is rounding."""
 
 MAX_STEPS = 1000
-MEMORY = 20
+_MEMORY = 20
 """Past steps from which L-BFGS models the curvature."""
 
 
@@ -144,8 +144,8 @@ def minimise(
             "maxiter": max_steps,
             "maxfun": 20 * max_steps,
             "gtol": goal,
-            "ftol": max(ROUNDING[samples.features.dtype], still),
-            "maxcor": MEMORY,
+            "ftol": max(_ROUNDING[samples.features.dtype], still),
+            "maxcor": _MEMORY,
         },
     )
     head = torch.from_numpy(found.x).view(samples.shape).to(device)

@@ -31,7 +31,7 @@ from hessalign.heads.samples import HeadSamples
 FULL_COMPONENTS: Final = 256
 """Curvatures with more components than this are not written out."""
 
-FORM_ELEMENTS: Final = 1 << 24
+_FORM_ELEMENTS: Final = 1 << 24
 """Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew."""
 
 
@@ -52,7 +52,7 @@ class Weights:
 PLAIN: Final = Weights()
 
 
-class AlignedTerms(NamedTuple):
+class _AlignedTerms(NamedTuple):
     """The terms of the objective at one head, before their weights.
 
     Attributes:
@@ -101,7 +101,7 @@ _Form = _Pairs | _Means
 def _linear_form(right: Float[Tensor, "n c"], domains: Domains) -> _Form:
     """The form for rows ⊗ right."""
     samples, width = right.shape
-    if 2 * width > samples and samples**2 <= FORM_ELEMENTS:
+    if 2 * width > samples and samples**2 <= _FORM_ELEMENTS:
         return _Pairs(_pair_weights(domains) * (right @ right.T))
     return _Means(right, domains)
 
@@ -110,7 +110,7 @@ def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
     """The form for rows ⊗ z̃z̃ᵀ; None if it would have too many numbers."""
     samples, width = z.shape
     columns = width * (width + 1) // 2
-    if samples * min(samples, columns) > FORM_ELEMENTS:
+    if samples * min(samples, columns) > _FORM_ELEMENTS:
         return None
     if 2 * columns > samples:
         return _Pairs(_pair_weights(domains) * (z @ z.T).double().square())
@@ -181,14 +181,14 @@ class AlignedObjective:
         l2 = self.samples.l2
         return terms.loss + l2 / 2 * float(held.square().sum()) + penalty, slope + l2 * held
 
-    def terms(self, head: Float[Tensor, "k d"]) -> AlignedTerms:
+    def terms(self, head: Float[Tensor, "k d"]) -> _AlignedTerms:
         """All terms at a head."""
         return self._evaluate(head, Weights(1.0, 1.0))[0]
 
     @torch.enable_grad()
     def _evaluate(
         self, head: Float[Tensor, "k d"], weights: Weights
-    ) -> tuple[AlignedTerms, Float[Tensor, "k d"]]:
+    ) -> tuple[_AlignedTerms, Float[Tensor, "k d"]]:
         """The terms that have a weight, and the slope of all but the L2 term."""
         z, several = self.samples.features, len(self.samples.domains) > 1
         logits = (z @ head.T.to(z.dtype)).double().requires_grad_()
@@ -206,7 +206,7 @@ class AlignedObjective:
         )
         values = {name: term.value for name, term in found.items()}
         gradient = (slope.T.to(z.dtype) @ z).double()
-        return AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values}), gradient
+        return _AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values}), gradient
 
     def _hessian(self, statistics: LinearHead, kind: HessianKind, weight: float) -> _Term:
         curvature = statistics.curvature

@@ -24,7 +24,7 @@ from hessalign.heads.measure import TransferMeasure
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening
 
-LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
+_LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
 """The largest third central moment of a variable with values in an interval of length 1."""
 
 
@@ -139,7 +139,7 @@ def transfer_bound(
     if measure is None:
         return bound
     centre = fitted.parameters.flatten()
-    return replace(bound, measured_remainder=measured_remainder(data, s, t, centre, measure))
+    return replace(bound, measured_remainder=_measured_remainder(data, s, t, centre, measure))
 
 
 def bound_at(
@@ -234,27 +234,13 @@ def largest_third_derivative(data: HeadSamples, e: int) -> float:
     z, _ = data.parts[e]
     moments = z.T @ (z * z.norm(dim=1, keepdim=True)) / len(z)
     width = math.sqrt(2) if isinstance(data.loss, CrossEntropy) else 1.0
-    return LARGEST_SKEWNESS * width**3 * float(torch.linalg.eigvalsh(moments)[-1])
+    return _LARGEST_SKEWNESS * width**3 * float(torch.linalg.eigvalsh(moments)[-1])
 
 
-def measured_remainder(
+def _measured_remainder(
     data: HeadSamples, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
 ) -> float:
-    r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser.
-
-    Args:
-        data: The samples.
-        s: Position of the source.
-        t: Position of the target.
-        centre: The source's minimiser.
-        measure: The transfer measure with its maximiser.
-
-    Returns:
-        The gap at the maximiser less its expansion; negative if the expansion is too large.
-
-    Raises:
-        InputError: If the measure is of another head.
-    """
+    r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser."""
     if tuple(measure.maximiser.shape) != data.shape:
         raise InputError(
             f"Expected the transfer measure of the same problem, with a head of shape "

@@ -22,11 +22,11 @@ from hessalign.heads.whitening import Whitening, make_whitening
 Convexity = Literal["auto", "l2", "hessian"]
 """Where a constant of strong convexity comes from."""
 
-TOLERANCE = 1e-10
+_TOLERANCE = 1e-10
 """Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
 
-MAX_STEPS = 100
-STILL_MOVING = 0.05
+_MAX_STEPS = 100
+_STILL_MOVING = 0.05
 """If Newton's step changes a logit by more than this where the gradient vanishes, there is no
 minimum: near one, the step vanishes with the gradient."""
 
@@ -160,14 +160,14 @@ def fit_domain(data: HeadSamples, e: int) -> FittedHead:
     z, _ = data.parts[e]
     point = z.new_zeros(data.num_parameters)
     start = data.domain_statistics(point, e)
-    goal = TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
+    goal = _TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
     metric = make_whitening(data, point, e)
     steps = 0
     risk, gradient = _at(data, point, e)
     while float(gradient.norm()) > goal:
-        if steps == MAX_STEPS:
+        if steps == _MAX_STEPS:
             raise InputError(
-                f"Expected to reach a minimum in {MAX_STEPS} Newton steps, but the gradient norm "
+                f"Expected to reach a minimum in {_MAX_STEPS} Newton steps, but the gradient norm "
                 f"is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
             )
         step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
@@ -228,7 +228,7 @@ def _check_minimum(
 ) -> None:
     step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
     moved = float((data.parts[e][0] @ step.view(data.shape).T).abs().max())
-    if moved > STILL_MOVING:
+    if moved > _STILL_MOVING:
         raise InputError(
             f"Expected data with a best head, but the loss keeps falling as the head grows (norm "
             f"{float(point.norm()):.1f}, risk {_at(data, point, e)[0]:.1e}). {_remedy(data)}"

@@ -31,10 +31,10 @@ from hessalign.heads.ascent import ON_THE_BORDER
 from hessalign.heads.bound import largest_third_derivative
 from hessalign.heads.samples import HeadSamples
 
-MOST_PARAMETERS = 512
+_MOST_PARAMETERS = 512
 """Of a head whose limits are looked for: they need all eigenvalues of its Hessians."""
 
-HALVINGS = 100
+_HALVINGS = 100
 
 
 @final
@@ -79,7 +79,7 @@ class GapLimits:
         # With this ν the slope of the dual in ν is positive; it falls towards the top.
         low, high = top, top + self.slopes.norm(dim=1) / radius
         best = self._dual(high, radius)
-        for _ in range(HALVINGS):
+        for _ in range(_HALVINGS):
             middle = (low + high) / 2
             best = torch.minimum(best, self._dual(middle, radius))
             shares = self._shares(middle)
@@ -129,7 +129,7 @@ def gap_limits(
     gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
     thirds = [largest_third_derivative(data, e) for e in range(len(data.ids))]
     third = gradient.new_tensor([thirds[i] + thirds[j] for i, j in pairs.tolist()])
-    if data.num_parameters > MOST_PARAMETERS or bool(third.isinf().all()):
+    if data.num_parameters > _MOST_PARAMETERS or bool(third.isinf().all()):
         nothing = torch.zeros_like(gradient)
         return GapLimits(data, centre, pairs, gap, third + torch.inf, nothing, nothing)
     hessians = [data.domain_statistics(centre, e).hessian[0] for e in range(len(data.ids))]

@@ -22,12 +22,12 @@ from hessalign.heads.minimal_set import MinimalSet
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening
 
-STEPS = 500
-TOLERANCE = 1e-7
-SHARED = 1e-6
+_STEPS = 500
+_TOLERANCE = 1e-7
+_SHARED = 1e-6
 """Minimisers closer than this, relative to the size of the minimal set, count as the same."""
 
-ROUNDING = 1e-12
+_ROUNDING = 1e-12
 """Directions shorter than this, relative to the same size, are rounding errors."""
 
 
@@ -146,9 +146,9 @@ def transfer_measure(
         values, gradients = data.risk_and_gradient(region.heads(points), t)
         return -values, -region.metric.slopes(gradients)
 
-    lowest = ascend(minus_target, region, offset, steps=STEPS, tolerance=TOLERANCE)
+    lowest = ascend(minus_target, region, offset, steps=_STEPS, tolerance=_TOLERANCE)
     starts = _starts(region, t, offset, restarts, generator)
-    found = ascend(gap, region, starts, steps=STEPS, tolerance=TOLERANCE)
+    found = ascend(gap, region, starts, steps=_STEPS, tolerance=_TOLERANCE)
     target_lowest = -float(lowest.values)
     values = found.values - target_lowest + region.lowest
     # The minimiser itself is in the set too, and on a constant gap no start gets anywhere.
@@ -166,7 +166,7 @@ def transfer_measure(
         best_source,
         best_target,
         target_lowest,
-        bool(offset.norm() <= SHARED * region.size),
+        bool(offset.norm() <= _SHARED * region.size),
     )
 
 
@@ -199,5 +199,5 @@ def _starts(
         [vectors[1:], -vectors[1:], slope, -slope, offset, -offset, random.to(centre.device)]
     )
     norms = directions.norm(dim=1, keepdim=True)
-    useful = norms.squeeze(1) > ROUNDING * region.size
+    useful = norms.squeeze(1) > _ROUNDING * region.size
     return region.retract(2 * region.size * directions[useful] / norms[useful])

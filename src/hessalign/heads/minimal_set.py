@@ -22,11 +22,11 @@ from hessalign.heads.ascent import ON_THE_BORDER, without_normal
 from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples
 from hessalign.heads.whitening import Whitening
 
-MAX_HALVINGS = 60
-ROUNDING = 1e-14
+_MAX_HALVINGS = 60
+_ROUNDING = 1e-14
 """Error of a risk in float64, relative; the border is approached up to this."""
 
-CLOSE = 1e-11
+_CLOSE = 1e-11
 """Share of the tolerance that a point drawn to the border may leave unused."""
 
 
@@ -62,7 +62,7 @@ class MinimalSet:
     @cached_property
     def allowed(self) -> float:
         """The tolerance less rounding, so that points drawn to the border are inside for sure."""
-        return self.tolerance - min(self.tolerance / 2, ROUNDING * (1 + abs(self.lowest)))
+        return self.tolerance - min(self.tolerance / 2, _ROUNDING * (1 + abs(self.lowest)))
 
     def heads(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
         """The parameters at points of the set.
@@ -98,14 +98,7 @@ class MinimalSet:
         return self.data.risk(self.heads(points), self.source) - self.lowest
 
     def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Draw points outside towards the minimiser until their excess risk is allowed.
-
-        Args:
-            points: Any points.
-
-        Returns:
-            Points of the set.
-        """
+        """Draw points outside towards the minimiser until their excess risk is allowed."""
         outside = (~(self.excess(points) <= self.tolerance)).nonzero().squeeze(1)
         if len(outside) == 0:
             return points
@@ -125,11 +118,11 @@ class MinimalSet:
         outer = torch.ones_like(inner)
         inner_value = torch.full_like(inner, -self.allowed)
         outer_value, outer_slope = (part[0] for part in along(outer.unsqueeze(0)))
-        close = max(CLOSE * self.allowed, ROUNDING * (1 + abs(self.lowest)))
-        for _ in range(MAX_HALVINGS):
+        close = max(_CLOSE * self.allowed, _ROUNDING * (1 + abs(self.lowest)))
+        for _ in range(_MAX_HALVINGS):
             # A point that rounding alone put outside is fine where it is.
             inner = torch.where(outer_value <= 0, outer, inner)
-            if bool(((outer - inner <= ROUNDING) | (inner_value >= -close)).all()):
+            if bool(((outer - inner <= _ROUNDING) | (inner_value >= -close)).all()):
                 break
             chord = inner + (outer - inner) * inner_value / (inner_value - outer_value.clamp_min(0))
             newton = outer - outer_value / outer_slope
@@ -176,15 +169,7 @@ class MinimalSet:
     def tangent(
         self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
     ) -> Float[Tensor, "b p"]:
-        """Take from directions at the border what climbs the source's risk.
-
-        Args:
-            points: Points of the set.
-            directions: A direction at each.
-
-        Returns:
-            Directions that stay inside to first order.
-        """
+        """Take from directions at the border what climbs the source's risk."""
         risks, gradients = self.data.risk_and_gradient(self.heads(points), self.source)
         border = risks - self.lowest >= self.tolerance * (1 - ON_THE_BORDER)
         return without_normal(self.metric.slopes(gradients), directions, border)

@@ -22,7 +22,7 @@ from hessalign.curvature.losses import CrossEntropy
 from hessalign.curvature.products import chunk_rows
 from hessalign.heads.samples import HeadSamples
 
-RANK = 1e-13
+_RANK = 1e-13
 """Eigenvalues below this share of the largest are rounding: the direction is flat."""
 
 
@@ -41,7 +41,7 @@ class Whitening:
         spanning: Whether the features span their space, so that no direction is flat but, for
             softmax cross-entropy, shifts common to all classes.
         smallest: The smallest eigenvalue of the Hessian itself, L2 term included; it is known
-            exactly for every loss (see `smallest_eigenvalue`).
+            exactly for every loss (see `_smallest_eigenvalue`).
     """
 
     left: Float[Tensor, "k k"]
@@ -128,12 +128,12 @@ def make_whitening(data: HeadSamples, point: Float[Tensor, " p"], e: int) -> Whi
         scale,
         torch.where(scale > 0, 1 / scale, 0),
         bool(feature_values[0] > 0),
-        smallest_eigenvalue(data, output_values, feature_values),
+        _smallest_eigenvalue(data, output_values, feature_values),
     )
 
 
 def _without_rounding(eigenvalues: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    return torch.where(eigenvalues > RANK * eigenvalues[-1], eigenvalues, 0)
+    return torch.where(eigenvalues > _RANK * eigenvalues[-1], eigenvalues, 0)
 
 
 def _mean_curvature(head: LinearHead) -> Float[Tensor, "k k"]:
@@ -148,18 +148,13 @@ def _mean_curvature(head: LinearHead) -> Float[Tensor, "k k"]:
     return (total + total.T) / (2 * samples)
 
 
-def smallest_eigenvalue(
+def _smallest_eigenvalue(
     data: HeadSamples, output_values: Float[Tensor, " k"], feature_values: Float[Tensor, " d"]
 ) -> float:
     """The smallest eigenvalue of a domain's Hessian with its L2 term, without forming either.
 
     Softmax cross-entropy is flat along shifts common to all classes, so there it is λ. Squared
     error and a single logit have the Hessian S̄ ⊗ C + λ I exactly.
-
-    Args:
-        data: The samples, for loss and L2 weight.
-        output_values: Eigenvalues of S̄, ascending.
-        feature_values: Eigenvalues of C, ascending.
 
     Returns:
         The eigenvalue.

@@ -41,7 +41,7 @@ def test_frobenius(case, evaluation):
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
 def test_spectral(monkeypatch, case, route):
-    monkeypatch.setattr(operators, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     batch = case.build()
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, **case.options))
     actual = measure(case, batch, norm="spectral")
@@ -51,7 +51,7 @@ def test_spectral(monkeypatch, case, route):
 
 def test_spectral_of_a_head_too_large_for_the_dense_route():
     case = Case("large", "cross_entropy", 5, features=30, domain=(0,) * 20 + (1,) * 15)
-    assert operators.DENSE_PARAMETERS < 5 * 31
+    assert operators._DENSE_PARAMETERS < 5 * 31
     batch = case.build(requires_grad=False)
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, **case.options))
     assert_agrees(measure(case, batch, norm="spectral"), expected)
@@ -60,7 +60,7 @@ def test_spectral_of_a_head_too_large_for_the_dense_route():
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 def test_spectral_finds_the_largest_eigenvalue_of_either_sign(monkeypatch, route):
     """H_0 = 2¼ and H_1 = ¼ times z zᵀ: the difference is positive one way, negative the other."""
-    monkeypatch.setattr(operators, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     z = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
     logits, domain = torch.zeros(2), torch.tensor([0, 1])
     actual = hessian_distance(z, logits, domain, norm="spectral", loss="binary", bias=False)
@@ -73,7 +73,7 @@ def test_spectral_finds_the_largest_eigenvalue_of_either_sign(monkeypatch, route
 
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 def test_spectral_of_identical_domains(monkeypatch, route):
-    monkeypatch.setattr(operators, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     z, logits, _, _ = CASES[1].build(requires_grad=False)
     domain = torch.arange(2).repeat_interleave(len(z))
     actual = hessian_distance(z.repeat(2, 1), logits.repeat(2, 1), domain, norm="spectral")
@@ -81,7 +81,7 @@ def test_spectral_of_identical_domains(monkeypatch, route):
 
 
 def test_spectral_norm_between_heads_with_a_hidden_layer(monkeypatch):
-    monkeypatch.setattr(operators, "DENSE_PARAMETERS", 0)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0)
     mlp = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     parts = []
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_spectral_distances_take_a_head_with_float64_features():
     batch = CASES[1].build(requires_grad=False)
     head = linear_head(*batch)
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, loss="cross_entropy"))
-    assert_agrees(distance.spectral_distances(head), expected)
+    assert_agrees(distance._spectral_distances(head), expected)
     assert math.isclose(
         hessian_difference(head.domain(0), head.domain(2)).spectral_norm(),
         expected[0, 2].item(),

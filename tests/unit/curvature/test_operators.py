@@ -73,7 +73,7 @@ def test_a_singular_matrix_has_the_solution_of_least_norm():
 
 
 def test_conjugate_gradients_end_on_a_matrix_that_is_not_definite(monkeypatch):
-    monkeypatch.setattr(operators, "MAX_PRODUCTS", 5)
+    monkeypatch.setattr(operators, "_MAX_PRODUCTS", 5)
     minus = by_products(-torch.eye(4, dtype=torch.float64))
     assert minus.solve(torch.ones(4, dtype=torch.float64), 1e-6).tolist() == [0, 0, 0, 0]
 

@@ -11,8 +11,8 @@ import hessalign as ha
 from hessalign.curvature import make_loss
 from hessalign.diagnosis import diagnose, holdout
 from hessalign.diagnosis.draw import draw_samples
-from hessalign.diagnosis.holdout import STRENGTHS, holdout_report
-from hessalign.diagnosis.single_heads import rank_correlation
+from hessalign.diagnosis.holdout import _STRENGTHS, holdout_report
+from hessalign.diagnosis.single_heads import _rank_correlation
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_rank_correlation_is_spearmans(ties):
     first, second = rng.normal(size=(2, 30))
     if ties:
         first, second = first.round(), second.round()
-    assert rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
-    assert rank_correlation(np.ones(4), second[:4]) is None
-    assert rank_correlation(np.array([np.nan, 1.0]), second[:2]) is None
+    assert _rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
+    assert _rank_correlation(np.ones(4), second[:4]) is None
+    assert _rank_correlation(np.array([np.nan, 1.0]), second[:2]) is None
 
 
 def test_bounds_are_those_of_theorem_1():
@@ -123,8 +123,8 @@ def test_aligning_helps_where_a_spurious_feature_turns_around(found):
     assert target.plain < 0.6
     assert target.plain < target.others[0] < target.others[1] < target.others[2]
     assert target.others[2] > target.plain + 0.15
-    assert target.aligned == target.others[STRENGTHS.index(target.strength)]
-    assert target.strength in STRENGTHS
+    assert target.aligned == target.others[_STRENGTHS.index(target.strength)]
+    assert target.strength in _STRENGTHS
 
 
 def test_the_strength_is_not_chosen_by_the_domain_held_out(monkeypatch):
@@ -177,7 +177,7 @@ def test_samples_to_train_on_and_to_choose_by_keep_the_class_shares(monkeypatch)
         "_test",
         lambda self, head, rows: seen.append(self.draw.y[rows]) or test(self, head, rows),
     )
-    monkeypatch.setattr(holdout, "INNER_TRAINING", 200)
+    monkeypatch.setattr(holdout, "_INNER_TRAINING", 200)
     for seed in range(3):
         draw = draw_samples(z, y, domain, seed=seed)
         holdout_report(draw, make_loss("cross_entropy"), 0.01, [2], 0)
@@ -191,7 +191,7 @@ def test_heads_of_the_other_domains_are_those_of_the_classifier(monkeypatch):
     z, y, domain = shifted("label", domains=3, samples=100)
     fits = []
     fit = holdout.quick_fit
-    monkeypatch.setattr(holdout, "NEAR", 1e-7)
+    monkeypatch.setattr(holdout, "_NEAR", 1e-7)
 
     def record(objective, *rest, **options):
         fits.append((objective.samples, rest, fit(objective, *rest, **options)))

@@ -50,7 +50,7 @@ def test_every_route_gives_the_same(loss, kind, route, monkeypatch):
     sizes = (3, 2, 2) if route == "pairs" else (30, 45, 25)
     problem = problem_of(loss, sizes=sizes)
     if route == "anew":
-        monkeypatch.setattr(module, "FORM_ELEMENTS", 0)
+        monkeypatch.setattr(module, "_FORM_ELEMENTS", 0)
     objective = objective_of(problem, kind)
     curvatures = {"pairs": module._Pairs, "means": module._Means, "anew": type(None)}[route]
     assert isinstance(objective._of_curvatures, curvatures)
