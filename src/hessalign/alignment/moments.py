@@ -57,14 +57,7 @@ MOST_SECONDS = 60.0
 
 
 def check_evaluation(evaluation: str) -> None:
-    """Refuse an unknown evaluation.
-
-    Args:
-        evaluation: What should be "auto", "primal" or "dual".
-
-    Raises:
-        UnknownNameError: If it is not.
-    """
+    """Raise an UnknownNameError if there is no such evaluation."""
     if evaluation not in get_args(Evaluation):
         raise UnknownNameError("evaluation", evaluation, get_args(Evaluation))
 

@@ -222,15 +222,7 @@ class DiagonalCurvature:
         return self.values
 
     def apply(self, vectors: Float[Tensor, "n *m k"], samples: slice) -> Float[Tensor, "n *m k"]:
-        """S a = s ∘ a for one or several vectors per sample.
-
-        Args:
-            vectors: The vectors a.
-            samples: Which samples they belong to.
-
-        Returns:
-            The products.
-        """
+        """S a = s ∘ a for one or several vectors per sample."""
         values = self.values[samples].to(vectors.dtype)
         return values.view(len(values), *[1] * (vectors.ndim - 2), -1) * vectors
 
@@ -307,15 +299,7 @@ class Features:
         return 0 if {"gram", "rough"} & self.__dict__.keys() else self.z.shape[1]
 
     def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
-        """Inner products of the samples in `block` with all samples.
-
-        Args:
-            block: The samples; all of them share one cached matrix.
-            bias: Whether of z̃ = [z, 1] or just of z.
-
-        Returns:
-            The rows of the Gram matrix, in float64.
-        """
+        """Inner products, of z or of [z, 1], of the samples in `block` with all, in float64."""
         if block == slice(None):
             return self.gram_with_bias if bias else self.gram
         products = self.gram[block] if "gram" in self.__dict__ else inner(self.z, block)

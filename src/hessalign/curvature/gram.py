@@ -161,15 +161,7 @@ def pair_sum(
 
 
 def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:
-    """Inner products of some rows with all rows, in float64.
-
-    Args:
-        rows: Rows.
-        block: Which of them; all, or a part of them where all pairs are too many.
-
-    Returns:
-        Rows of the Gram matrix.
-    """
+    """Rows of the Gram matrix, in float64: all, or a block where all pairs are too many."""
     if block == slice(None):
         return gram(rows)
     dtype = accumulation_dtype(rows.device)

@@ -150,14 +150,7 @@ class SymmetricOperator:
 
 
 def hessian_operator(head: HeadStatistics) -> SymmetricOperator:
-    """The Hessian H_e of a head's risk, for statistics of a single domain.
-
-    Args:
-        head: Either backend.
-
-    Returns:
-        The operator.
-    """
+    """The Hessian H_e of a head's risk, for statistics of a single domain."""
     device = head.domains.ids.device
     return SymmetricOperator(
         lambda v: head.hvp(v.unsqueeze(1)).squeeze(1), head.num_parameters, device

@@ -30,27 +30,12 @@ _FEW_SAMPLES = 8192
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
-    """The precision in which sums over samples are kept.
-
-    Args:
-        device: Where the tensors live.
-
-    Returns:
-        float64, or float32 on devices that have no float64 (Apple's MPS).
-    """
+    """The precision of sums over samples: float64, or float32 where a device has none (MPS)."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def chunk_rows(width: int, at_least: int = 32) -> int:
-    """How many rows (samples, mostly) to multiply at once.
-
-    Args:
-        width: Elements the product holds per row.
-        at_least: The fewest rows worth a product of their own.
-
-    Returns:
-        A number of rows up to 1024.
-    """
+    """How many rows with so many elements to multiply at once, up to 1024."""
     return max(at_least, min(1024, _CHUNK_ELEMENTS // max(1, width)))
 
 
@@ -311,17 +296,7 @@ def second_moments_gram(
     *,
     centred: bool = False,
 ) -> Float[Tensor, "e e"]:
-    """Inner products between the moments of `mean_second_moments`.
-
-    Args:
-        weights: One row per sample, domains contiguous.
-        z: Features.
-        sizes: Samples per domain.
-        centred: Subtract the mean of the domains' moments first.
-
-    Returns:
-        The Gram matrix of the moments.
-    """
+    """Inner products between the moments of `mean_second_moments`."""
     wide = weights.to(accumulation_dtype(z.device))
     return _means_gram(wide, z, _SecondMoments(sizes), centred)
 

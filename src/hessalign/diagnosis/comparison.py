@@ -114,16 +114,7 @@ class ContributionReport:
 
 
 def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceReport:
-    """Distances of Hessians and gradients.
-
-    Args:
-        sums: Inner products between groups.
-        groups: The groups.
-        bias: Whether the head has a bias.
-
-    Returns:
-        The distances of all pairs.
-    """
+    """Distances of Hessians and gradients of all pairs of domains."""
     inner = combine(sums.groups, bias=bias)
     how = (
         "Exact Frobenius norms of the differences of the domains' Hessians and mean gradients at "
@@ -140,17 +131,7 @@ def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceRepor
 def attribute_report(
     sums: PairSums, groups: Groups, draw: Draw, head: LinearHead
 ) -> AttributeReport:
-    """Distances in the attributes of Table 1.
-
-    Args:
-        sums: Inner products between groups.
-        groups: The groups.
-        draw: The samples.
-        head: Statistics of the head on them.
-
-    Returns:
-        The distances by attribute.
-    """
+    """Distances in the attributes of Table 1."""
     size = groups.size
     means = torch.zeros_like(size).index_add_(0, draw.group, head.losses.double()) / size
     inner = {"loss": means.unsqueeze(1) * means, **sums.groups}

@@ -84,14 +84,7 @@ class Draw:
         return self.domain[first]
 
     def part(self, parity: int) -> Tensor:
-        """Which samples belong to every other group of their domain: a random half of each.
-
-        Args:
-            parity: 0 or 1, which half.
-
-        Returns:
-            A mask.
-        """
+        """Which samples belong to every other group of their domain: a random half, 0 or 1."""
         counts = self.group_domain.bincount(minlength=len(self.domain_names))
         first = counts.cumsum(0) - counts
         return (self.group - first[self.domain]) % 2 == parity

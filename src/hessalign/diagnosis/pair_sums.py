@@ -74,15 +74,7 @@ class PairSums:
 
 
 def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
-    """Go over all pairs of samples once.
-
-    Args:
-        draw: The samples.
-        head: Statistics of the head on them, in the same order.
-
-    Returns:
-        The sums.
-    """
+    """Go over all pairs of samples once, with a head's statistics on them in the same order."""
     kernels = _Kernels(draw, head)
     classes = int(draw.y.max()) + 1
     cell_ids, cell = torch.unique(draw.domain * classes + draw.y, return_inverse=True)
@@ -120,15 +112,7 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
 
 
 def combine(attributes: dict[str, Tensor], *, bias: bool) -> dict[str, Tensor]:
-    """Inner products of Hessians and gradients from those of their attributes.
-
-    Args:
-        attributes: Inner products by attribute.
-        bias: Whether the head has a bias.
-
-    Returns:
-        Those of "hessian" and "gradient".
-    """
+    """Inner products of "hessian" and "gradient" from those of their attributes."""
     if not bias:
         return {
             "hessian": attributes["logit_covariance"],

@@ -68,20 +68,7 @@ def read(
     holdout: HoldoutReport | None,
     crossing: CrossingReport | None,
 ) -> Reading:
-    """Say in words what the sections say in numbers.
-
-    Args:
-        draw: The samples.
-        head: The head.
-        distances: Hessian and gradient distances.
-        attributes: Distances by attribute.
-        shift: Label shift against feature shift.
-        holdout: Leave-one-domain-out accuracies, if any.
-        crossing: Whether distances foretell losses, if known.
-
-    Returns:
-        The reading.
-    """
+    """Say in words what the sections say in numbers."""
     odd, ratio = odd_one_out(distances.hessian)
     summary = [_pairs_beyond_noise(distances)]
     if odd is not None:
@@ -293,14 +280,7 @@ def _remedies(
 
 
 def lone_classes(draw: Draw) -> dict[int, int]:
-    """Classes seen in one domain only, with that domain.
-
-    Args:
-        draw: The samples.
-
-    Returns:
-        Positions of the domains by class.
-    """
+    """Classes seen in one domain only, with that domain."""
     seen = torch.zeros(len(draw.class_names), len(draw.domain_names), dtype=torch.bool)
     seen[draw.y, draw.domain] = True
     alone = (seen.sum(1) == 1).nonzero().squeeze(1).tolist()

@@ -78,17 +78,7 @@ class CrossingReport:
 
 
 def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int]) -> _SingleHeads:
-    """Fit a head to a half of each domain, and apply it to the other halves of all.
-
-    Args:
-        draw: The samples.
-        loss: The loss of the heads.
-        l2: The weight of the L2 term.
-        domains: Positions of the domains.
-
-    Returns:
-        The heads with their losses.
-    """
+    """Fit a head to a half of each domain, and apply it to the other halves of all."""
     seen, fits, losses = draw.part(0), [], []
     for e in domains:
         rows = seen & (draw.domain == e)
@@ -214,14 +204,7 @@ def _permuted(
 
 
 def all_pairs(domains: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs of some domains.
-
-    Args:
-        domains: Positions of the domains.
-
-    Returns:
-        The pairs, the earlier domain first.
-    """
+    """All pairs of some domains, the earlier one first."""
     return list(combinations(domains, 2))
 
 
@@ -270,18 +253,7 @@ class BoundReport:
 def bound_report(
     draw: Draw, heads: _SingleHeads, loss: HeadLoss, l2: float, tolerance: float
 ) -> BoundReport:
-    """Theorem 1 for all ordered pairs of some domains.
-
-    Args:
-        draw: The samples.
-        heads: Heads of single domains, each fitted to a half of its samples.
-        loss: The loss of the heads.
-        l2: The weight of the L2 term, which is the strong convexity μ.
-        tolerance: The excess risk δ_S.
-
-    Returns:
-        The bounds.
-    """
+    """Theorem 1 for all ordered pairs of some domains; the L2 weight is μ."""
     seen = draw.part(0) & torch.isin(draw.domain, torch.tensor(heads.domains))
     data = draw.samples(seen, loss, l2).to(torch.float64)
     third = [largest_third_derivative(data, e) for e in range(len(heads.domains))]

@@ -62,17 +62,7 @@ class SpectralReport:
 def spectral_report(
     draw: Draw, head: LinearHead, groups: Groups, domains: Sequence[int]
 ) -> SpectralReport:
-    """Spectral distances between some domains.
-
-    Args:
-        draw: The samples.
-        head: Statistics of the head on them.
-        groups: Groups of the samples.
-        domains: Positions of the domains to compare.
-
-    Returns:
-        The distances of all pairs of them.
-    """
+    """Spectral distances of all pairs of some domains."""
     few = {e: _some(draw, e) for e in domains}
     sides = draw.part(0)
     halves = {}

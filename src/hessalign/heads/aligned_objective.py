@@ -166,15 +166,7 @@ class AlignedObjective:
     def value_and_gradient(
         self, head: Float[Tensor, "k d"], weights: Weights
     ) -> tuple[float, Float[Tensor, "k d"]]:
-        """The objective and its gradient, as an optimiser wants them.
-
-        Args:
-            head: One row per output, weights before bias.
-            weights: Of the penalties.
-
-        Returns:
-            The value, and the derivative in each parameter.
-        """
+        """The objective with weighted penalties, and its derivative in each parameter."""
         terms, slope = self._evaluate(head, weights)
         held = self.samples.held(head.reshape(1, -1)).view_as(head)
         penalty = weights.alpha * terms.hessian + weights.beta * terms.gradient

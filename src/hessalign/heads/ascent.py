@@ -85,16 +85,7 @@ class Ball:
 def without_normal(
     normals: Float[Tensor, "b p"], directions: Float[Tensor, "b p"], border: Tensor
 ) -> Float[Tensor, "b p"]:
-    """Project directions on the tangent space where they point along the outward normal.
-
-    Args:
-        normals: Outward normals, of any length.
-        directions: Directions.
-        border: Which points are on the border.
-
-    Returns:
-        The directions, projected where they would leave.
-    """
+    """Take from directions at the border what points along the outward normals, of any length."""
     squares = normals.square().sum(1)
     outward = (normals * directions).sum(1).clamp_min(0)
     share = torch.where(border & (squares > 0), outward / squares, 0)

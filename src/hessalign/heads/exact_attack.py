@@ -88,28 +88,13 @@ class Expansion:
     direction: Float[Tensor, "q p"]
 
     def bound(self, radius: float) -> Float[Tensor, " q"]:
-        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$.
-
-        Args:
-            radius: δ.
-
-        Returns:
-            The largest gap within the radius, to second order at most.
-        """
+        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$."""
         slopes: Tensor = self.gradient.norm(dim=1)
         return self.gap + radius * slopes + radius**2 / 2 * self.curvature
 
 
 def expand(data: HeadSamples, centre: Float[Tensor, " p"]) -> Expansion:
-    """Second-order expansion of all gaps around a head.
-
-    Args:
-        data: The samples, float64.
-        centre: The head.
-
-    Returns:
-        The expansion.
-    """
+    """Second-order expansion of all gaps around a head, for samples in float64."""
     every = range(len(data.ids))
     pairs = torch.tensor([(i, j) for i in every for j in every if i != j], device=centre.device)
     heads = [data.domain_statistics(centre, e) for e in every]
@@ -198,15 +183,7 @@ def exact_attack(
 
 
 def proved(gap: float, limit: float) -> bool:
-    """Whether a gap is the largest there is, up to the share `_PROVED`.
-
-    Args:
-        gap: The gap found.
-        limit: What no gap can exceed.
-
-    Returns:
-        Whether they meet.
-    """
+    """Whether a gap comes up to what none can exceed, to a share of `_PROVED`."""
     return limit <= gap + _PROVED * abs(gap)
 
 

@@ -61,15 +61,7 @@ class GapLimits:
     slopes: Float[Tensor, "q p"]
 
     def within(self, radius: float, heads: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
-        """The smaller of both bounds.
-
-        Args:
-            radius: δ.
-            heads: For each pair a head within the radius, the better the tighter.
-
-        Returns:
-            For each pair a number that its gap exceeds nowhere within the radius.
-        """
+        """What no pair exceeds within a radius: the smaller of both bounds, tight at good heads."""
         if bool(self.third.isinf().all()):
             return self.third
         return torch.minimum(self._around_centre(radius), self._around(radius, heads))

@@ -65,36 +65,15 @@ class MinimalSet:
         return self.tolerance - min(self.tolerance / 2, _ROUNDING * (1 + abs(self.lowest)))
 
     def heads(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """The parameters at points of the set.
-
-        Args:
-            points: Whitened differences from the minimiser.
-
-        Returns:
-            Heads, one per row.
-        """
+        """The parameters at points, whitened differences from the minimiser."""
         return self.centre + self.metric.parameters(points)
 
     def points(self, heads: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """The inverse of `heads`.
-
-        Args:
-            heads: Heads, one per row.
-
-        Returns:
-            Whitened differences from the minimiser.
-        """
+        """The inverse of `heads`."""
         return self.metric.coordinates(heads - self.centre)
 
     def excess(self, points: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """Excess risk of the source.
-
-        Args:
-            points: Whitened differences from the minimiser.
-
-        Returns:
-            The excess risks; at most `tolerance` inside.
-        """
+        """Excess risk of the source at points; at most `tolerance` inside."""
         return self.data.risk(self.heads(points), self.source) - self.lowest
 
     def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:

@@ -191,14 +191,7 @@ class HeadSamples:
         return Features(self.features)
 
     def statistics(self, logits: Float[Tensor, "n k"]) -> LinearHead:
-        """Closed-form derivatives of every domain's mean loss, without the L2 term.
-
-        Args:
-            logits: What a head makes of the features, differentiable or not.
-
-        Returns:
-            The statistics.
-        """
+        """Derivatives of every domain's mean loss, without L2 term, given a head's logits."""
         wide = logits.to(accumulation_dtype(logits.device))
         prediction = self.loss.predict(wide)
         curvature = self.loss.curvature(prediction, wide, self.targets)
@@ -214,15 +207,7 @@ class HeadSamples:
         )
 
     def domain_statistics(self, point: Float[Tensor, " p"], e: int) -> LinearHead:
-        """The same for one domain alone, at a head.
-
-        Args:
-            point: A head.
-            e: Position of the domain in `ids`.
-
-        Returns:
-            The statistics of that domain.
-        """
+        """The same for one domain alone, at a head."""
         z, y = self.parts[e]
         logits = z @ point.to(z.dtype).view(self.shape).T
         check_finite(logits, "logits")

@@ -52,38 +52,17 @@ class Whitening:
     smallest: float
 
     def parameters(self, x: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """From coordinates to parameters.
-
-        Args:
-            x: Coordinates.
-
-        Returns:
-            θ = (U ⊗ V) Λ^{−1/2} x.
-        """
+        """From coordinates to parameters, θ = (U ⊗ V) Λ^{−1/2} x."""
         matrices = x.view(-1, *self.scale.shape) * self.inverse
         return (self.left @ matrices @ self.right.T).flatten(1)
 
     def coordinates(self, theta: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """From parameters to coordinates.
-
-        Args:
-            theta: Parameters, or differences of parameters.
-
-        Returns:
-            x = Λ^{1/2} (U ⊗ V)ᵀ θ.
-        """
+        """From parameters, or their differences, to coordinates, x = Λ^{1/2} (U ⊗ V)ᵀ θ."""
         matrices = self.left.T @ theta.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.scale).flatten(1)
 
     def slopes(self, gradients: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Gradients in the coordinates, from gradients in the parameters.
-
-        Args:
-            gradients: Derivatives in θ.
-
-        Returns:
-            Derivatives in x, Λ^{−1/2} (U ⊗ V)ᵀ g.
-        """
+        """Derivatives in x from derivatives g in θ, Λ^{−1/2} (U ⊗ V)ᵀ g."""
         matrices = self.left.T @ gradients.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.inverse).flatten(1)
 
