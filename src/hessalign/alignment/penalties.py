@@ -87,7 +87,7 @@ def gradient_dispersion(
     return quantity_dispersion(statistics, "gradient", evaluation)
 
 
-def _product_dispersion(
+def product_dispersion(
     statistics: HeadStatistics, target: Target = MEAN, evaluation: Evaluation = "auto"
 ) -> Float[Tensor, ""]:
     r"""Dispersion of the Hessian-gradient products (eq. 17).
@@ -104,7 +104,7 @@ def _product_dispersion(
     return _deviation(statistics.hgp, goal.detach() if target.detach else goal)
 
 
-def _sampled_dispersion(
+def sampled_dispersion(
     statistics: HeadStatistics,
     probes: int,
     *,
@@ -120,7 +120,7 @@ def _sampled_dispersion(
     return _deviation(estimates, goal.detach() if target.detach else goal)
 
 
-def _expected_dispersion(
+def expected_dispersion(
     statistics: HeadStatistics,
     probes: int,
     *,
@@ -128,7 +128,7 @@ def _expected_dispersion(
     target: Target = MEAN,
     evaluation: Evaluation = "auto",
 ) -> Float[Tensor, ""]:
-    r"""Expectation of `_sampled_dispersion` over its probes, in closed form.
+    r"""Expectation of `sampled_dispersion` over its probes, in closed form.
 
     With off(H) = ‖H‖² − ‖diag H‖² it is the dispersion of the exact diagonals plus
 
@@ -181,11 +181,11 @@ def hessian_dispersion(
     if kind == "diagonal":
         return quantity_dispersion(statistics, "hessian_diagonal", evaluation)
     if kind == "product":
-        return _product_dispersion(statistics, target, evaluation)
+        return product_dispersion(statistics, target, evaluation)
     if kind == "sampled":
-        return _sampled_dispersion(
+        return sampled_dispersion(
             statistics, probes, shared=shared_probes, generator=generator, target=target
         )
-    return _expected_dispersion(
+    return expected_dispersion(
         statistics, probes, shared=shared_probes, target=target, evaluation=evaluation
     )
