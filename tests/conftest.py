@@ -50,13 +50,13 @@ def drawn(monkeypatch):
     from hessalign.curvature import hutchinson
 
     signs = []
-    draw = hutchinson.rademacher
+    draw = hutchinson._rademacher
 
     def record(shape, seed, device):
         signs.append(draw(shape, seed, device))
         return signs[-1]
 
-    monkeypatch.setattr(hutchinson, "rademacher", record)
+    monkeypatch.setattr(hutchinson, "_rademacher", record)
     return signs
 
 
@@ -66,10 +66,10 @@ def route(request, monkeypatch):
     from hessalign.curvature import factors, gram, products
 
     if request.param == "large":
-        monkeypatch.setattr(factors, "WRITTEN_OUT", 0)
-        monkeypatch.setattr(gram, "FEW_ROWS", 1)
-        monkeypatch.setattr(gram, "SHORT_ROWS", 1)
-        monkeypatch.setattr(products, "FEW_SAMPLES", 0)
+        monkeypatch.setattr(factors, "_WRITTEN_OUT", 0)
+        monkeypatch.setattr(gram, "_FEW_ROWS", 1)
+        monkeypatch.setattr(gram, "_SHORT_ROWS", 1)
+        monkeypatch.setattr(products, "_FEW_SAMPLES", 0)
     return request.param
 
 

@@ -13,9 +13,9 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.heads.aligned_fit import MAX_STEPS, TOLERANCE, AlignedHead, fit_aligned_head
-from hessalign.heads.inputs import check_l2
-from hessalign.heads.standardising import feature_scales
+from hessalign.heads.aligned_fit import MAX_STEPS, TOLERANCE, fit_aligned_head
+from hessalign.heads.fit import FittedHead
+from hessalign.heads.samples import check_l2, feature_scales
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -164,7 +164,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         if not isinstance(self.standardize, bool | np.bool_):
             raise InputError(f"Expected standardize as True or False, got {self.standardize!r}.")
 
-    def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> AlignedHead:
+    def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> FittedHead:
         binary = len(self.classes_) == 2
         return fit_aligned_head(
             torch.from_numpy(z),

@@ -6,14 +6,14 @@ from tests.transfer_problems import classification, regression
 
 from hessalign.curvature import make_loss
 from hessalign.heads.fit import fit_domain
-from hessalign.heads.inputs import make_head_data
 from hessalign.heads.measure import transfer_measure
 from hessalign.heads.minimal_set import MinimalSet
+from hessalign.heads.samples import make_samples
 from hessalign.heads.whitening import make_whitening
 
 
 def minimal_set(problem, tolerance):
-    data = make_head_data(
+    data = make_samples(
         problem.z, problem.y, problem.domain, make_loss(problem.loss), bias=True, l2=problem.l2
     )
     fitted = fit_domain(data, 0)

@@ -74,7 +74,7 @@ def test_eq19(monkeypatch, batch, risks):
     """diag(H_e) = E_r[r ⊙ (H_e r)]: exactly, with every sign vector once."""
     functions, theta = risks
     signs = all_signs(len(theta))
-    monkeypatch.setattr(hutchinson, "rademacher", lambda shape, seed, device: signs.unsqueeze(1))
+    monkeypatch.setattr(hutchinson, "_rademacher", lambda shape, seed, device: signs.unsqueeze(1))
     actual = hutchinson_diagonal(linear_head(*batch), len(signs), shared=True)
     for e, risk in enumerate(functions):
         H = hessian(risk)(theta)

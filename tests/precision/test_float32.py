@@ -119,7 +119,7 @@ def test_many_samples(head, quantity, samples, evaluation, ratio):
 @pytest.mark.parametrize("head", HEADS)
 def test_second_moments_of_so_many_samples_that_they_are_multiplied_in_float32(head, ratio):
     samples = 18_000
-    assert samples // 2 > products.FEW_SAMPLES
+    assert samples // 2 > products._FEW_SAMPLES
     check(head, samples, "hessian", "primal", ratio)
 
 

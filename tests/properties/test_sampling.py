@@ -15,7 +15,7 @@ from tests.definitions import expected_extra
 from hessalign.alignment import hessian_dispersion
 from hessalign.alignment.penalties import MEAN, POOLED
 from hessalign.curvature import hutchinson, hutchinson_diagonal, linear_head
-from hessalign.curvature.hutchinson import rademacher
+from hessalign.curvature.hutchinson import _rademacher
 
 SOFTMAX = Case("softmax", "cross_entropy", 3, features=3, domain=(0,) * 4 + (1,) * 6 + (2,) * 5)
 BINARY = Case("binary", "binary", features=4, flat=True, domain=(0,) * 4 + (1,) * 6)
@@ -90,11 +90,11 @@ def test_the_expected_penalty_is_the_mean_of_20000_draws(case, form, probes):
     head = linear_head(*case.build(requires_grad=False), **case.options)
     count, domains = 20_000, len(head.domains)
     axes = (count * probes, 1 if shared else domains, head.num_parameters)
-    signs = rademacher(axes, 5, torch.device("cpu")).double()
+    signs = _rademacher(axes, 5, torch.device("cpu")).double()
     estimates = (signs * head.hvp(signs)).view(count, probes, domains, -1).mean(1)
     target = estimates.mean(1, keepdim=True)
     if pooled:
-        own = rademacher((count * probes, 1, head.num_parameters), 6, torch.device("cpu")).double()
+        own = _rademacher((count * probes, 1, head.num_parameters), 6, torch.device("cpu")).double()
         of_mean = own * head.hvp(own).mean(1, keepdim=True)
         target = of_mean.view(count, probes, 1, -1).mean(1)
     penalties = (estimates - target).square().sum(2).mean(1)
@@ -140,7 +140,7 @@ def test_the_expected_penalty_is_the_mean_over_all_probes_there_are(
     count_pooled = probes * 2 if pooled else 0
     values, draws = [], []
     monkeypatch.setattr(
-        hutchinson, "rademacher", lambda shape, seed, device: draws.pop(0).view(shape)
+        hutchinson, "_rademacher", lambda shape, seed, device: draws.pop(0).view(shape)
     )
     for signs in itertools.product((-1.0, 1.0), repeat=count + count_pooled):
         draws[:] = [torch.tensor(signs[:count]), torch.tensor(signs[count:])]

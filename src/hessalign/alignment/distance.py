@@ -13,24 +13,21 @@ from torch import Tensor
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.comparison import distances
-from hessalign.alignment.lanczos import lanczos
 from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import TABLE_1, inner_products
-from hessalign.curvature import HeadStatistics, linear_head
+from hessalign.curvature import linear_head
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.linear import LinearHead
+from hessalign.curvature.operators import hessian_difference
 
-Norm = Literal["fro", "spectral"]
-
-DENSE_PARAMETERS = 64
-"""Up to this many parameters the spectral norm comes from the dense Hessian."""
+_Norm = Literal["fro", "spectral"]
 
 
 def hessian_distance(
     z: Float[Tensor, "n d"],
     logits: Tensor,
     domain: Int[Tensor, " n"],
-    norm: Norm = "fro",
+    norm: _Norm = "fro",
     *,
     y: Tensor | None = None,
     loss: str = "cross_entropy",
@@ -67,59 +64,25 @@ def hessian_distance(
         tensor([[0.0000, 0.7500],
                 [0.7500, 0.0000]], dtype=torch.float64)
     """
-    if norm not in get_args(Norm):
-        raise UnknownNameError("norm", norm, get_args(Norm))
+    if norm not in get_args(_Norm):
+        raise UnknownNameError("norm", norm, get_args(_Norm))
     if norm == "fro":
         head = linear_head(z, logits, y, domain, loss=loss, activation=activation, bias=bias)
         return distances(inner_products(head, "hessian", evaluation, centred=True))
     with torch.no_grad():
         wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
         head = linear_head(wide, logits, y, domain, loss=loss, activation=activation, bias=bias)
-        return spectral_distances(head)
+        return _spectral_distances(head)
 
 
-def spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
-    """Spectral norm of the difference of Hessians, for all pairs of domains.
-
-    Args:
-        head: Statistics with float64 features.
-
-    Returns:
-        Symmetric distances, on the CPU.
-    """
+def _spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
+    """Spectral norm of the difference of Hessians, for all pairs of domains."""
     domains = [head.domain(index) for index in range(len(head.domains))]
     result = torch.zeros(len(domains), len(domains), dtype=torch.float64)
     for e, first in enumerate(domains):
         for f, second in enumerate(domains[:e]):
-            result[e, f] = result[f, e] = spectral_norm_of_difference(first, second)
+            result[e, f] = result[f, e] = hessian_difference(first, second).spectral_norm()
     return result
-
-
-def spectral_norm_of_difference(
-    first: HeadStatistics, second: HeadStatistics, accuracy: float = 0.0
-) -> float:
-    r"""Largest absolute eigenvalue of $H_1 - H_2$, by Lanczos on Hessian-vector products.
-
-    Args:
-        first: Statistics of a single domain.
-        second: Statistics of another single domain with the same head.
-        accuracy: Of the eigenvector, relative; the norm is right to about its square. 0 is as
-            accurate as rounding allows.
-
-    Returns:
-        The spectral norm $\|H_1 - H_2\|_2$.
-    """
-    size = first.num_parameters
-    if size <= DENSE_PARAMETERS:
-        return float(torch.linalg.eigvalsh(first.hessian[0] - second.hessian[0]).abs().max())
-    values, _ = lanczos(
-        lambda v: first.hvp(v) - second.hvp(v),
-        size,
-        first.domains.ids.device,
-        which="largest",
-        accuracy=accuracy,
-    )
-    return float(values.abs())
 
 
 def attribute_distances(

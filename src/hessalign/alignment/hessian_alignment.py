@@ -128,19 +128,7 @@ class HessianAlignment:
         *,
         head: nn.Module | None = None,
     ) -> AlignmentTerms:
-        """The penalty of one batch that mixes samples of several domains.
-
-        Args:
-            z: Features that enter the head.
-            logits: What the head made of them.
-            y: Targets.
-            domain: The domain of each sample, any integers in any order.
-            head: The head itself, if it is not linear: its derivatives then come from automatic
-                differentiation. It must be deterministic, as `autograd_head` says.
-
-        Returns:
-            The terms. One domain alone has nothing to align: they are 0, with a warning.
-        """
+        """The penalty of one batch that mixes samples of several domains."""
         # Mixed precision would round the very differences that are to be measured.
         device = logits.device.type if isinstance(logits, Tensor) else "cpu"
         with torch.autocast(device, enabled=False):

@@ -39,17 +39,17 @@ from hessalign.curvature.linear import MOST_BYTES
 
 Evaluation = Literal["auto", "primal", "dual"]
 
-PAIR_ELEMENTS = 1 << 19
+_PAIR_ELEMENTS = 1 << 19
 """Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
 
-PAIR_PRICES = (32.0, 0.16, 0.065)
+_PAIR_PRICES = (32.0, 0.16, 0.065)
 """Nanoseconds of one core for a pair of samples, forward and backward: for what is done to their
 inner products elementwise, and for each multiplication in that of the left and of the right."""
 
-BLOCK_PRICES = (20.0, 0.25, 0.22)
+_BLOCK_PRICES = (20.0, 0.25, 0.22)
 """The same where pairs are too many to hold: they stay in cache, but are computed twice."""
 
-NOT_WRITTEN_OUT_PRICE = 60.0
+_NOT_WRITTEN_OUT_PRICE = 60.0
 """Added to the former for curvatures that are not written out."""
 
 MOST_SECONDS = 60.0
@@ -57,14 +57,7 @@ MOST_SECONDS = 60.0
 
 
 def check_evaluation(evaluation: str) -> None:
-    """Refuse an unknown evaluation.
-
-    Args:
-        evaluation: What should be "auto", "primal" or "dual".
-
-    Raises:
-        UnknownNameError: If it is not.
-    """
+    """Raise an UnknownNameError if there is no such evaluation."""
     if evaluation not in get_args(Evaluation):
         raise UnknownNameError("evaluation", evaluation, get_args(Evaluation))
 
@@ -107,12 +100,12 @@ class Moment:
         if evaluation == "primal":
             return self.right.mean_cost(self.left.size, len(self.domains))
         pairs = sum(self.domains.sizes) ** 2
-        pair, left, right = PAIR_PRICES if self._pairs_fit() else BLOCK_PRICES
+        pair, left, right = _PAIR_PRICES if self._pairs_fit() else _BLOCK_PRICES
         if not self._pairs_fit() and self.left.dual_size < self.left.size:
-            pair += NOT_WRITTEN_OUT_PRICE
+            pair += _NOT_WRITTEN_OUT_PRICE
         price = pair + left * self.left.dual_size + right * self.right.dual_size
         begin = OVERHEAD if self.right.dual_size else 0.6 * OVERHEAD  # the products are there
-        return Cost(begin + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))
+        return Cost(begin + pairs * price, 8 * 16 * min(pairs, _PAIR_ELEMENTS))
 
     def inner(
         self, evaluation: Evaluation = "auto", *, centred: bool = False
@@ -180,7 +173,7 @@ class Moment:
 
     def _pairs_fit(self) -> bool:
         """Whether the inner products of all pairs can be held at once."""
-        return sum(self.domains.sizes) ** 2 <= PAIR_ELEMENTS
+        return sum(self.domains.sizes) ** 2 <= _PAIR_ELEMENTS
 
     def _over_pairs(self, reduced: Callable[[slice, Tensor], Tensor]) -> Tensor:
         """Sum over blocks of samples of what is made of their inner products with all samples."""
@@ -191,7 +184,7 @@ class Moment:
 
         if self._pairs_fit():
             return pairs(slice(None))
-        rows = max(1, PAIR_ELEMENTS // samples)
+        rows = max(1, _PAIR_ELEMENTS // samples)
         # Too many pairs to hold: go block by block, and again in the backward pass.
         parts: list[Tensor] = [
             checkpoint(pairs, slice(start, start + rows), use_reentrant=False)

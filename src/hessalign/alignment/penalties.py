@@ -59,18 +59,14 @@ POOLED_DETACHED = Target(pooled=True, detach=True)
 """The released DomainBed algorithms."""
 
 
-def deviation(values: Float[Tensor, "e p"], target: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+def _deviation(values: Float[Tensor, "e p"], target: Float[Tensor, " p"]) -> Float[Tensor, ""]:
     r"""Mean squared distance to a common target, $\frac1E \sum_e \|v_e - t\|^2$.
-
-    Args:
-        values: One vector per domain.
-        target: The vector they are compared with.
 
     Returns:
         The deviation; the dispersion if the target is the mean.
 
     Example:
-        >>> deviation(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0]))
+        >>> _deviation(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0]))
         tensor(1.)
     """
     return (values - target).square().sum(1).mean()
@@ -98,11 +94,6 @@ def product_dispersion(
 
     $$\frac1E \sum_e \|H_e g_e - t\|^2, \qquad t = \overline{H g} \text{ or } \bar H \bar g$$
 
-    Args:
-        statistics: Either backend.
-        target: The mean product, or the product of the mean loss.
-        evaluation: How the closed form evaluates it, for the mean product.
-
     Returns:
         The dispersion.
     """
@@ -110,7 +101,7 @@ def product_dispersion(
         return quantity_dispersion(statistics, "hessian_gradient", evaluation)
     mean_gradient = statistics.gradient.mean(0, keepdim=True)
     goal = statistics.hvp(mean_gradient).mean(0)
-    return deviation(statistics.hgp, goal.detach() if target.detach else goal)
+    return _deviation(statistics.hgp, goal.detach() if target.detach else goal)
 
 
 def sampled_dispersion(
@@ -121,23 +112,12 @@ def sampled_dispersion(
     generator: torch.Generator | None = None,
     target: Target = MEAN,
 ) -> Float[Tensor, ""]:
-    r"""Dispersion of Hutchinson's diagonal estimates (eq. 19 and 20).
-
-    Args:
-        statistics: Either backend.
-        probes: Probes m per domain.
-        shared: The same probes for all domains; the pooled target is then the mean.
-        generator: Source of the probes.
-        target: The mean of the estimates, or an estimate for the mean loss.
-
-    Returns:
-        The dispersion, a random variable; `expected_dispersion` is its expectation.
-    """
+    r"""Dispersion of Hutchinson's diagonal estimates (eq. 19 and 20)."""
     estimates = hutchinson_diagonal(statistics, probes, shared=shared, generator=generator)
     if shared or not target.pooled:
-        return deviation(estimates, estimates.mean(0))
+        return _deviation(estimates, estimates.mean(0))
     goal = pooled_diagonal(statistics, probes, generator=generator)
-    return deviation(estimates, goal.detach() if target.detach else goal)
+    return _deviation(estimates, goal.detach() if target.detach else goal)
 
 
 def expected_dispersion(
@@ -155,13 +135,6 @@ def expected_dispersion(
     - (E−1)/E · mean_e off(H_e) / m for independent probes and the mean target,
     - mean_e (off(H_e) + off(H̄)) / m for independent probes and the pooled target,
     - mean_e off(H_e − H̄) / m for shared probes.
-
-    Args:
-        statistics: Either backend.
-        probes: Probes m per domain.
-        shared: The same probes for all domains.
-        target: As in `sampled_dispersion`.
-        evaluation: How the closed form evaluates it.
 
     Returns:
         The expectation, deterministic.

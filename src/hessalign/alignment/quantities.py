@@ -41,14 +41,14 @@ from hessalign.curvature.factors import (
     Squares,
 )
 
-Factors = tuple[LeftFactor, RightFactor]
+_Factors = tuple[LeftFactor, RightFactor]
 
 
 def _ones(head: LinearHead) -> Rows:
     return Rows(torch.ones_like(head.logits[:, :1]))
 
 
-QUANTITIES: dict[str, Callable[[LinearHead], Factors]] = {
+QUANTITIES: dict[str, Callable[[LinearHead], _Factors]] = {
     "loss": lambda head: (Rows(head.losses.unsqueeze(1)), Constant(head.logits)),
     "feature": lambda head: (_ones(head), Linear(head.features, bias=False)),
     "covariance": lambda head: (_ones(head), Outer(head.features, bias=False)),

@@ -29,7 +29,7 @@ from hessalign.curvature.inputs import check_domain, check_features, check_logit
 from hessalign.curvature.losses import HeadLoss, make_loss
 from hessalign.curvature.products import accumulation_dtype
 
-Risk = Callable[[Tensor], Tensor]
+_Risk = Callable[[Tensor], Tensor]
 
 
 @final
@@ -74,10 +74,10 @@ class AutogradHead:
             for (name, parameter), part in zip(named.items(), parts, strict=True)
         }
 
-    def _risks(self) -> list[Risk]:
+    def _risks(self) -> list[_Risk]:
         """The risk of each domain as a function of the parameter vector."""
 
-        def make_risk(z: Tensor, y: Tensor) -> Risk:
+        def make_risk(z: Tensor, y: Tensor) -> _Risk:
             def risk(theta: Tensor) -> Tensor:
                 logits = functional_call(self.head, self._parameters(theta), (z,))
                 return self.loss.values(logits.reshape(len(z), -1), y).mean()
@@ -100,7 +100,7 @@ class AutogradHead:
         """The first derivative r of each sample's loss in the logits."""
         return self.loss.error(self.loss.predict(self.logits), self.logits, self.y)
 
-    def _each_domain(self, statistic: Callable[[Risk], Tensor]) -> Tensor:
+    def _each_domain(self, statistic: Callable[[_Risk], Tensor]) -> Tensor:
         dtype = accumulation_dtype(self.z.device)
         return torch.stack([statistic(risk) for risk in self._risks()]).to(dtype)
 

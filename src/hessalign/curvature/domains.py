@@ -35,14 +35,7 @@ class Domains:
         return len(self.sizes)
 
     def arrange(self, samples: Tensor) -> Tensor:
-        """Reorder samples (first axis) so that domains are contiguous.
-
-        Args:
-            samples: Any tensor whose first axis runs over the samples as the caller gave them.
-
-        Returns:
-            The same rows, grouped by domain; the tensor itself if it is grouped already.
-        """
+        """Reorder samples (first axis), if need be, so that domains are contiguous."""
         return samples if self.order is None else samples.index_select(0, self.order)
 
     @cached_property

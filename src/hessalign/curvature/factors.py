@@ -33,13 +33,13 @@ from hessalign.curvature.products import (
 )
 from hessalign.curvature.softmax_gram import softmax_gram, softmax_inner
 
-WRITTEN_OUT = 64
+_WRITTEN_OUT = 64
 """Up to this many components a factor is written out, even for inner products."""
 
-SEVERAL = 8
+_SEVERAL = 8
 """From so many left components on, products of features are written out if there is room."""
 
-MOMENT_ELEMENTS = 1 << 22
+_MOMENT_ELEMENTS = 1 << 22
 """Entries of second moments, or products of features, that are held at once: 32 MiB."""
 
 
@@ -125,7 +125,7 @@ class SoftmaxCurvature:
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: a written-out row, or three sums over classes."""
-        return self.size if self.size <= WRITTEN_OUT else 3 * self.probs.shape[1]
+        return self.size if self.size <= _WRITTEN_OUT else 3 * self.probs.shape[1]
 
     def matrix(self) -> Float[Tensor, "n c c"]:
         """The matrices S themselves."""
@@ -186,7 +186,7 @@ class SoftmaxCurvature:
         Returns:
             The inner products with all samples m.
         """
-        if self.size <= WRITTEN_OUT:
+        if self.size <= _WRITTEN_OUT:
             return inner(self.rows(), block)
         if block == slice(None):
             return softmax_gram(self.probs)
@@ -222,15 +222,7 @@ class DiagonalCurvature:
         return self.values
 
     def apply(self, vectors: Float[Tensor, "n *m k"], samples: slice) -> Float[Tensor, "n *m k"]:
-        """S a = s ∘ a for one or several vectors per sample.
-
-        Args:
-            vectors: The vectors a.
-            samples: Which samples they belong to.
-
-        Returns:
-            The products.
-        """
+        """S a = s ∘ a for one or several vectors per sample."""
         values = self.values[samples].to(vectors.dtype)
         return values.view(len(values), *[1] * (vectors.ndim - 2), -1) * vectors
 
@@ -307,15 +299,7 @@ class Features:
         return 0 if {"gram", "rough"} & self.__dict__.keys() else self.z.shape[1]
 
     def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
-        """Inner products of the samples in `block` with all samples.
-
-        Args:
-            block: The samples; all of them share one cached matrix.
-            bias: Whether of z̃ = [z, 1] or just of z.
-
-        Returns:
-            The rows of the Gram matrix, in float64.
-        """
+        """Inner products, of z or of [z, 1], of the samples in `block` with all, in float64."""
         if block == slice(None):
             return self.gram_with_bias if bias else self.gram
         products = self.gram[block] if "gram" in self.__dict__ else inner(self.z, block)
@@ -499,12 +483,12 @@ class Outer:
 
     def _at_once(self, domains: int) -> int:
         """Of how many components the means can be held."""
-        return max(1, MOMENT_ELEMENTS // (domains * self.features.z.shape[1] ** 2))
+        return max(1, _MOMENT_ELEMENTS // (domains * self.features.z.shape[1] ** 2))
 
     def _packs(self, components: int) -> bool:
         """Whether to write out the products of features, which several components share."""
         samples, width = self.features.z.shape
-        return components >= SEVERAL and samples * width**2 <= 2 * MOMENT_ELEMENTS
+        return components >= _SEVERAL and samples * width**2 <= 2 * _MOMENT_ELEMENTS
 
     def _packed(self) -> Float[Tensor, "n p"]:
         """The upper triangle of z̃ z̃ᵀ, off-diagonal entries times √2 to keep inner products."""

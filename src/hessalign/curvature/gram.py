@@ -15,10 +15,10 @@ from torch.autograd import Function
 from hessalign._shapes import Float
 from hessalign.curvature.products import accumulation_dtype
 
-FEW_ROWS = 32
+_FEW_ROWS = 32
 """Blocks of a Gram matrix with fewer rows are not worth a product of their own."""
 
-SHORT_ROWS = 512
+_SHORT_ROWS = 512
 """Nor are blocks with shorter rows."""
 
 CANCELLATION = 256
@@ -54,7 +54,7 @@ class _Gram(Function):
 def _symmetric_product(z: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """The product z zᵀ."""
     half = len(z) // 2
-    if half < FEW_ROWS or z.shape[1] < SHORT_ROWS:
+    if half < _FEW_ROWS or z.shape[1] < _SHORT_ROWS:
         return z @ z.T
     # The lower left quarter mirrors the upper right one.
     upper = z[:half] @ z.T
@@ -161,15 +161,7 @@ def pair_sum(
 
 
 def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:
-    """Inner products of some rows with all rows, in float64.
-
-    Args:
-        rows: Rows.
-        block: Which of them; all, or a part of them where all pairs are too many.
-
-    Returns:
-        Rows of the Gram matrix.
-    """
+    """Rows of the Gram matrix, in float64: all, or a block where all pairs are too many."""
     if block == slice(None):
         return gram(rows)
     dtype = accumulation_dtype(rows.device)

@@ -20,23 +20,18 @@ from hessalign.curvature.linear import LinearHead
 HeadStatistics = LinearHead | AutogradHead
 """Both backends provide risk, gradient, hessian, diagonal, hgp and hvp."""
 
-PROBE_ELEMENTS = 1 << 25
+_PROBE_ELEMENTS = 1 << 25
 """Elements of the probes held in memory at once; more probes are drawn in several rounds."""
 
 
-def rademacher(shape: tuple[int, ...], seed: int, device: torch.device) -> Float[Tensor, ...]:
+def _rademacher(shape: tuple[int, ...], seed: int, device: torch.device) -> Float[Tensor, ...]:
     """Independent random signs.
-
-    Args:
-        shape: The shape of the result.
-        seed: Determines the signs.
-        device: Where to draw them.
 
     Returns:
         A tensor of +1 and −1, each with probability one half.
 
     Example:
-        >>> rademacher((1000,), 0, torch.device("cpu")).square().mean()
+        >>> _rademacher((1000,), 0, torch.device("cpu")).square().mean()
         tensor(1.)
     """
     count = math.prod(shape)
@@ -111,9 +106,9 @@ def _sum_over_probes(
     axes, device = (domains, statistics.num_parameters), statistics.domains.ids.device
 
     def one_round(count: int, seed: int) -> Tensor:
-        return statistics.probed_diagonal(rademacher((count, *axes), seed, device))
+        return statistics.probed_diagonal(_rademacher((count, *axes), seed, device))
 
-    per_round = max(1, PROBE_ELEMENTS // (axes[0] * axes[1]))
+    per_round = max(1, _PROBE_ELEMENTS // (axes[0] * axes[1]))
     if probes <= per_round:
         return one_round(probes, seed)
     # Several rounds: redraw the probes in the backward pass rather than keep them all. The first

@@ -114,14 +114,7 @@ def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss
 
 
 def check_is_tensor(y: Tensor) -> None:
-    """Targets: a tensor.
-
-    Args:
-        y: What should be the targets.
-
-    Raises:
-        InputTypeError: If they are not.
-    """
+    """Raise an InputTypeError unless targets are a tensor."""
     if not isinstance(y, Tensor):
         raise InputTypeError(f"Expected y as a tensor, got {found_and_remedy(y, 'y', 'long')}")
 

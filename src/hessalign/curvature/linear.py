@@ -41,10 +41,10 @@ from hessalign.curvature.products import (
 MOST_BYTES = 4 << 30
 """What takes more is not formed."""
 
-PARAMETERS_PER_PROBE = 3
+_PARAMETERS_PER_PROBE = 3
 """With fewer parameters than this times the probes, forming the Hessian is cheaper than probing."""
 
-MANY_SAMPLES_PER_PROBE = 8
+_MANY_SAMPLES_PER_PROBE = 8
 """From here on it is cheaper to form the products H r than to average over probes per sample."""
 
 
@@ -218,10 +218,10 @@ class LinearHead:
             One sum per domain.
         """
         sizes = self.domains.sizes
-        if self.num_parameters <= min(PARAMETERS_PER_PROBE * len(signs), sum(sizes)):
+        if self.num_parameters <= min(_PARAMETERS_PER_PROBE * len(signs), sum(sizes)):
             each = signs.to(self.hessian.dtype).expand(-1, len(sizes), -1)
             return (each * torch.einsum("epq,meq->mep", self.hessian, each)).sum(0)
-        if max(sizes) > MANY_SAMPLES_PER_PROBE * len(signs):
+        if max(sizes) > _MANY_SAMPLES_PER_PROBE * len(signs):
             return (signs * self.hvp(signs)).sum(0)
         # Contract over the probes before the samples, so that the products H r, one for each
         # probe, are never held.

@@ -4,6 +4,11 @@ The error is the first derivative in the logits, r = ∂ℓ/∂a; the curvature 
 S = ∂²ℓ/∂a². With them every derivative in the parameters of a linear head is a mean of products
 with the features (Propositions 1 and 2 of Hemati et al., 2023).
 
+Every loss has the same methods: `check_logits` and `check_targets` raise an error about what does
+not suit it, `values` gives the loss of each sample, `predict` what the loss makes of the logits,
+`error` and `curvature` its derivatives in them. Those take the prediction, so that it is computed
+once; what a loss has no use for it ignores.
+
 Indices: n sample, k or c output of the head.
 """
 
@@ -38,14 +43,7 @@ class CrossEntropy:
     name = "cross_entropy"
 
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
-        """At least two classes.
-
-        Args:
-            logits: The logits.
-
-        Raises:
-            InputError: If there is only one.
-        """
+        """At least two classes."""
         if logits.shape[1] < 2:
             raise InputError(
                 "Expected logits for at least 2 classes, got 1 column, on which softmax is "
@@ -53,16 +51,7 @@ class CrossEntropy:
             )
 
     def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
-        """Class indices in 0 … C−1.
-
-        Args:
-            y: What should be one class index per sample.
-            logits: The logits, for the number of classes.
-
-        Raises:
-            InputTypeError: If the labels are not integers.
-            InputError: If their shape or range is wrong.
-        """
+        """Class indices in 0 … C−1."""
         classes = logits.shape[1]
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputTypeError(
@@ -81,57 +70,24 @@ class CrossEntropy:
             )
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-        """−log p_y.
-
-        Args:
-            logits: The logits a.
-            y: Class indices.
-
-        Returns:
-            The loss of each sample.
-        """
+        """−log p_y."""
         return functional.cross_entropy(logits, y.long(), reduction="none")
 
     def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Probabilities p = softmax(a).
-
-        Args:
-            logits: The logits a.
-
-        Returns:
-            The probabilities.
-        """
+        """Probabilities p = softmax(a)."""
         return logits.softmax(1)
 
     def error(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
-        """The error p − y with y one-hot (eq. 12).
-
-        Args:
-            prediction: The probabilities p.
-            logits: Not used.
-            y: Class indices.
-
-        Returns:
-            The first derivative in the logits.
-        """
+        """The error p − y with y one-hot (eq. 12)."""
         classes = y.long().unsqueeze(1)
         return prediction.scatter_add(1, classes, prediction.new_full(classes.shape, -1))
 
     def curvature(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
     ) -> SoftmaxCurvature:
-        """S = diag(p) − p pᵀ (eq. 14); the targets do not enter.
-
-        Args:
-            prediction: The probabilities p.
-            logits: Not used.
-            y: Not used.
-
-        Returns:
-            The second derivative in the logits.
-        """
+        """S = diag(p) − p pᵀ (eq. 14); the targets do not enter."""
         return SoftmaxCurvature(prediction)
 
 
@@ -143,14 +99,7 @@ class Binary:
     name = "binary"
 
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
-        """A single logit.
-
-        Args:
-            logits: The logits.
-
-        Raises:
-            InputError: If there are several.
-        """
+        """A single logit."""
         if logits.shape[1] != 1:
             raise InputError(
                 f"Expected a single logit per sample, got {logits.shape[1]} columns. For several "
@@ -158,74 +107,33 @@ class Binary:
             )
 
     def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
-        """Targets between 0 and 1 of any dtype.
-
-        Args:
-            y: What should be one target per sample.
-            logits: The logits.
-
-        Raises:
-            InputError: If shape or range of the targets is wrong.
-        """
+        """Targets between 0 and 1 of any dtype."""
         _check_shape(y, logits)
         low, high = float(y.min()), float(y.max())
         if not (low >= 0 and high <= 1):
             raise InputError(f"Expected labels from 0 to 1, found labels from {low:g} to {high:g}.")
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-        """log(1 + eᵃ) − y a.
-
-        Args:
-            logits: The logit a.
-            y: Targets between 0 and 1.
-
-        Returns:
-            The loss of each sample.
-        """
+        """log(1 + eᵃ) − y a."""
         a = logits.squeeze(1)
         return functional.binary_cross_entropy_with_logits(
             a, y.reshape(a.shape).to(a.dtype), reduction="none"
         )
 
     def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Probability p = sigmoid(a).
-
-        Args:
-            logits: The logit a.
-
-        Returns:
-            The probability of class 1.
-        """
+        """Probability p = sigmoid(a)."""
         return logits.sigmoid()
 
     def error(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
-        """The error p − y.
-
-        Args:
-            prediction: The probability p.
-            logits: The logit a.
-            y: Targets between 0 and 1.
-
-        Returns:
-            The first derivative in the logit.
-        """
+        """The error p − y."""
         return prediction - y.reshape(logits.shape).to(logits.dtype)
 
     def curvature(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
     ) -> DiagonalCurvature:
-        """S = p(1 − p); the targets do not enter.
-
-        Args:
-            prediction: The probability p.
-            logits: The logit a.
-            y: Not used.
-
-        Returns:
-            The second derivative in the logit.
-        """
+        """S = p(1 − p); the targets do not enter."""
         return DiagonalCurvature(prediction * (-logits).sigmoid())
 
 
@@ -243,23 +151,10 @@ class Squared:
     name = "squared"
 
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
-        """Any number of outputs will do.
-
-        Args:
-            logits: The outputs before the activation.
-        """
+        """Any number of outputs will do."""
 
     def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
-        """Finite targets, one per output.
-
-        Args:
-            y: The targets.
-            logits: The outputs before the activation.
-
-        Raises:
-            InputTypeError: If the targets are not floating point.
-            InputError: If their shape is wrong or one is not finite.
-        """
+        """Finite targets, one per output."""
         if not y.is_floating_point():
             raise InputTypeError(
                 f"Expected floating-point targets y for squared error, got dtype {y.dtype}. "
@@ -273,59 +168,23 @@ class Squared:
         return prediction - y.reshape(prediction.shape).to(prediction.dtype)
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-        """½ Σ_k (ŷ_k − y_k)².
-
-        Args:
-            logits: The outputs a before the activation.
-            y: The targets.
-
-        Returns:
-            The loss of each sample.
-        """
+        """½ Σ_k (ŷ_k − y_k)²."""
         return self._residual(self.predict(logits), y).square().sum(1) / 2
 
     def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Outputs ŷ = σ(a).
-
-        Args:
-            logits: The outputs a before the activation.
-
-        Returns:
-            The outputs.
-        """
+        """Outputs ŷ = σ(a)."""
         return self.activation.value(logits)
 
     def error(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
-        """(ŷ − y) σ'(a) (eq. 34).
-
-        Args:
-            prediction: The outputs ŷ.
-            logits: The outputs a before the activation.
-            y: The targets.
-
-        Returns:
-            The first derivative in a.
-        """
+        """(ŷ − y) σ'(a) (eq. 34)."""
         return self._residual(prediction, y) * self.activation.first(logits)
 
     def curvature(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
     ) -> DiagonalCurvature:
-        """σ'(a)² + (ŷ − y) σ''(a) (eq. 36).
-
-        Args:
-            prediction: The outputs ŷ.
-            logits: The outputs a before the activation.
-            y: The targets; only the identity can do without.
-
-        Returns:
-            The second derivative in a.
-
-        Raises:
-            InputError: If the activation is not the identity and no targets are given.
-        """
+        """σ'(a)² + (ŷ − y) σ''(a) (eq. 36); only the identity can do without targets."""
         first = self.activation.first(logits)
         if self.activation is ACTIVATIONS["identity"]:
             return DiagonalCurvature(first.square())

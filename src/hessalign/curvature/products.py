@@ -21,37 +21,22 @@ from torch.autograd import Function
 
 from hessalign._shapes import Float
 
-CHUNK_ELEMENTS = 1 << 19
+_CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
 
 
-FEW_SAMPLES = 8192
+_FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
-    """The precision in which sums over samples are kept.
-
-    Args:
-        device: Where the tensors live.
-
-    Returns:
-        float64, or float32 on devices that have no float64 (Apple's MPS).
-    """
+    """The precision of sums over samples: float64, or float32 where a device has none (MPS)."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def chunk_rows(width: int, at_least: int = 32) -> int:
-    """How many rows (samples, mostly) to multiply at once.
-
-    Args:
-        width: Elements the product holds per row.
-        at_least: The fewest rows worth a product of their own.
-
-    Returns:
-        A number of rows up to 1024.
-    """
-    return max(at_least, min(1024, CHUNK_ELEMENTS // max(1, width)))
+    """How many rows with so many elements to multiply at once, up to 1024."""
+    return max(at_least, min(1024, _CHUNK_ELEMENTS // max(1, width)))
 
 
 def _domain_batches(sizes: tuple[int, ...], *rows: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
@@ -133,7 +118,7 @@ class _SecondMoments:
             # Short chunks: the fewer float32 products are added before they reach float64, the
             # better.
             rows = min(256, chunk_rows(count * components * width))
-            multiplied = dtype if size <= FEW_SAMPLES else z.dtype
+            multiplied = dtype if size <= _FEW_SAMPLES else z.dtype
             part = total[domains]
             for s, x in zip(shares.split(rows, 1), features.split(rows, 1), strict=True):
                 wide = x.to(multiplied)
@@ -311,17 +296,7 @@ def second_moments_gram(
     *,
     centred: bool = False,
 ) -> Float[Tensor, "e e"]:
-    """Inner products between the moments of `mean_second_moments`.
-
-    Args:
-        weights: One row per sample, domains contiguous.
-        z: Features.
-        sizes: Samples per domain.
-        centred: Subtract the mean of the domains' moments first.
-
-    Returns:
-        The Gram matrix of the moments.
-    """
+    """Inner products between the moments of `mean_second_moments`."""
     wide = weights.to(accumulation_dtype(z.device))
     return _means_gram(wide, z, _SecondMoments(sizes), centred)
 

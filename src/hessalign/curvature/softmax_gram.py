@@ -29,15 +29,7 @@ from hessalign.curvature.gram import inner
 
 
 def softmax_inner(probs: Float[Tensor, "n c"], block: slice) -> Float[Tensor, "b n"]:
-    """Inner products of the curvatures of some samples with those of all.
-
-    Args:
-        probs: The probabilities p of all samples.
-        block: Which samples; all, or a part of them where all pairs are too many.
-
-    Returns:
-        Rows of the Gram matrix.
-    """
+    """Inner products of the curvatures of a block of samples with those of all."""
     top = probs.argmax(1, keepdim=True)
     lead, rest = probs.gather(1, top), probs.scatter(1, top, 0)
     squares = rest.square()

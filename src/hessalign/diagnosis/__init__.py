@@ -4,14 +4,11 @@
 returns frozen sections, each of which says how it was computed. Nothing here writes or draws.
 """
 
-from hessalign.diagnosis.bounds import BoundReport as BoundReport
-from hessalign.diagnosis.bounds import PairBound as PairBound
 from hessalign.diagnosis.comparison import AttributeReport as AttributeReport
 from hessalign.diagnosis.comparison import ContributionReport as ContributionReport
 from hessalign.diagnosis.comparison import DistanceReport as DistanceReport
 from hessalign.diagnosis.comparison import PairContributions as PairContributions
 from hessalign.diagnosis.comparison import SampleShare as SampleShare
-from hessalign.diagnosis.crossing import CrossingReport as CrossingReport
 from hessalign.diagnosis.diagnosis import Diagnosis as Diagnosis
 from hessalign.diagnosis.diagnosis import diagnose as diagnose
 from hessalign.diagnosis.head import HeadReport as HeadReport
@@ -22,5 +19,8 @@ from hessalign.diagnosis.resampling import DistanceMatrix as DistanceMatrix
 from hessalign.diagnosis.shift import PairShift as PairShift
 from hessalign.diagnosis.shift import ShiftReport as ShiftReport
 from hessalign.diagnosis.shift import ShiftShares as ShiftShares
+from hessalign.diagnosis.single_heads import BoundReport as BoundReport
+from hessalign.diagnosis.single_heads import CrossingReport as CrossingReport
+from hessalign.diagnosis.single_heads import PairBound as PairBound
 from hessalign.diagnosis.spectral import SpectralDistance as SpectralDistance
 from hessalign.diagnosis.spectral import SpectralReport as SpectralReport

@@ -27,7 +27,7 @@ from hessalign.diagnosis.resampling import (
     distance_matrix,
 )
 
-TOP_SAMPLES: Final = 5
+_TOP_SAMPLES: Final = 5
 
 
 @final
@@ -114,16 +114,7 @@ class ContributionReport:
 
 
 def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceReport:
-    """Distances of Hessians and gradients.
-
-    Args:
-        sums: Inner products between groups.
-        groups: The groups.
-        bias: Whether the head has a bias.
-
-    Returns:
-        The distances of all pairs.
-    """
+    """Distances of Hessians and gradients of all pairs of domains."""
     inner = combine(sums.groups, bias=bias)
     how = (
         "Exact Frobenius norms of the differences of the domains' Hessians and mean gradients at "
@@ -140,17 +131,7 @@ def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceRepor
 def attribute_report(
     sums: PairSums, groups: Groups, draw: Draw, head: LinearHead
 ) -> AttributeReport:
-    """Distances in the attributes of Table 1.
-
-    Args:
-        sums: Inner products between groups.
-        groups: The groups.
-        draw: The samples.
-        head: Statistics of the head on them.
-
-    Returns:
-        The distances by attribute.
-    """
+    """Distances in the attributes of Table 1."""
     size = groups.size
     means = torch.zeros_like(size).index_add_(0, draw.group, head.losses.double()) / size
     inner = {"loss": means.unsqueeze(1) * means, **sums.groups}
@@ -195,7 +176,7 @@ def contribution_report(
             shares = _shares(sums.reach[name], draw, rows, e, f)
             classes = shares.new_zeros(len(draw.class_names))
             classes.index_add_(0, draw.y[rows], shares)
-            top = shares.argsort(descending=True, stable=True)[:TOP_SAMPLES]
+            top = shares.argsort(descending=True, stable=True)[:_TOP_SAMPLES]
             samples = tuple(
                 SampleShare(
                     int(draw.domain[rows[i]]),

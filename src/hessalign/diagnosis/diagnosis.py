@@ -17,7 +17,6 @@ from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import LOSSES, make_loss
 from hessalign.curvature.losses import HeadLoss
-from hessalign.diagnosis.bounds import BoundReport, bound_report
 from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
@@ -26,12 +25,6 @@ from hessalign.diagnosis.comparison import (
     contribution_report,
     distance_report,
 )
-from hessalign.diagnosis.crossing import (
-    CrossingReport,
-    all_pairs,
-    crossing_report,
-    fit_single_heads,
-)
 from hessalign.diagnosis.draw import Draw, draw_samples
 from hessalign.diagnosis.head import HeadReport, make_head
 from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
@@ -39,15 +32,23 @@ from hessalign.diagnosis.pair_sums import combine, pair_sums
 from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
 from hessalign.diagnosis.shift import ShiftReport, shift_report
+from hessalign.diagnosis.single_heads import (
+    BoundReport,
+    CrossingReport,
+    all_pairs,
+    bound_report,
+    crossing_report,
+    fit_single_heads,
+)
 from hessalign.diagnosis.spectral import SpectralReport, spectral_report
-from hessalign.heads.inputs import check_l2
+from hessalign.heads.samples import check_l2
 
-FOCUS: Final = 8
+_FOCUS: Final = 8
 """Domains that are looked at one by one, at most."""
 
-SHOWN: Final = 5
+_SHOWN: Final = 5
 
-STAGES: Final = (
+_STAGES: Final = (
     "drawing samples",
     "fitting the head",
     "comparing all pairs of samples",
@@ -166,11 +167,11 @@ def diagnose(
     check_name("loss of a diagnosis", loss, [key for key in LOSSES if key != "squared"])
     check_positive(tolerance, "tolerance")
     check_l2(l2)
-    stages = iter(enumerate(STAGES))
+    stages = iter(enumerate(_STAGES))
 
     def begin() -> None:
         number, stage = next(stages)
-        report(stage, number, len(STAGES))
+        report(stage, number, len(_STAGES))
 
     begin()
     scaled = head is None if scale is None else scale
@@ -192,7 +193,7 @@ def diagnose(
     sums = pair_sums(draw, statistics)
     distances = distance_report(sums, groups, statistics.bias)
     attributes = attribute_report(sums, groups, draw, statistics)
-    focus = focus_domains(distances.hessian.beyond)
+    focus = _focus_domains(distances.hessian.beyond)
     pairs = all_pairs(focus)
     contributions = contribution_report(sums, draw, pairs)
     shift = shift_report(sums, draw, pairs)
@@ -204,7 +205,7 @@ def diagnose(
     crossing, bounds = _across(draw, head_loss, l2, tolerance, focus, inner, groups, seed, begin)
     begin()
     holdout = None if l2 == 0 else holdout_report(draw, head_loss, l2, focus, seed)
-    report("done", len(STAGES), len(STAGES))
+    report("done", len(_STAGES), len(_STAGES))
     return Diagnosis(
         name,
         draw.domain_names,
@@ -229,26 +230,23 @@ def diagnose(
     )
 
 
-def focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
+def _focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
     """All domains, or of many a few that are spread evenly from the nearest to the farthest.
-
-    Args:
-        distance: Distances between domains.
 
     Returns:
         Their positions, ascending.
 
     Example:
-        >>> focus_domains(torch.ones(3, 3))
+        >>> _focus_domains(torch.ones(3, 3))
         (0, 1, 2)
-        >>> len(focus_domains(torch.rand(200, 200)))
+        >>> len(_focus_domains(torch.rand(200, 200)))
         8
     """
     count = len(distance)
-    if count <= FOCUS:
+    if count <= _FOCUS:
         return tuple(range(count))
     order = distance.mean(1).argsort(stable=True)
-    places = torch.linspace(0, count - 1, FOCUS).round().long()
+    places = torch.linspace(0, count - 1, _FOCUS).round().long()
     return tuple(sorted(order[places].tolist()))
 
 
@@ -302,14 +300,14 @@ def _notes(draw: Draw, l2: float, focus: tuple[int, ...]) -> tuple[str, ...]:
             "count them again."
         )
     lone = lone_classes(draw)
-    for label, place in list(lone.items())[:SHOWN]:
+    for label, place in list(lone.items())[:_SHOWN]:
         notes.append(
             f"Class “{draw.class_names[label]}” is seen in domain “{draw.domain_names[place]}” "
             "only: its share counts as label shift, and heads trained without that domain do not "
             "know it."
         )
-    if len(lone) > SHOWN:
-        notes.append(f"{len(lone) - SHOWN} more classes are seen in one domain only.")
+    if len(lone) > _SHOWN:
+        notes.append(f"{len(lone) - _SHOWN} more classes are seen in one domain only.")
     if len(focus) < len(draw.domain_names):
         notes.append(
             f"With {len(draw.domain_names)} domains, {len(focus)} of them, spread evenly from the "

@@ -17,16 +17,19 @@ from hessalign._numbers import is_whole, shown
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
-from hessalign.heads.inputs import check_several
-from hessalign.heads.standardising import feature_scales
+from hessalign.curvature.losses import Binary, HeadLoss
+from hessalign.heads.samples import HeadSamples, check_several, feature_scales, make_samples
 
 TOTAL: Final = 6000
 """Samples of all domains together, unless the caller says how many of each."""
 
-GROUPS: Final = 32
+_GROUPS: Final = 32
 """Groups that a domain's samples are dealt into, at most."""
 
-LEAST: Final = 4
+_PRECISE: Final = 1 << 19
+"""Up to this many numbers features are multiplied in float64 in fits."""
+
+_LEAST: Final = 4
 """Samples a domain must have: two halves of two."""
 
 
@@ -81,17 +84,51 @@ class Draw:
         return self.domain[first]
 
     def part(self, parity: int) -> Tensor:
-        """Which samples belong to every other group of their domain: a random half of each.
-
-        Args:
-            parity: 0 or 1, which half.
-
-        Returns:
-            A mask.
-        """
+        """Which samples belong to every other group of their domain: a random half, 0 or 1."""
         counts = self.group_domain.bincount(minlength=len(self.domain_names))
         first = counts.cumsum(0) - counts
         return (self.group - first[self.domain]) % 2 == parity
+
+    def outputs(self, loss: HeadLoss) -> int:
+        """Outputs of a head for these samples: one for a single logit, else one per class."""
+        return 1 if isinstance(loss, Binary) else max(2, len(self.class_names))
+
+    def samples(
+        self,
+        rows: Tensor,
+        loss: HeadLoss,
+        l2: float,
+        *,
+        outputs: int | None = None,
+        bias: bool = True,
+        free_bias: bool = False,
+        pooled: bool = False,
+    ) -> HeadSamples:
+        """Some of the samples, for a head to be fitted to.
+
+        Args:
+            rows: Which, a mask or positions.
+            loss: The loss of the head.
+            l2: The weight of the L2 term.
+            outputs: Outputs of the head, if they are not those of `outputs`.
+            bias: Whether it has a bias.
+            free_bias: Whether the L2 term spares it.
+            pooled: Whether to take all samples for one domain.
+
+        Returns:
+            The samples, in float64 unless they are many.
+        """
+        found = make_samples(
+            self.z[rows],
+            self.y[rows],
+            None if pooled else self.domain[rows],
+            loss,
+            outputs=self.outputs(loss) if outputs is None else outputs,
+            bias=bias,
+            l2=l2,
+            free_bias=free_bias,
+        )
+        return found.to(torch.float64 if found.features.numel() <= _PRECISE else torch.float32)
 
 
 def draw_samples(
@@ -140,14 +177,14 @@ def draw_samples(
     check_several(names)
     classes = _names(class_names, range(int(y.max()) + 1), "class")
     _check_enough(domains.sizes, names, samples)
-    limit = max(LEAST, TOTAL // len(ids)) if samples is None else samples
+    limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
     generator = torch.Generator().manual_seed(seed)
     rows, groups, start, dealt = [], [], 0, 0
     for size in domains.sizes:
         count = min(size, limit)
         chosen = torch.randperm(size, generator=generator)[:count]
-        parts = min(GROUPS, max(2, count // 2))
+        parts = min(_GROUPS, max(2, count // 2))
         group = torch.arange(count) * parts // count
         inside = torch.argsort(group * len(classes) + y[order[start + chosen]], stable=True)
         rows.append(start + chosen[inside])
@@ -209,12 +246,14 @@ def _check_labels(y: Tensor, samples: int) -> None:
 
 
 def _check_enough(sizes: Sequence[int], names: Sequence[str], samples: int | None) -> None:
-    if samples is not None and samples < LEAST:
-        raise InputError(f"Expected samples of {LEAST} or more of each domain, got {samples}.")
-    few = [f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < LEAST]
+    if samples is not None and samples < _LEAST:
+        raise InputError(f"Expected samples of {_LEAST} or more of each domain, got {samples}.")
+    few = [
+        f"{name!r} has {size}" for size, name in zip(sizes, names, strict=False) if size < _LEAST
+    ]
     if few:
         raise InputError(
-            f"Expected at least {LEAST} samples of each domain, but {', '.join(few[:3])}"
+            f"Expected at least {_LEAST} samples of each domain, but {', '.join(few[:3])}"
             f"{' and others have too few' if len(few) > 3 else ''}. Add some, or leave the domain "
             "out."
         )

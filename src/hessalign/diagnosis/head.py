@@ -6,7 +6,7 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 import torch
@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
-from hessalign.curvature.losses import Binary, HeadLoss
+from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.penalised_fit import (
-    PLAIN,
-    fix_features,
-    penalised_fit,
-    typical_gradient,
-)
-from hessalign.heads import fit_head
-from hessalign.heads.inputs import head_matrix
+from hessalign.heads.aligned_fit import minimise
+from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
+from hessalign.heads.fit import FittedHead, fit_head
+from hessalign.heads.samples import HeadSamples, head_matrix, predicted
 
-AT_OPTIMUM: Final = 1e-3
+_CLOSE: Final = 1e-6
+"""Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples."""
+
+_MAX_STEPS: Final = 200
+"""Of a fit; what it reaches by then is close enough to compare domains."""
+
+_AT_OPTIMUM: Final = 1e-3
 """Gradient norm up to which a head counts as optimal, as a share of single samples' gradients."""
 
 
@@ -98,30 +100,16 @@ def make_head(
             f"Expected trained_on to hold positions of domains, 0 to {everyone[-1]}, got {chosen}."
         )
     rows = torch.isin(draw.domain, torch.tensor(chosen))
-    outputs = num_outputs(draw, loss)
     if head is None:
-        parameters, bias = _fitted(draw, rows, loss, outputs, l2), True
+        parameters, bias, weight = _fitted(draw, rows, loss, l2), True, l2
     else:
-        parameters, bias = head_matrix(head, draw.z.shape[1])
-        if outputs == 1 and len(parameters) > 1:
-            raise InputError(
-                f'Expected a head with 1 output for loss="binary", got {len(parameters)}. Use '
-                'loss="cross_entropy".'
-            )
-        if len(parameters) < outputs:
-            raise InputError(
-                f"Expected a head with {outputs} outputs for {len(draw.class_names)} classes, got "
-                f"{len(parameters)}."
-            )
-    weight = l2 if head is None else 0.0
-    one = torch.zeros(int(rows.sum()), dtype=torch.long)
-    data = fix_features(draw.z[rows], draw.y[rows], one, loss, len(parameters), bias=bias)
-    objective, gradient, _ = data.objective(parameters, PLAIN, weight)
+        parameters, bias = _given(draw, loss, head)
+        weight = 0.0
+    data = draw.samples(rows, loss, weight, outputs=len(parameters), bias=bias, pooled=True)
+    objective, gradient = AlignedObjective(data).value_and_gradient(parameters, PLAIN)
     norm = float(gradient.norm())
-    relative = norm / typical_gradient(data)
-    best = None
-    if head is not None:
-        best = penalised_fit(data, l2 or 1e-6, start=parameters).risk
+    relative = norm / data.typical_gradient
+    best = None if head is None else _best(replace(data, l2=l2 or 1e-6), parameters)
     wide = draw.z.double() @ parameters[:, : draw.z.shape[1]].T
     logits = wide + parameters[:, -1] if bias else wide
     statistics = linear_head(draw.z, logits, draw.y, draw.domain, loss=loss, bias=bias)
@@ -138,46 +126,58 @@ def make_head(
         objective,
         norm,
         relative,
-        relative <= AT_OPTIMUM,
+        relative <= _AT_OPTIMUM,
         best,
         _how(head is None, l2, int(rows.sum())),
     )
     return report, statistics
 
 
-def num_outputs(draw: Draw, loss: HeadLoss) -> int:
-    """Outputs that a head for these samples has.
-
-    Args:
-        draw: The samples.
-        loss: The loss of the head.
-
-    Returns:
-        One for a single logit, else the number of classes.
-    """
-    return 1 if isinstance(loss, Binary) else max(2, len(draw.class_names))
-
-
-def predicted(logits: Float[Tensor, "n k"], loss: HeadLoss) -> Tensor:
-    """The class that a head's outputs stand for.
-
-    Args:
-        logits: The outputs.
-        loss: The loss of the head.
-
-    Returns:
-        One class index per sample.
-    """
-    return (logits[:, 0] > 0).long() if isinstance(loss, Binary) else logits.argmax(1)
+def quick_fit(
+    objective: AlignedObjective,
+    weights: Weights = PLAIN,
+    start: Float[Tensor, "k d"] | None = None,
+    accuracy: float = _CLOSE,
+) -> FittedHead:
+    """Fit a head until its gradient norm is that share of single samples', in a few steps."""
+    return minimise(
+        objective,
+        weights,
+        start=start,
+        tolerance=accuracy / objective.samples.num_parameters**0.5,
+        still=1e-5 * accuracy,
+        max_steps=_MAX_STEPS,
+    )
 
 
-def _fitted(draw: Draw, rows: Tensor, loss: HeadLoss, outputs: int, l2: float) -> Tensor:
+def _fitted(draw: Draw, rows: Tensor, loss: HeadLoss, l2: float) -> Float[Tensor, "k d"]:
     if l2 == 0:  # whether a minimum exists is for Newton's method to find out
+        outputs = draw.outputs(loss)
         return fit_head(draw.z[rows], draw.y[rows], loss, 0.0, outputs=outputs).parameters
-    one = torch.zeros(int(rows.sum()), dtype=torch.long)
-    return penalised_fit(
-        fix_features(draw.z[rows], draw.y[rows], one, loss, outputs), l2
-    ).parameters
+    return quick_fit(AlignedObjective(draw.samples(rows, loss, l2, pooled=True))).parameters
+
+
+def _best(samples: HeadSamples, start: Float[Tensor, "k d"]) -> float:
+    """The loss that a fit from a given head reaches."""
+    return quick_fit(AlignedObjective(samples), start=start).loss
+
+
+def _given(
+    draw: Draw, loss: HeadLoss, head: nn.Linear | Tensor
+) -> tuple[Float[Tensor, "k d"], bool]:
+    parameters, bias = head_matrix(head, draw.z.shape[1])
+    outputs = draw.outputs(loss)
+    if outputs == 1 and len(parameters) > 1:
+        raise InputError(
+            f'Expected a head with 1 output for loss="binary", got {len(parameters)}. Use '
+            'loss="cross_entropy".'
+        )
+    if len(parameters) < outputs:
+        raise InputError(
+            f"Expected a head with {outputs} outputs for {len(draw.class_names)} classes, got "
+            f"{len(parameters)}."
+        )
+    return parameters, bias
 
 
 def _how(fitted: bool, l2: float, samples: int) -> str:
@@ -189,6 +189,6 @@ def _how(fitted: bool, l2: float, samples: int) -> str:
         made = f"given; its gradient is that of the mean loss of {samples:,} samples, no L2 term"
     return (
         f"The head was {made}. Gradient norms are relative to the mean gradient norm of single "
-        f"samples at a head of zeros; up to {AT_OPTIMUM:g} counts as the optimum. Loss and "
+        f"samples at a head of zeros; up to {_AT_OPTIMUM:g} counts as the optimum. Loss and "
         "accuracy are those on the samples drawn."
     )

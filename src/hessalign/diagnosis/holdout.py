@@ -16,35 +16,30 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import num_outputs, predicted
-from hessalign.diagnosis.penalised_fit import (
-    NEAR,
-    FixedFeatures,
-    HeadFit,
-    Weights,
-    dispersions,
-    fix_features,
-    penalised_fit,
-)
+from hessalign.diagnosis.head import quick_fit
+from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
+from hessalign.heads.fit import FittedHead
+from hessalign.heads.samples import predicted
 
-STRENGTHS: Final = (0.1, 1.0, 10.0)
+_STRENGTHS: Final = (0.1, 1.0, 10.0)
 """Weights of the penalties, in units that make each as large as the plain head's risk."""
 
-TRAINING: Final = 800
+_TRAINING: Final = 800
 """Samples of all training domains together, at most."""
 
-INNER_TRAINING: Final = 400
+_INNER_TRAINING: Final = 400
 """The same while the strength is being chosen."""
 
-INNER_FOLDS: Final = 3
+_INNER_FOLDS: Final = 3
 """Training domains held out in turn to choose the strength, at most."""
 
-VALIDATION: Final = 5
+_VALIDATION: Final = 5
 """With two training domains every fifth sample of each, class by class, chooses the strength."""
 
-NORMAL: Final = 1.96
+_NEAR: Final = 1e-4
+"""Accuracy of fits that are only tested: what they get right does not change any more."""
 
-Choice = Literal["domains", "samples"]
+_NORMAL: Final = 1.96
 
 
 @final
@@ -135,25 +130,25 @@ def holdout_report(
     bench = _Bench(draw, loss, l2, torch.Generator().manual_seed(seed))
     found = tuple(bench.hold_out(e) for e in domains)
     choice = (
-        f"by accuracy on up to {INNER_FOLDS} training domains held out in turn"
+        f"by accuracy on up to {_INNER_FOLDS} training domains held out in turn"
         if count > 3
-        else f"by accuracy on every {VALIDATION}th sample of the training domains, because two "
+        else f"by accuracy on every {_VALIDATION}th sample of the training domains, because two "
         "training domains leave none to hold out"
     )
     aligned = (
         f"Aligned: mean risk + L2 + α·Hessian dispersion + β·gradient dispersion by L-BFGS, "
         f"{bench.kind} Hessian; at strength s both penalties start s times as large as the plain "
-        f"head's risk; s from {', '.join(f'{s:g}' for s in STRENGTHS)} {choice}, never by the "
-        f"domain held out ({INNER_TRAINING} samples to train on while choosing). Interval: 95 %, "
+        f"head's risk; s from {', '.join(f'{s:g}' for s in _STRENGTHS)} {choice}, never by the "
+        f"domain held out ({_INNER_TRAINING} samples to train on while choosing). Interval: 95 %, "
         "of the gain on the same samples."
         if count > 2
         else "With two domains a single one is left to train on, and nothing to align it with."
     )
     how = (
-        f"Heads are fitted to up to {TRAINING:,} samples of the other domains (L2 weight {l2:g}, "
+        f"Heads are fitted to up to {_TRAINING:,} samples of the other domains (L2 weight {l2:g}, "
         f"biases free) and tested on the samples drawn of the one held out. {aligned}"
     )
-    return HoldoutReport(found, STRENGTHS if count > 2 else (), how)
+    return HoldoutReport(found, _STRENGTHS if count > 2 else (), how)
 
 
 @final
@@ -162,8 +157,7 @@ class _Bench:
 
     def __init__(self, draw: Draw, loss: HeadLoss, l2: float, generator: torch.Generator) -> None:
         self.draw, self.loss, self.l2, self.generator = draw, loss, l2, generator
-        self.outputs = num_outputs(draw, loss)
-        self.kind: str = self._data(torch.arange(len(draw.z))[:2]).kind
+        self.kind: Literal["full", "diagonal"] = _alignable(draw.outputs(loss), loss)
         self.everyone = list(range(len(draw.domain_names)))
 
     def hold_out(self, held: int) -> HeldOut:
@@ -179,7 +173,7 @@ class _Bench:
         tested = [self._test(head, test) for head in aligned]
         chosen, chosen_loss = tested[best]
         gain = chosen - right
-        half = NORMAL * float(gain.std(correction=0)) / sqrt(len(test))
+        half = _NORMAL * float(gain.std(correction=0)) / sqrt(len(test))
         middle = float(gain.mean())
         return HeldOut(
             held,
@@ -190,7 +184,7 @@ class _Bench:
             middle + half,
             loss,
             chosen_loss,
-            STRENGTHS[best],
+            _STRENGTHS[best],
             tuple(float(values.mean()) for values, _ in tested),
         )
 
@@ -202,25 +196,25 @@ class _Bench:
             scores.append([(float(right.mean()), -loss) for right, loss in tested])
         means = [
             (sum(fold[i][0] for fold in scores), sum(fold[i][1] for fold in scores))
-            for i in range(len(STRENGTHS))
+            for i in range(len(_STRENGTHS))
         ]
-        return max(range(len(STRENGTHS)), key=lambda i: (round(means[i][0], 12), means[i][1]))
+        return max(range(len(_STRENGTHS)), key=lambda i: (round(means[i][0], 12), means[i][1]))
 
     def _folds(self, sources: list[int]) -> list[tuple[Tensor, Tensor]]:
         if len(sources) == 2:
-            rows = self._rows(sources, INNER_TRAINING)
-            kept = torch.arange(len(rows)) % VALIDATION == 0  # of rows sorted by domain and class
+            rows = self._rows(sources, _INNER_TRAINING)
+            kept = torch.arange(len(rows)) % _VALIDATION == 0  # of rows sorted by domain and class
             return [(rows[~kept], rows[kept])]
         order = torch.randperm(len(sources), generator=self.generator).tolist()
         chosen = (
-            [sources[i] for i in order[:INNER_FOLDS]] if len(sources) > INNER_FOLDS else sources
+            [sources[i] for i in order[:_INNER_FOLDS]] if len(sources) > _INNER_FOLDS else sources
         )
         return [
-            (self._rows([e for e in sources if e != held], INNER_TRAINING), self._rows([held]))
+            (self._rows([e for e in sources if e != held], _INNER_TRAINING), self._rows([held]))
             for held in chosen
         ]
 
-    def _rows(self, domains: list[int], limit: int = TRAINING) -> Tensor:
+    def _rows(self, domains: list[int], limit: int = _TRAINING) -> Tensor:
         """Samples of some domains, as many of each, every class with the share it has there."""
         rows = []
         for e in domains:
@@ -230,30 +224,33 @@ class _Bench:
             rows.append(own[torch.arange(size) * len(own) // size])
         return torch.cat(rows)
 
-    def _data(self, rows: Tensor) -> FixedFeatures:
-        z, y, domain = self.draw.z[rows], self.draw.y[rows], self.draw.domain[rows]
-        return fix_features(z, y, domain, self.loss, self.outputs, free_bias=True)
-
-    def _heads(self, rows: Tensor) -> tuple[HeadFit, list[HeadFit]]:
+    def _heads(self, rows: Tensor) -> tuple[FittedHead, list[FittedHead]]:
         """A plain head, and aligned ones of all strengths if there is something to align."""
-        data = self._data(rows)
-        plain = penalised_fit(data, self.l2, accuracy=NEAR)
-        if len(data.domains) < 2:
+        samples = self.draw.samples(rows, self.loss, self.l2, free_bias=True)
+        objective = AlignedObjective(samples, self.kind)
+        plain = quick_fit(objective, accuracy=_NEAR)
+        if len(samples.domains) < 2:
             return plain, []
-        hessian, gradient = dispersions(data, plain.parameters)
         aligned, start = [], plain
-        for strength in STRENGTHS:
+        for strength in _STRENGTHS:
             weights = Weights(
-                strength * plain.risk / hessian if hessian > 0 else 0.0,
-                strength * plain.risk / gradient if gradient > 0 else 0.0,
+                strength * plain.loss / plain.hessian if plain.hessian > 0 else 0.0,
+                strength * plain.loss / plain.gradient if plain.gradient > 0 else 0.0,
             )
-            start = penalised_fit(data, self.l2, weights, start.parameters, NEAR)
+            start = quick_fit(objective, weights, start.parameters, _NEAR)
             aligned.append(start)
         return plain, aligned
 
-    def _test(self, head: HeadFit, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
+    def _test(self, head: FittedHead, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
         theta = head.parameters.to(self.draw.z.dtype)
         logits = (self.draw.z[rows] @ theta[:, :-1].T + theta[:, -1]).double()
         y = self.draw.y[rows]
         right = (predicted(logits, self.loss) == y).double()
         return right, float(self.loss.values(logits, y).mean())
+
+
+def _alignable(outputs: int, loss: HeadLoss) -> Literal["full", "diagonal"]:
+    """Whether whole curvatures are aligned, or, where they have many components, diagonals."""
+    probe = torch.zeros(1, outputs, dtype=torch.float64)
+    size = loss.curvature(loss.predict(probe), probe, None).size
+    return "full" if size <= FULL_COMPONENTS else "diagonal"

@@ -28,16 +28,16 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature import LinearHead
 from hessalign.diagnosis.draw import Draw
 
-BLOCK: Final = 256
+_BLOCK: Final = 256
 """Samples whose inner products with all others are held at once."""
 
-PRECISE: Final = 2048
+_PRECISE: Final = 2048
 """Up to this many samples everything is multiplied in float64."""
 
-WRITTEN_OUT: Final = 1024
+_WRITTEN_OUT: Final = 1024
 """Up to this many components curvatures are written out to be multiplied."""
 
-BASIC: Final = (
+_BASIC: Final = (
     "feature",
     "covariance",
     "error",
@@ -74,20 +74,12 @@ class PairSums:
 
 
 def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
-    """Go over all pairs of samples once.
-
-    Args:
-        draw: The samples.
-        head: Statistics of the head on them, in the same order.
-
-    Returns:
-        The sums.
-    """
+    """Go over all pairs of samples once, with a head's statistics on them in the same order."""
     kernels = _Kernels(draw, head)
     classes = int(draw.y.max()) + 1
     cell_ids, cell = torch.unique(draw.domain * classes + draw.y, return_inverse=True)
     sorter = _Sorter(draw, cell)
-    groups = {name: torch.zeros(2 * (sorter.num_groups,)).double() for name in BASIC}
+    groups = {name: torch.zeros(2 * (sorter.num_groups,)).double() for name in _BASIC}
     cells = {name: torch.zeros(2 * (len(cell_ids),)).double() for name in DERIVATIVES}
     domains = torch.nn.functional.one_hot(draw.domain, len(draw.domain_names)).to(kernels.dtype)
     reach = {
@@ -98,7 +90,7 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
         found = kernels.block(rows, columns)
         inside = rows.stop - rows.start
         combined = combine(found, bias=head.bias)
-        for name in BASIC:
+        for name in _BASIC:
             _add(groups[name], sorter.bits(found[name], rows, columns), sorter.bit_group)
         for name, values in combined.items():
             _add(cells[name], sorter.bits(values, rows, columns), sorter.bit_cell)
@@ -120,15 +112,7 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
 
 
 def combine(attributes: dict[str, Tensor], *, bias: bool) -> dict[str, Tensor]:
-    """Inner products of Hessians and gradients from those of their attributes.
-
-    Args:
-        attributes: Inner products by attribute.
-        bias: Whether the head has a bias.
-
-    Returns:
-        Those of "hessian" and "gradient".
-    """
+    """Inner products of "hessian" and "gradient" from those of their attributes."""
     if not bias:
         return {
             "hessian": attributes["logit_covariance"],
@@ -183,7 +167,7 @@ class _Sorter:
         """Blocks of whole groups, each with the columns from its first row on."""
         edges = [0]
         for border in [*self.borders[1:], self.samples]:
-            if border - edges[-1] >= BLOCK or border == self.samples:
+            if border - edges[-1] >= _BLOCK or border == self.samples:
                 edges.append(border)
         return [(slice(first, last), slice(first, self.samples)) for first, last in pairwise(edges)]
 
@@ -204,11 +188,11 @@ class _Kernels:
     """Inner products of blocks of samples, by attribute."""
 
     def __init__(self, draw: Draw, head: LinearHead) -> None:
-        self.dtype = torch.float64 if len(draw.z) <= PRECISE else torch.float32
+        self.dtype = torch.float64 if len(draw.z) <= _PRECISE else torch.float32
         self.head = head
         self.z = draw.z.to(self.dtype)
         self.error = head.error.to(self.dtype)
-        small = head.curvature.size <= WRITTEN_OUT
+        small = head.curvature.size <= _WRITTEN_OUT
         self.curvature = head.curvature.rows().to(self.dtype) if small else None
 
     def block(self, rows: slice, columns: slice) -> dict[str, Tensor]:
@@ -221,7 +205,7 @@ class _Kernels:
             L = self.curvature[rows] @ self.curvature[columns].T
         LK = L * K
         values = (K, K * K, R, R * K, L, LK, LK * K)
-        return dict(zip(BASIC, values, strict=True))
+        return dict(zip(_BASIC, values, strict=True))
 
     def own(self) -> dict[str, Tensor]:
         """The squared norms of each sample's own attributes, Hessian and gradient."""
@@ -234,5 +218,5 @@ class _Kernels:
         else:
             L = self.curvature.double().square().sum(1)
         values = (K, K * K, R, R * K, L, L * K, L * K * K)
-        attributes = dict(zip(BASIC, values, strict=True))
+        attributes = dict(zip(_BASIC, values, strict=True))
         return {**attributes, **combine(attributes, bias=self.head.bias)}

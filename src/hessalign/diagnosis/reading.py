@@ -11,22 +11,22 @@ from typing import Final, final
 import torch
 
 from hessalign.diagnosis.comparison import AttributeReport, DistanceReport
-from hessalign.diagnosis.crossing import CrossingReport
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import HeadReport
 from hessalign.diagnosis.holdout import HoldoutReport
 from hessalign.diagnosis.resampling import DistanceMatrix
 from hessalign.diagnosis.shift import ShiftReport
+from hessalign.diagnosis.single_heads import CrossingReport
 
-STANDS_OUT: Final = 1.5
+_STANDS_OUT: Final = 1.5
 """A domain is the odd one out if it is this many times as far from the others as they are apart."""
 
-MOSTLY: Final = 0.5
-UNSURE: Final = 0.05
-HINDSIGHT: Final = 0.02
+_MOSTLY: Final = 0.5
+_UNSURE: Final = 0.05
+_HINDSIGHT: Final = 0.02
 """A gain from this on that only the domain held out could have shown is mentioned."""
 
-CLOSE_IN_LABELS: Final = 0.02
+_CLOSE_IN_LABELS: Final = 0.02
 """Total variation distance up to which class shares count as alike."""
 
 ATTRIBUTE_TITLES: Final = {
@@ -68,20 +68,7 @@ def read(
     holdout: HoldoutReport | None,
     crossing: CrossingReport | None,
 ) -> Reading:
-    """Say in words what the sections say in numbers.
-
-    Args:
-        draw: The samples.
-        head: The head.
-        distances: Hessian and gradient distances.
-        attributes: Distances by attribute.
-        shift: Label shift against feature shift.
-        holdout: Leave-one-domain-out accuracies, if any.
-        crossing: Whether distances foretell losses, if known.
-
-    Returns:
-        The reading.
-    """
+    """Say in words what the sections say in numbers."""
     odd, ratio = odd_one_out(distances.hessian)
     summary = [_pairs_beyond_noise(distances)]
     if odd is not None:
@@ -124,7 +111,7 @@ def odd_one_out(distances: DistanceMatrix) -> tuple[int | None, float]:
     rest = float(beyond[others][:, others].sum()) / ((count - 1) * (count - 2))
     ratio = own / rest if rest > 0 else float("inf") if own > 0 else 0.0
     differs = bool((distances.low[farthest, others] > 0).all())
-    return (farthest if differs and ratio >= STANDS_OUT else None), ratio
+    return (farthest if differs and ratio >= _STANDS_OUT else None), ratio
 
 
 def _how_far(ratio: float) -> str:
@@ -178,12 +165,12 @@ def _labels(distances: DistanceReport, shift: ShiftReport) -> str:
     if not (_differ(distances.hessian) or _differ(distances.gradient)):
         return ""
     widest = max(pair.label_distance for pair in shift.pairs)
-    if widest <= CLOSE_IN_LABELS:
+    if widest <= _CLOSE_IN_LABELS:
         return "Class shares are alike everywhere: this is feature shift, not label shift."
     label = _label_share(distances, shift)
     if label is None:
         return ""
-    if label >= MOSTLY:
+    if label >= _MOSTLY:
         return (
             f"Class shares differ by up to {100 * widest:.0f} %, and that explains "
             f"{100 * label:.0f} % of the gradient distances: this is mostly label shift."
@@ -221,7 +208,7 @@ def _holdout(draw: Draw, holdout: HoldoutReport) -> str:
     gain, low, high = (100 * value for value in holdout.gain)
     text += f" Aligning changes that by {gain:+.1f} points (95 %: {low:+.1f} to {high:+.1f})."
     best = max(worst.others)
-    if worst.aligned is not None and best > max(worst.aligned, worst.plain) + HINDSIGHT:
+    if worst.aligned is not None and best > max(worst.aligned, worst.plain) + _HINDSIGHT:
         text += (
             f" With another strength of alignment it would have been {100 * best:.1f} % there, but "
             "the other domains do not say so."
@@ -234,9 +221,9 @@ def _crossing(crossing: CrossingReport) -> str:
         return ""
     found = f"(rank correlation {crossing.correlation:+.2f}, p = {crossing.p_value:.2f})"
     worse = "the further apart two domains' Hessians are, the worse one's head does on the other"
-    if crossing.p_value <= UNSURE:
+    if crossing.p_value <= _UNSURE:
         return f"Over {crossing.pairs} pairs, {worse} {found}."
-    if crossing.correlation >= MOSTLY:
+    if crossing.correlation >= _MOSTLY:
         return (
             f"It looks as if {worse}, but {crossing.pairs} pairs may show that by chance {found}."
         )
@@ -279,7 +266,7 @@ def _remedies(
             "There is nothing beyond noise to align. More samples of each domain would show "
             "smaller differences."
         )
-    if (_label_share(distances, shift) or 0.0) >= MOSTLY:
+    if (_label_share(distances, shift) or 0.0) >= _MOSTLY:
         cannot.append(
             "Label shift: aligning does not change how frequent classes are. Weight or resample "
             "classes, or correct the bias for the class shares of the new domain."
@@ -293,14 +280,7 @@ def _remedies(
 
 
 def lone_classes(draw: Draw) -> dict[int, int]:
-    """Classes seen in one domain only, with that domain.
-
-    Args:
-        draw: The samples.
-
-    Returns:
-        Positions of the domains by class.
-    """
+    """Classes seen in one domain only, with that domain."""
     seen = torch.zeros(len(draw.class_names), len(draw.domain_names), dtype=torch.bool)
     seen[draw.y, draw.domain] = True
     alone = (seen.sum(1) == 1).nonzero().squeeze(1).tolist()

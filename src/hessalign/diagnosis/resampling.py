@@ -55,29 +55,14 @@ class Groups:
     def averaged(
         self, inner: Float[Tensor, "g g"], shares: Float[Tensor, " g"]
     ) -> Float[Tensor, "e e"]:
-        """Inner products between domains from those between groups.
-
-        Args:
-            inner: Inner products between groups' means.
-            shares: The weight of each group in its domain's mean.
-
-        Returns:
-            Inner products between domains' means.
-        """
+        """Inner products between domains' means from those between groups', given their shares."""
         weighted = inner * shares * shares.unsqueeze(1)
         count = self.num_domains
         columns = inner.new_zeros(len(inner), count).index_add_(1, self.domain, weighted)
         return inner.new_zeros(count, count).index_add_(0, self.domain, columns)
 
     def replicates(self, inner: Float[Tensor, "g g"]) -> Float[Tensor, "b e e"]:
-        """Inner products between domains in every bootstrap replicate.
-
-        Args:
-            inner: Inner products between groups' means.
-
-        Returns:
-            What `averaged` gives for each row of `weights`.
-        """
+        """The same in every bootstrap replicate, for each row of `weights`."""
         count = self.num_domains
         result = inner.new_zeros(len(self.weights), count, count)
         for f in range(count):

@@ -85,16 +85,7 @@ class ShiftReport:
 
 
 def shift_report(sums: PairSums, draw: Draw, pairs: Sequence[tuple[int, int]]) -> ShiftReport:
-    """Split the distances of some pairs into label shift, feature shift and noise.
-
-    Args:
-        sums: Inner products between cells, the classes of each domain.
-        draw: The samples.
-        pairs: Positions of two domains each.
-
-    Returns:
-        The shares of each.
-    """
+    """Split the distances of some pairs into label shift, feature shift and noise."""
     counts = torch.zeros(len(draw.sizes), len(draw.class_names), dtype=torch.float64)
     counts[sums.cell_domain, sums.cell_class] = sums.cell_size.double()
     priors = counts / counts.sum(1, keepdim=True)

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
+from hessalign.curvature.operators import hessian_difference
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.resampling import LEVEL, Groups
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 
-SAMPLES: Final = 1000
+_SAMPLES: Final = 1000
 """Samples of each domain, at most."""
 
 
@@ -62,29 +62,21 @@ class SpectralReport:
 def spectral_report(
     draw: Draw, head: LinearHead, groups: Groups, domains: Sequence[int]
 ) -> SpectralReport:
-    """Spectral distances between some domains.
-
-    Args:
-        draw: The samples.
-        head: Statistics of the head on them.
-        groups: Groups of the samples.
-        domains: Positions of the domains to compare.
-
-    Returns:
-        The distances of all pairs of them.
-    """
+    """Spectral distances of all pairs of some domains."""
     few = {e: _some(draw, e) for e in domains}
     sides = draw.part(0)
     halves = {}
     for e, rows in few.items():
         first, second = rows[sides[rows]], rows[~sides[rows]]
-        values, _ = _extremes(_statistics(head, first), _statistics(head, second))
+        values, _ = hessian_difference(
+            _statistics(head, first), _statistics(head, second)
+        ).extremes()
         halves[e] = float(values.abs().max())
     alone = {e: _statistics(head, rows) for e, rows in few.items()}
     found = []
     for index, e in enumerate(domains):
         for f in domains[index + 1 :]:
-            values, directions = _extremes(alone[e], alone[f])
+            values, directions = hessian_difference(alone[e], alone[f]).extremes()
             norm = float(values.abs().max())
             noise = (halves[e] ** 2 + halves[f] ** 2) ** 0.5 / 2
             replicates = _replicates(draw, head, groups, directions, (few[e], few[f]))
@@ -106,10 +98,10 @@ def spectral_report(
 
 def _some(draw: Draw, e: int) -> Tensor:
     rows = (draw.domain == e).nonzero().squeeze(1)
-    if len(rows) <= SAMPLES:
+    if len(rows) <= _SAMPLES:
         return rows
     # Evenly from front to back, so that every group is there.
-    return rows[torch.arange(SAMPLES) * len(rows) // SAMPLES]
+    return rows[torch.arange(_SAMPLES) * len(rows) // _SAMPLES]
 
 
 def _statistics(head: LinearHead, rows: Tensor) -> LinearHead:
@@ -117,17 +109,6 @@ def _statistics(head: LinearHead, rows: Tensor) -> LinearHead:
     return linear_head(
         head.features.z[rows], head.logits[rows], None, one, loss=head.loss, bias=head.bias
     )
-
-
-def _extremes(first: LinearHead, second: LinearHead) -> tuple[Tensor, Tensor]:
-    like = torch.zeros(first.num_parameters, dtype=torch.float64)
-
-    def product(v: Tensor) -> Tensor:
-        several = v.unsqueeze(1)
-        difference: Tensor = first.hvp(several) - second.hvp(several)
-        return difference.squeeze(1).double()
-
-    return extreme_eigenpairs(product, like)
 
 
 def _replicates(

@@ -4,7 +4,6 @@
 bounds it by derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
 """
 
-from hessalign.heads.aligned_fit import AlignedHead as AlignedHead
 from hessalign.heads.aligned_fit import fit_aligned_head as fit_aligned_head
 from hessalign.heads.attack import Attack as Attack
 from hessalign.heads.attack import WorstCaseGap as WorstCaseGap

@@ -5,9 +5,7 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,47 +14,20 @@ from hessalign._shapes import Float, Int
 from hessalign.alignment import HessianAlignment
 from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
-from hessalign.curvature.domains import make_domains
-from hessalign.curvature.losses import HeadLoss
-from hessalign.heads.aligned_objective import AlignedObjective
-from hessalign.heads.inputs import make_head_data
-from hessalign.heads.lbfgs import minimise_head
+from hessalign.curvature.losses import HeadLoss, Squared
+from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
+from hessalign.heads.fit import FittedHead
+from hessalign.heads.samples import make_samples
 
 TOLERANCE = 1e-6
 """Largest slope left, as a share of the mean gradient norm of single samples at zero."""
 
-ROUNDING = 1e-14
-"""A step that lowers the objective by a smaller share than this ends the search: it is rounding."""
+_ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
+"""Share of the objective by which a step lowers it or not: that much is rounding."""
 
 MAX_STEPS = 1000
-MEMORY = 20
+_MEMORY = 20
 """Past steps from which L-BFGS models the curvature."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class AlignedHead:
-    """A head that minimises an `AlignedObjective`, at least locally.
-
-    Attributes:
-        parameters: The head, one row per output, weights before bias.
-        value: The objective.
-        risk: The mean over domains of their mean losses.
-        hessian: Dispersion of the Hessians, before α.
-        gradient: Dispersion of the gradients, before β.
-        slope: The largest derivative of the objective that is left.
-        steps: Steps of the optimiser.
-        converged: Whether the slope is as small as asked for, or as rounding allows.
-    """
-
-    parameters: Float[Tensor, "k d"]
-    value: float
-    risk: float
-    hessian: float
-    gradient: float
-    slope: float
-    steps: int
-    converged: bool
 
 
 def fit_aligned_head(
@@ -75,7 +46,7 @@ def fit_aligned_head(
     seed: int = 0,
     max_steps: int = MAX_STEPS,
     tolerance: float = TOLERANCE,
-) -> AlignedHead:
+) -> FittedHead:
     r"""Fit a head to several domains and align its Hessians and gradients between them.
 
     $$\frac1E \sum_e L_e(\Theta) + \frac\lambda2 \|W\|^2
@@ -114,57 +85,85 @@ def fit_aligned_head(
         >>> round(plain.gradient, 4), round(aligned.gradient, 4)
         (0.2925, 0.0)
     """
-    align = HessianAlignment(alpha, beta, hessian, probes=probes)
+    HessianAlignment(alpha, beta, hessian, probes=probes)  # checks these
     check_count(max_steps, "max_steps")
     check_positive(tolerance, "tolerance")
-    data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
-    data = data.to(torch.float64)
-    objective = AlignedObjective(
-        torch.cat(data.features),
-        torch.cat(data.targets),
-        make_domains(torch.sort(domain).values),
-        data.loss,
-        data.outputs,
-        bias,
-        align,
-        l2,
-        seed,
+    samples = make_samples(
+        z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2, free_bias=True
     )
-    return minimise(objective, max_steps=max_steps, tolerance=tolerance)
+    objective = AlignedObjective(samples.to(torch.float64), hessian, probes, seed)
+    return minimise(objective, Weights(alpha, beta), tolerance=tolerance, max_steps=max_steps)
 
 
-def minimise(objective: AlignedObjective, *, max_steps: int, tolerance: float) -> AlignedHead:
-    """Minimise from the zero head by L-BFGS.
+def minimise(
+    objective: AlignedObjective,
+    weights: Weights = PLAIN,
+    *,
+    start: Float[Tensor, "k d"] | None = None,
+    tolerance: float = TOLERANCE,
+    still: float = 0.0,
+    max_steps: int = MAX_STEPS,
+) -> FittedHead:
+    """Minimise by SciPy's L-BFGS, in float64 or as precisely as the features are.
 
     Args:
         objective: What to minimise.
-        max_steps: Steps, at most.
+        weights: Of its penalties.
+        start: Where to start; zero by default.
         tolerance: The slope to reach, as in `fit_aligned_head`.
+        still: A step that lowers the objective by a smaller share than this ends the search, too.
+        max_steps: Steps, at most.
 
     Returns:
-        The head.
+        The head; a local minimum if it has converged.
+
+    Example:
+        >>> z, y = torch.tensor([[-1.0], [1.0], [-1.0], [1.0]]), torch.tensor([0, 1, 0, 1])
+        >>> samples = make_samples(z, y, torch.tensor([0, 0, 1, 1]), make_loss("binary"), l2=0.1)
+        >>> fitted = minimise(AlignedObjective(samples))
+        >>> bool(fitted.parameters[0, 0] > 0.5), fitted.gradient_norm < 1e-5
+        (True, True)
     """
-    z = objective.features
-    zero = z.new_zeros(objective.outputs, z.shape[1])
-    typical = float((objective.statistics(zero).error.norm(dim=1) * z.norm(dim=1)).mean())
-    goal = tolerance * typical
-    found = minimise_head(
-        objective.value_and_gradient,
-        zero,
-        slope=goal,
-        still=ROUNDING,
-        steps=max_steps,
-        memory=MEMORY,
+    from scipy.optimize import minimize
+
+    samples = objective.samples
+    goal, device = tolerance * samples.typical_gradient, samples.features.device
+
+    def flat(point: np.ndarray) -> tuple[float, np.ndarray]:
+        head = torch.from_numpy(point.copy()).view(samples.shape).to(device)
+        value, gradient = objective.value_and_gradient(head, weights)
+        return value, gradient.flatten().cpu().numpy()
+
+    zero = np.zeros(samples.num_parameters)
+    found = minimize(
+        flat,
+        zero if start is None else start.double().flatten().cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={
+            "maxiter": max_steps,
+            "maxfun": 20 * max_steps,
+            "gtol": goal,
+            "ftol": max(_ROUNDING[samples.features.dtype], still),
+            "maxcor": _MEMORY,
+        },
     )
-    with torch.no_grad():
-        terms = objective.terms(found.parameters)
-    return AlignedHead(
-        found.parameters,
-        float(terms.value),
-        float(terms.risk),
-        float(terms.hessian),
-        float(terms.gradient),
-        found.slope,
-        found.steps,
-        found.slope <= goal or found.settled,
+    head = torch.from_numpy(found.x).view(samples.shape).to(device)
+    terms, slope = objective.terms(head), float(np.abs(found.jac).max())
+    penalty = weights.alpha * terms.hessian + weights.beta * terms.gradient
+    ridge = samples.l2 / 2 * float(samples.held(head.view(1, -1)).square().sum())
+    return FittedHead(
+        parameters=head,
+        value=terms.loss + ridge + penalty,
+        risk=terms.loss + ridge,
+        loss=terms.loss,
+        hessian=terms.hessian,
+        gradient=terms.gradient,
+        gradient_norm=float(np.linalg.norm(found.jac)),
+        slope=slope,
+        steps=int(found.nit),
+        converged=slope <= goal or bool(found.success),
+        l2=samples.l2,
+        smallest_eigenvalue=0.0,
+        quadratic=isinstance(samples.loss, Squared) and samples.convex,
     )

@@ -1,122 +1,224 @@
 r"""What an aligned head minimises: the domains' risks, an L2 term, and two dispersions.
 
-Indices: e domain, n sample, k output, d feature (with the constant of the bias).
+$$\frac1E \sum_e L_e(\Theta) + \frac\lambda2 \|\Theta\|^2
++ \alpha \frac1E \sum_e \|H_e - \bar H\|^2 + \beta \frac1E \sum_e \|g_e - \bar g\|^2$$
+
+With features fixed, a dispersion of means of left_n ⊗ right_n is a quadratic form ⟨s, M s⟩ in the
+rows s of left factors, and M, made of the right factors, is known before a fit starts. Value and
+slope 2 M s cost one product with M; what remains for automatic differentiation are the rows.
+
+Indices: e domain, n sample, k output, d feature (with the constant of the bias), l left component,
+c right component.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from functools import cached_property
+from typing import Final, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.alignment import HessianAlignment, gradient_dispersion, hessian_dispersion
+from hessalign.alignment import hessian_dispersion
+from hessalign.alignment.penalties import HessianKind
+from hessalign.curvature import LinearHead
 from hessalign.curvature.domains import Domains
-from hessalign.curvature.linear import LinearHead, arranged_head
-from hessalign.curvature.losses import HeadLoss
+from hessalign.curvature.products import domain_products, mean_outer
+from hessalign.heads.samples import HeadSamples
+
+FULL_COMPONENTS: Final = 256
+"""Curvatures with more components than this are not written out."""
+
+_FORM_ELEMENTS: Final = 1 << 24
+"""Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew."""
+
+
+@final
+@dataclass(frozen=True)
+class Weights:
+    """The weights of the two penalties.
+
+    Attributes:
+        alpha: Of the Hessian dispersion.
+        beta: Of the gradient dispersion.
+    """
+
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+PLAIN: Final = Weights()
+
+
+class _AlignedTerms(NamedTuple):
+    """The terms of the objective at one head, before their weights.
+
+    Attributes:
+        loss: The mean over domains of their mean losses.
+        hessian: Dispersion of the Hessians; 0 where it is not asked for.
+        gradient: Dispersion of the gradients; likewise.
+    """
+
+    loss: float
+    hessian: float
+    gradient: float
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class AlignedTerms:
-    """The terms of the objective at one head, each a differentiable scalar.
+class _Pairs:
+    """A form by its matrix over pairs of samples."""
 
-    Attributes:
-        value: risk + λ/2 ‖W‖² + α · hessian + β · gradient.
-        risk: The mean over domains of their mean losses.
-        hessian: Dispersion of the Hessians, before α; 0 where it is not asked for.
-        gradient: Dispersion of the gradients, before β.
-    """
+    matrix: Float[Tensor, "n n"]
 
-    value: Float[Tensor, ""]
-    risk: Float[Tensor, ""]
-    hessian: Float[Tensor, ""]
-    gradient: Float[Tensor, ""]
+    def apply(self, rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
+        """The product M s."""
+        return self.matrix @ rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Means:
+    """A form by the right factors: M s leads to the domains' means, and back."""
+
+    right: Float[Tensor, "n c"]
+    domains: Domains
+
+    def apply(self, rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
+        """The product M s."""
+        sizes = self.domains.sizes
+        means = mean_outer(rows, self.right, sizes)
+        shares = len(sizes) * torch.tensor(sizes, dtype=means.dtype, device=means.device)
+        deviations = (means - means.mean(0)) / shares.view(-1, 1, 1)
+        return domain_products(self.right, deviations, sizes)
+
+
+_Form = _Pairs | _Means
+
+
+def _linear_form(right: Float[Tensor, "n c"], domains: Domains) -> _Form:
+    """The form for rows ⊗ right."""
+    samples, width = right.shape
+    if 2 * width > samples and samples**2 <= _FORM_ELEMENTS:
+        return _Pairs(_pair_weights(domains) * (right @ right.T))
+    return _Means(right, domains)
+
+
+def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
+    """The form for rows ⊗ z̃z̃ᵀ; None if it would have too many numbers."""
+    samples, width = z.shape
+    columns = width * (width + 1) // 2
+    if samples * min(samples, columns) > _FORM_ELEMENTS:
+        return None
+    if 2 * columns > samples:
+        return _Pairs(_pair_weights(domains) * (z @ z.T).double().square())
+    # Products of features, √2 times those off the diagonal: their inner products are (z̃·z̃')².
+    above, beside = torch.triu_indices(width, width, device=z.device)
+    twice = torch.where(above == beside, 1.0, 2.0).to(z.dtype).sqrt()
+    return _Means(z[:, above] * z[:, beside] * twice, domains)
+
+
+def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
+    """The weight w of each pair of samples in a dispersion, M = w ∘ ⟨right, right'⟩."""
+    return domains.centring.T @ domains.centring / len(domains)
+
+
+class _Term(NamedTuple):
+    """A term's value, and a tensor through which it depends on the logits, with the slope there."""
+
+    value: float
+    through: Tensor
+    slope: Tensor
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class AlignedObjective:
-    """The objective of `fit_aligned_head`, for samples that are checked and arranged.
+    """The objective for some samples; how much weight the penalties have is said at each call.
 
     Attributes:
-        features: The features z̃, domains contiguous, with a constant last if there is a bias.
-        targets: The targets.
-        domains: The grouping of the samples.
-        loss: The loss of the head.
-        outputs: Outputs k of the head.
-        bias: Whether the last feature is the constant of the bias, which the L2 term spares.
-        align: The weights α and β, and what stands for the Hessian.
-        l2: The weight λ of the L2 term.
-        seed: Determines the probes of a sampled Hessian, the same ones in every evaluation.
+        samples: The samples, with the weight of the L2 term.
+        kind: What stands for the Hessian; None for gradients only.
+        probes: Probes per domain for "sampled" and "expected".
+        seed: Determines the probes of "sampled", the same ones in every evaluation.
     """
 
-    features: Float[Tensor, "n d"]
-    targets: Tensor
-    domains: Domains
-    loss: HeadLoss
-    outputs: int
-    bias: bool
-    align: HessianAlignment
-    l2: float
-    seed: int
+    samples: HeadSamples
+    kind: HessianKind | None = "full"
+    probes: int = 100
+    seed: int = 0
 
-    def statistics(self, head: Float[Tensor, "k d"]) -> LinearHead:
-        """Closed-form derivatives of every domain's mean loss at a head.
+    @cached_property
+    def _of_rows(self) -> _Form:
+        """For errors ⊗ z̃, and products S G z̃ ⊗ z̃."""
+        return _linear_form(self.samples.features, self.samples.domains)
 
-        Args:
-            head: One row per output, weights before bias.
+    @cached_property
+    def _of_diagonals(self) -> _Form:
+        return _linear_form(self.samples.features.square(), self.samples.domains)
 
-        Returns:
-            The statistics, lazily computed.
-        """
-        z, logits = self.features, self.features @ head.T
-        return arranged_head(z, logits, self.targets, self.domains, self.loss, bias=False)
+    @cached_property
+    def _of_curvatures(self) -> _Form | None:
+        return _outer_form(self.samples.features, self.samples.domains)
 
-    def terms(self, head: Float[Tensor, "k d"]) -> AlignedTerms:
-        """All terms at a head, those without weight too.
+    def value_and_gradient(
+        self, head: Float[Tensor, "k d"], weights: Weights
+    ) -> tuple[float, Float[Tensor, "k d"]]:
+        """The objective with weighted penalties, and its derivative in each parameter."""
+        terms, slope = self._evaluate(head, weights)
+        held = self.samples.held(head.reshape(1, -1)).view_as(head)
+        penalty = weights.alpha * terms.hessian + weights.beta * terms.gradient
+        l2 = self.samples.l2
+        return terms.loss + l2 / 2 * float(held.square().sum()) + penalty, slope + l2 * held
 
-        Args:
-            head: One row per output, weights before bias.
+    def terms(self, head: Float[Tensor, "k d"]) -> _AlignedTerms:
+        """All terms at a head."""
+        return self._evaluate(head, Weights(1.0, 1.0))[0]
 
-        Returns:
-            The terms, in float64.
-        """
-        return self._terms(head, hessian=self.align.hessian is not None, gradient=True)
+    @torch.enable_grad()
+    def _evaluate(
+        self, head: Float[Tensor, "k d"], weights: Weights
+    ) -> tuple[_AlignedTerms, Float[Tensor, "k d"]]:
+        """The terms that have a weight, and the slope of all but the L2 term."""
+        z, several = self.samples.features, len(self.samples.domains) > 1
+        logits = (z @ head.T.to(z.dtype)).double().requires_grad_()
+        statistics = self.samples.statistics(logits)
+        loss = statistics.risk.mean()
+        found = {"loss": _weighted(loss, 1.0)}
+        if several and weights.alpha > 0 and self.kind is not None:
+            found["hessian"] = self._hessian(statistics, self.kind, weights.alpha)
+        if several and weights.beta > 0:
+            found["gradient"] = _by_form(statistics.error, self._of_rows, weights.beta)
+        # The curvature of squared error is constant: nothing flows back through it.
+        moving = [term for term in found.values() if term.through.requires_grad]
+        (slope,) = torch.autograd.grad(
+            [term.through for term in moving], logits, [term.slope for term in moving]
+        )
+        values = {name: term.value for name, term in found.items()}
+        gradient = (slope.T.to(z.dtype) @ z).double()
+        return _AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values}), gradient
 
-    def value_and_gradient(self, head: Float[Tensor, "k d"]) -> tuple[float, Float[Tensor, "k d"]]:
-        """The objective and its gradient, as an optimiser wants them.
+    def _hessian(self, statistics: LinearHead, kind: HessianKind, weight: float) -> _Term:
+        curvature = statistics.curvature
+        if kind == "product":
+            bent = curvature.apply(statistics.gradient_logits, slice(None))
+            return _by_form(bent, self._of_rows, weight)
+        if kind == "diagonal":
+            return _by_form(curvature.diagonal(), self._of_diagonals, weight)
+        if kind == "full" and curvature.size <= FULL_COMPONENTS and self._of_curvatures:
+            return _by_form(curvature.rows(), self._of_curvatures, weight)
+        generator = torch.Generator().manual_seed(self.seed)
+        value = hessian_dispersion(statistics, kind, probes=self.probes, generator=generator)
+        return _weighted(value, weight)
 
-        Args:
-            head: One row per output, weights before bias.
 
-        Returns:
-            The value, and the derivative in each parameter.
-        """
-        head = head.detach().requires_grad_()
-        alpha, beta = self.align.alpha, self.align.beta
-        hessian = alpha > 0 and self.align.hessian is not None
-        value = self._terms(head, hessian=hessian, gradient=beta > 0).value
-        (slope,) = torch.autograd.grad(value, head)
-        return float(value.detach()), slope
+def _weighted(value: Float[Tensor, ""], weight: float) -> _Term:
+    return _Term(float(value.detach()), value, torch.full_like(value, weight))
 
-    def _terms(self, head: Tensor, *, hessian: bool, gradient: bool) -> AlignedTerms:
-        align, several = self.align, len(self.domains) > 1
-        statistics = self.statistics(head)
-        of_hessians = of_gradients = statistics.logits.new_zeros(())
-        if several and hessian and align.hessian is not None:
-            of_hessians = hessian_dispersion(
-                statistics,
-                align.hessian,
-                probes=align.reading.probes,
-                generator=torch.Generator().manual_seed(self.seed),
-            )
-        if several and gradient:
-            of_gradients = gradient_dispersion(statistics)
-        risk = statistics.risk.mean()
-        weights = head[:, :-1] if self.bias else head
-        penalty = align.alpha * of_hessians + align.beta * of_gradients
-        value = risk + self.l2 / 2 * weights.square().sum() + penalty
-        return AlignedTerms(value, risk, of_hessians, of_gradients)
+
+def _by_form(rows: Float[Tensor, "n l"], form: _Form, weight: float) -> _Term:
+    known = rows.detach()
+    pulled = form.apply(known)
+    return _Term(float((known * pulled).sum()), rows, 2 * weight * pulled)

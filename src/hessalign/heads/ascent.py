@@ -19,13 +19,13 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 
-Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+_Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From points [b, p] and their row numbers [b] to values [b] and gradients [b, p]."""
 
-MEMORY = 5
+_MEMORY = 5
 """How many past values a step is compared with."""
 
-PATIENCE = 10
+_PATIENCE = 10
 """A row that gains less than rounding in this many evaluations is done."""
 
 ON_THE_BORDER = 1e-6
@@ -33,7 +33,7 @@ ON_THE_BORDER = 1e-6
 
 
 @runtime_checkable
-class Region(Protocol):
+class _Region(Protocol):
     """A set that contains, with any point, the segment from it to the centre 0."""
 
     @property
@@ -42,28 +42,13 @@ class Region(Protocol):
         ...
 
     def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Draw points outside towards the centre until they are inside.
-
-        Args:
-            points: Any points.
-
-        Returns:
-            Points of the region; those that were inside are unchanged.
-        """
+        """Draw points outside towards the centre until they are inside."""
         ...
 
     def tangent(
         self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
     ) -> Float[Tensor, "b p"]:
-        """Take from directions at the border what points straight out of the region.
-
-        Args:
-            points: Points of the region.
-            directions: A direction at each.
-
-        Returns:
-            Directions that stay inside to first order.
-        """
+        """Take from directions at the border what points straight out of the region."""
         ...
 
 
@@ -84,14 +69,7 @@ class Ball:
         return self.radius
 
     def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Scale points outside to the radius.
-
-        Args:
-            points: Any points.
-
-        Returns:
-            Points of the ball.
-        """
+        """Scale points outside to the radius."""
         norms = points.norm(dim=1, keepdim=True)
         drawn: Tensor = points * (self.radius / norms.clamp_min(self.radius))
         return drawn
@@ -99,15 +77,7 @@ class Ball:
     def tangent(
         self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
     ) -> Float[Tensor, "b p"]:
-        """Take away the radial part of directions that point outwards on the sphere.
-
-        Args:
-            points: Points of the ball.
-            directions: A direction at each.
-
-        Returns:
-            Directions that stay inside to first order.
-        """
+        """Take away the radial part of directions that point outwards on the sphere."""
         norms = points.norm(dim=1)
         return without_normal(points, directions, norms >= self.radius * (1 - ON_THE_BORDER))
 
@@ -115,16 +85,7 @@ class Ball:
 def without_normal(
     normals: Float[Tensor, "b p"], directions: Float[Tensor, "b p"], border: Tensor
 ) -> Float[Tensor, "b p"]:
-    """Project directions on the tangent space where they point along the outward normal.
-
-    Args:
-        normals: Outward normals, of any length.
-        directions: Directions.
-        border: Which points are on the border.
-
-    Returns:
-        The directions, projected where they would leave.
-    """
+    """Take from directions at the border what points along the outward normals, of any length."""
     squares = normals.square().sum(1)
     outward = (normals * directions).sum(1).clamp_min(0)
     share = torch.where(border & (squares > 0), outward / squares, 0)
@@ -151,8 +112,8 @@ class Ascent:
 
 
 def ascend(
-    objective: Objective,
-    region: Region,
+    objective: _Objective,
+    region: _Region,
     starts: Float[Tensor, "b p"],
     *,
     steps: int,
@@ -183,13 +144,13 @@ def ascend(
     slope = region.tangent(x, gradient)
     best, best_value, best_slope = x.clone(), value.clone(), slope.norm(dim=1)
     milestone = value.clone()
-    past = value.unsqueeze(1).repeat(1, MEMORY)
+    past = value.unsqueeze(1).repeat(1, _MEMORY)
     tiny = torch.finfo(x.dtype).tiny
     length = 0.5 * region.size / slope.norm(dim=1).clamp_min(tiny)
     for count in range(1, steps):
         gain = slope.norm(dim=1) * region.size
         moving = length * gain > torch.finfo(x.dtype).eps * region.size**2
-        if count > PATIENCE and count % PATIENCE == 0:
+        if count > _PATIENCE and count % _PATIENCE == 0:
             stalled = best_value - milestone <= tolerance**2 * best_value.abs()
             length[stalled], milestone = 0, best_value.clone()
         a = rows[(gain > tolerance * value.abs() + tiny) & moving]
@@ -202,7 +163,7 @@ def ascend(
         kept = trial_value > past[a].amin(1)
         length[a] = torch.where(kept, _spectral_length(move, bend, length[a]), length[a] / 4)
         _update(kept, a, ((x, trial), (value, trial_value), (slope, trial_slope)))
-        past[a[kept], count % MEMORY] = trial_value[kept]
+        past[a[kept], count % _MEMORY] = trial_value[kept]
         better = trial_value > best_value[a]
         new = ((best, trial), (best_value, trial_value), (best_slope, trial_slope.norm(dim=1)))
         _update(better, a, new)

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
-from hessalign._numbers import check_count
+from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.curvature.activations import Activation, Elementwise
@@ -22,9 +24,8 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.heads.ascent import Ball
 from hessalign.heads.exact_attack import Expansion, exact_attack, expand, proved
 from hessalign.heads.gap_limits import GapLimits, gap_limits
-from hessalign.heads.head_data import HeadData
-from hessalign.heads.inputs import check_deltas, check_several, head_matrix, make_head_data
 from hessalign.heads.published_attack import PublishedAttack, published_attack
+from hessalign.heads.samples import HeadSamples, check_several, head_matrix, make_samples
 
 Mode = Literal["exact", "published"]
 
@@ -156,7 +157,7 @@ def worst_case_gap(
     """
     if mode not in get_args(Mode):
         raise UnknownNameError("mode", mode, get_args(Mode))
-    radii, settings = check_deltas(delta), published or PublishedAttack()
+    radii, settings = _check_deltas(delta), published or PublishedAttack()
     if restarts is not None:
         check_count(restarts, "restarts", least=0)
     head_loss = make_loss(loss, activation)
@@ -198,21 +199,32 @@ def worst_case_gap(
     )
 
 
+def _check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    """Radii, one or several: ascending, each once."""
+    values = delta.tolist() if isinstance(delta, Tensor) else delta
+    radii = np.asarray(values, dtype=object).ravel().tolist()
+    if not radii:
+        raise InputError("Expected at least one delta, got none.")
+    for radius in radii:
+        check_positive(radius, "delta")
+    return tuple(sorted({float(radius) for radius in radii}))
+
+
 def _prepare(
     samples: tuple[Tensor, Tensor, Tensor],
     head: Tensor | nn.Linear,
     loss: HeadLoss,
-) -> tuple[HeadData, Float[Tensor, "k d"]]:
+) -> tuple[HeadSamples, Float[Tensor, "k d"]]:
     """Samples as the given head sees them, and its parameters."""
     z, y, domain = samples
     check_features(z)
     matrix, bias = head_matrix(head, z.shape[1])
-    data = make_head_data(z, y, domain, loss, outputs=len(matrix), bias=bias)
+    data = make_samples(z, y, domain, loss, outputs=len(matrix), bias=bias)
     return data, matrix.to(z.device)
 
 
 def _attack(
-    judged: HeadData,
+    judged: HeadSamples,
     ids: tuple[int, ...],
     expansion: Expansion,
     limits: GapLimits,
@@ -235,5 +247,5 @@ def _attack(
     )
 
 
-def _losses(data: HeadData, point: Float[Tensor, " p"]) -> Float[Tensor, " e"]:
+def _losses(data: HeadSamples, point: Float[Tensor, " p"]) -> Float[Tensor, " e"]:
     return torch.cat([data.risk(point.unsqueeze(0), e) for e in range(len(data.ids))])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from typing import final, get_args
 
 import torch
 from torch import Tensor
@@ -16,18 +16,15 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
-from hessalign.alignment.distance import spectral_norm_of_difference
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
-from hessalign.heads.fit import FittedHead, StrongConvexity, fit_domain
-from hessalign.heads.head_data import HeadData
-from hessalign.heads.inputs import make_head_data, source_and_target
+from hessalign.curvature.operators import hessian_difference
+from hessalign.heads.fit import Convexity, FittedHead, StrongConvexity, fit_domain
 from hessalign.heads.measure import TransferMeasure
+from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening
 
-Convexity = Literal["auto", "l2", "hessian"]
-
-LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
+_LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
 """The largest third central moment of a variable with values in an interval of length 1."""
 
 
@@ -134,19 +131,19 @@ def transfer_bound(
     if strong_convexity not in get_args(Convexity):
         raise UnknownNameError("strong_convexity", strong_convexity, get_args(Convexity))
     check_positive(tolerance, "tolerance")
-    data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
-    data, s, t = source_and_target(data, source, target)
+    data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
+    data, (s, t) = data.to(torch.float64), data.positions(source, target)
     fitted = fit_domain(data, s)
     third = largest_third_derivative(data, s) + largest_third_derivative(data, t)
     bound = bound_at(data, s, t, fitted, tolerance, third, strong_convexity)
     if measure is None:
         return bound
     centre = fitted.parameters.flatten()
-    return replace(bound, measured_remainder=measured_remainder(data, s, t, centre, measure))
+    return replace(bound, measured_remainder=_measured_remainder(data, s, t, centre, measure))
 
 
 def bound_at(
-    data: HeadData,
+    data: HeadSamples,
     s: int,
     t: int,
     fitted: FittedHead,
@@ -165,7 +162,7 @@ def bound_at(
         tolerance: The excess risk δ_S.
         third_derivatives: The sum of `largest_third_derivative` of both domains.
         strong_convexity: Where μ comes from.
-        accuracy: Of the spectral norm, see `spectral_norm_of_difference`.
+        accuracy: Of the spectral norm, see `SymmetricOperator.spectral_norm`.
 
     Returns:
         The bound, without a measured remainder.
@@ -183,8 +180,8 @@ def bound_at(
     gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
     slope = float(gradients[1].norm())
     difference = float((gradients[1] - gradients[0]).norm())
-    heads = data.statistics(centre, t), data.statistics(centre, s)
-    distance = spectral_norm_of_difference(*heads, accuracy)
+    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
+    distance = hessian_difference(*heads).spectral_norm(accuracy)
     rest = fitted.gradient_norm
     radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
     return TransferBound(
@@ -202,10 +199,10 @@ def bound_at(
     )
 
 
-def _target_convexity(data: HeadData, t: int) -> float:
+def _target_convexity(data: HeadSamples, t: int) -> float:
     """μ of the target's risk that holds everywhere."""
     if isinstance(data.loss, Squared):
-        return make_whitening(data, data.features[t].new_zeros(data.num_parameters), t).smallest
+        return make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
     return data.l2
 
 
@@ -215,7 +212,7 @@ def _target_term(slope: float, radius: float, mu: float) -> float:
     return best * slope - mu * best**2 / 2
 
 
-def largest_third_derivative(data: HeadData, e: int) -> float:
+def largest_third_derivative(data: HeadSamples, e: int) -> float:
     r"""A bound of the third derivative of one domain's risk along any unit direction, anywhere.
 
     Along V the logits of a sample move by $u = V\tilde z$. The third derivative of softmax
@@ -234,30 +231,16 @@ def largest_third_derivative(data: HeadData, e: int) -> float:
     """
     if isinstance(data.loss, Squared):
         return 0.0 if data.convex else math.inf
-    z = data.features[e]
+    z, _ = data.parts[e]
     moments = z.T @ (z * z.norm(dim=1, keepdim=True)) / len(z)
     width = math.sqrt(2) if isinstance(data.loss, CrossEntropy) else 1.0
-    return LARGEST_SKEWNESS * width**3 * float(torch.linalg.eigvalsh(moments)[-1])
+    return _LARGEST_SKEWNESS * width**3 * float(torch.linalg.eigvalsh(moments)[-1])
 
 
-def measured_remainder(
-    data: HeadData, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
+def _measured_remainder(
+    data: HeadSamples, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
 ) -> float:
-    r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser.
-
-    Args:
-        data: The samples.
-        s: Position of the source.
-        t: Position of the target.
-        centre: The source's minimiser.
-        measure: The transfer measure with its maximiser.
-
-    Returns:
-        The gap at the maximiser less its expansion; negative if the expansion is too large.
-
-    Raises:
-        InputError: If the measure is of another head.
-    """
+    r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser."""
     if tuple(measure.maximiser.shape) != data.shape:
         raise InputError(
             f"Expected the transfer measure of the same problem, with a head of shape "
@@ -267,5 +250,6 @@ def measured_remainder(
     pair = torch.tensor([[t, s]], device=centre.device)
     before, slope = data.gap(centre.unsqueeze(0), pair)
     after, _ = data.gap(centre + move, pair)
-    bend = data.statistics(centre, t).hvp(move) - data.statistics(centre, s).hvp(move)
+    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
+    bend = hessian_difference(*heads)(move)
     return float(after - before - (slope * move).sum() - (bend * move).sum() / 2)

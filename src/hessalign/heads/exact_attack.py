@@ -18,33 +18,33 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
+from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import Ascent, Ball, ascend
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.heads.gap_limits import GapLimits
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
-TRIAL_STEPS = 8
+_TRIAL_STEPS = 8
 """Evaluations per start before only the best starts of each pair go on."""
 
-PAIR_STEPS = 15
+_PAIR_STEPS = 15
 """Evaluations of these before only the best start of the leading pairs goes on."""
 
-LEADING_PAIRS = 3
-STEPS = 200
+_LEADING_PAIRS = 3
+_STEPS = 200
 
-PROVED = 1e-4
+_PROVED = 1e-4
 """A gap that is short of what none can exceed by this share at most is the largest."""
 
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
 """Of the slope that is left; the value is right to about its square."""
 
-Found = tuple[Tensor, Tensor]
+_Found = tuple[Tensor, Tensor]
 """Of each pair, the head with the largest gap, and this gap."""
 
 
 @final
 @dataclass(frozen=True)
-class Effort:
+class _Effort:
     """How much is tried beside the starts that the expansion suggests.
 
     Attributes:
@@ -61,10 +61,10 @@ class Effort:
     near: float
 
 
-CONVEX = Effort(restarts=2, starts=8, leading=2, near=0.8)
+_CONVEX = _Effort(restarts=2, starts=8, leading=2, near=0.8)
 """A gap of convex losses has few local maxima, and these are not far from the largest."""
 
-NON_CONVEX = Effort(restarts=6, starts=32, leading=8, near=0.5)
+_NON_CONVEX = _Effort(restarts=6, starts=32, leading=8, near=0.5)
 """Losses with an activation have very many."""
 
 
@@ -88,41 +88,21 @@ class Expansion:
     direction: Float[Tensor, "q p"]
 
     def bound(self, radius: float) -> Float[Tensor, " q"]:
-        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$.
-
-        Args:
-            radius: δ.
-
-        Returns:
-            The largest gap within the radius, to second order at most.
-        """
+        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$."""
         slopes: Tensor = self.gradient.norm(dim=1)
         return self.gap + radius * slopes + radius**2 / 2 * self.curvature
 
 
-def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
-    """Second-order expansion of all gaps around a head.
-
-    Args:
-        data: The samples, float64.
-        centre: The head.
-
-    Returns:
-        The expansion.
-    """
+def expand(data: HeadSamples, centre: Float[Tensor, " p"]) -> Expansion:
+    """Second-order expansion of all gaps around a head, for samples in float64."""
     every = range(len(data.ids))
     pairs = torch.tensor([(i, j) for i in every for j in every if i != j], device=centre.device)
-    heads = [data.statistics(centre, e) for e in every]
+    heads = [data.domain_statistics(centre, e) for e in every]
     curvature = torch.zeros(len(data.ids), len(data.ids), dtype=torch.float64)
     directions: dict[tuple[int, int], Tensor] = {}
     for i in every:
         for j in range(i):
-
-            def product(rows: Tensor, i: int = i, j: int = j) -> Tensor:
-                v = rows.unsqueeze(1)
-                return (heads[i].hvp(v) - heads[j].hvp(v)).squeeze(1)
-
-            values, vectors = extreme_eigenpairs(product, centre)
+            values, vectors = hessian_difference(heads[i], heads[j]).extremes()
             curvature[i, j] = curvature[j, i] = values.abs().max()
             directions[i, j], directions[j, i] = vectors[1], vectors[0]
     gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
@@ -132,7 +112,7 @@ def expand(data: HeadData, centre: Float[Tensor, " p"]) -> Expansion:
 
 
 def exact_attack(
-    data: HeadData,
+    data: HeadSamples,
     centre: Float[Tensor, " p"],
     radii: tuple[float, ...],
     expansion: Expansion,
@@ -165,9 +145,9 @@ def exact_attack(
         The heads, and their gaps.
     """
     wide, pairs = data.to(torch.float64), expansion.pairs
-    effort = CONVEX if data.convex else NON_CONVEX
-    before: Found = (centre.expand_as(expansion.gradient), expansion.gap)
-    known: list[Found] = []
+    effort = _CONVEX if data.convex else _NON_CONVEX
+    before: _Found = (centre.expand_as(expansion.gradient), expansion.gap)
+    known: list[_Found] = []
     for radius, extra in zip(radii, given, strict=True):
         axis, slope = expansion.direction, expansion.gradient
         directions = torch.stack([axis, -axis, slope, before[0] - centre])
@@ -178,7 +158,7 @@ def exact_attack(
         known.append(before)
     for index in reversed(range(len(radii) - 1)):
         heads, gaps = known[index + 1]
-        top = gaps.topk(min(LEADING_PAIRS, len(pairs))).indices
+        top = gaps.topk(min(_LEADING_PAIRS, len(pairs))).indices
         inwards = _on_sphere(heads[top] - centre, radii[index]).unsqueeze(0)
         found = known[index][0].clone()
         found[top] = _climb(data, centre, radii[index], inwards, pairs[top], known[index][1][top])
@@ -203,16 +183,8 @@ def exact_attack(
 
 
 def proved(gap: float, limit: float) -> bool:
-    """Whether a gap is the largest there is, up to the share `PROVED`.
-
-    Args:
-        gap: The gap found.
-        limit: What no gap can exceed.
-
-    Returns:
-        Whether they meet.
-    """
-    return limit <= gap + PROVED * abs(gap)
+    """Whether a gap comes up to what none can exceed, to a share of `_PROVED`."""
+    return limit <= gap + _PROVED * abs(gap)
 
 
 def _contenders(
@@ -252,7 +224,7 @@ def _random_starts(
     )
 
 
-def _carry_outwards(data: HeadData, pairs: Tensor, known: list[Found]) -> None:
+def _carry_outwards(data: HeadSamples, pairs: Tensor, known: list[_Found]) -> None:
     """What is inside a radius is inside all larger ones."""
     for index in range(1, len(known)):
         known[index] = _best(data, pairs, known[index], known[index - 1][0])
@@ -265,7 +237,7 @@ def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor
 
 
 def _best(
-    data: HeadData, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
+    data: HeadSamples, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
 ) -> tuple[Float[Tensor, "q p"], Float[Tensor, " q"]]:
     """For each pair the head with the largest gap, of the best one known and others."""
     heads, gaps = known
@@ -278,7 +250,7 @@ def _best(
 
 
 def _climb(
-    data: HeadData,
+    data: HeadSamples,
     centre: Tensor,
     radius: float,
     starts: Float[Tensor, "b q p"],
@@ -286,9 +258,9 @@ def _climb(
     known: Float[Tensor, " q"],
 ) -> Float[Tensor, "q p"]:
     """Ascend all starts a little, the best further, and what beats the known to the end."""
-    dtype = data.features[0].dtype
+    dtype = data.features.dtype
     origin, region = centre.to(dtype), Ball(radius)
-    effort, tolerance = CONVEX if data.convex else NON_CONVEX, TOLERANCE[dtype]
+    effort, tolerance = _CONVEX if data.convex else _NON_CONVEX, _TOLERANCE[dtype]
 
     def climb(points: Tensor, of: Tensor, steps: int) -> Ascent:
         def gap(moves: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,13 +274,13 @@ def _climb(
         every = torch.arange(len(pairs), device=best.device)
         return found.points.view(-1, *starts.shape[1:])[best, every]
 
-    trial = climb(starts.flatten(0, 1).to(dtype), pairs.repeat(len(starts), 1), TRIAL_STEPS)
+    trial = climb(starts.flatten(0, 1).to(dtype), pairs.repeat(len(starts), 1), _TRIAL_STEPS)
     some = leading(trial, min(effort.leading, len(starts)))
-    middle = climb(some.flatten(0, 1), pairs.repeat(len(some), 1), PAIR_STEPS)
+    middle = climb(some.flatten(0, 1), pairs.repeat(len(some), 1), _PAIR_STEPS)
     points = leading(middle, 1)[0]
     values = middle.values.view(-1, len(pairs)).amax(0)
-    top = values.topk(min(LEADING_PAIRS, len(pairs))).indices
+    top = values.topk(min(_LEADING_PAIRS, len(pairs))).indices
     top = top[values[top] > known[top]]
     if len(top):
-        points[top] = climb(points[top], pairs[top], STEPS).points
+        points[top] = climb(points[top], pairs[top], _STEPS).points
     return centre + region.retract(points.to(centre.dtype))

@@ -1,4 +1,4 @@
-r"""The best head on fixed features, by Newton's method on closed-form products.
+r"""What a fit ends with; and the best head of one domain, by Newton's method.
 
 Indices: n sample, k output, d feature (with the constant of the bias), p = (k, d) parameter.
 """
@@ -14,18 +14,19 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature import make_loss
-from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss, Squared
-from hessalign.heads.conjugate_gradients import conjugate_gradients
-from hessalign.heads.head_data import HeadData
-from hessalign.heads.inputs import make_head_data
+from hessalign.curvature.operators import hessian_operator
+from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
-TOLERANCE = 1e-10
+Convexity = Literal["auto", "l2", "hessian"]
+"""Where a constant of strong convexity comes from."""
+
+_TOLERANCE = 1e-10
 """Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
 
-MAX_STEPS = 100
-STILL_MOVING = 0.05
+_MAX_STEPS = 100
+_STILL_MOVING = 0.05
 """If Newton's step changes a logit by more than this where the gradient vanishes, there is no
 minimum: near one, the step vanishes with the gradient."""
 
@@ -51,29 +52,40 @@ class StrongConvexity:
 @final
 @dataclass(frozen=True, eq=False)
 class FittedHead:
-    """The minimiser of an L2-regularised mean loss.
+    """A head that minimises an L2-regularised mean loss, plain or with alignment penalties.
 
     Attributes:
         parameters: The head, one row per output, weights before bias.
-        risk: The mean loss plus the L2 term.
-        gradient_norm: What is left of its gradient.
-        steps: Newton steps taken.
+        value: The objective: the risk, and the penalties if there are any.
+        risk: The loss plus the L2 term.
+        loss: The mean loss; of several domains the mean over domains of their mean losses.
+        hessian: Dispersion of the domains' Hessians, before its weight α; 0 for a single domain.
+        gradient: Dispersion of their gradients, before its weight β; likewise.
+        gradient_norm: What is left of the objective's gradient.
+        slope: The largest derivative that is left.
+        steps: Steps taken.
+        converged: Whether the slope is as small as asked for, or as rounding allows.
         l2: The weight of the L2 term.
-        smallest_eigenvalue: Of the Hessian at the minimiser, L2 term included.
-        quadratic: Whether the Hessian is the same everywhere.
+        smallest_eigenvalue: Of the risk's Hessian at the minimiser, L2 term included; 0 where it
+            was not looked for, as `fit_aligned_head` does not.
+        quadratic: Whether that Hessian is the same everywhere.
     """
 
     parameters: Float[Tensor, "k d"]
+    value: float
     risk: float
+    loss: float
+    hessian: float
+    gradient: float
     gradient_norm: float
+    slope: float
     steps: int
+    converged: bool
     l2: float
     smallest_eigenvalue: float
     quadratic: bool
 
-    def strong_convexity(
-        self, origin: Literal["auto", "l2", "hessian"] = "auto"
-    ) -> StrongConvexity:
+    def strong_convexity(self, origin: Convexity = "auto") -> StrongConvexity:
         """The constant μ of strong convexity, and where it comes from.
 
         Args:
@@ -121,14 +133,11 @@ def fit_head(
         >>> round(float(fitted.parameters), 6), fitted.gradient_norm < 1e-9
         (2.0, True)
     """
-    check_features(z)
-    head_loss = make_loss(loss)
-    one = torch.zeros(len(z), dtype=torch.long, device=z.device)
-    data = make_head_data(z, y, one, head_loss, outputs=outputs, bias=bias, l2=l2)
+    data = make_samples(z, y, None, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     return fit_domain(data.to(torch.float64), 0)
 
 
-def fit_domain(data: HeadData, e: int) -> FittedHead:
+def fit_domain(data: HeadSamples, e: int) -> FittedHead:
     """The minimiser of one domain's risk.
 
     Args:
@@ -148,17 +157,17 @@ def fit_domain(data: HeadData, e: int) -> FittedHead:
             f"{data.loss.activation.name!r}: its minimiser and strong convexity are not defined. "
             "Use the identity, or worst_case_gap, which needs neither."
         )
-    z = data.features[e]
+    z, _ = data.parts[e]
     point = z.new_zeros(data.num_parameters)
-    start = data.statistics(point, e)
-    goal = TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
+    start = data.domain_statistics(point, e)
+    goal = _TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
     metric = make_whitening(data, point, e)
     steps = 0
     risk, gradient = _at(data, point, e)
     while float(gradient.norm()) > goal:
-        if steps == MAX_STEPS:
+        if steps == _MAX_STEPS:
             raise InputError(
-                f"Expected to reach a minimum in {MAX_STEPS} Newton steps, but the gradient norm "
+                f"Expected to reach a minimum in {_MAX_STEPS} Newton steps, but the gradient norm "
                 f"is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
             )
         step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
@@ -168,26 +177,30 @@ def fit_domain(data: HeadData, e: int) -> FittedHead:
         point, risk, gradient, steps = *moved, steps + 1
     if data.l2 == 0:
         _check_minimum(data, point, e, gradient, metric)
-    smallest = make_whitening(data, point, e).smallest
-    quadratic = isinstance(data.loss, Squared)
     return FittedHead(
-        point.view(data.shape),
-        risk,
-        float(gradient.norm()),
-        steps,
-        data.l2,
-        smallest,
-        quadratic,
+        parameters=point.view(data.shape),
+        value=risk,
+        risk=risk,
+        loss=risk - data.l2 / 2 * float(point.square().sum()),
+        hessian=0.0,
+        gradient=0.0,
+        gradient_norm=float(gradient.norm()),
+        slope=float(gradient.abs().max()),
+        steps=steps,
+        converged=True,
+        l2=data.l2,
+        smallest_eigenvalue=make_whitening(data, point, e).smallest,
+        quadratic=isinstance(data.loss, Squared),
     )
 
 
-def _at(data: HeadData, point: Tensor, e: int) -> tuple[float, Tensor]:
+def _at(data: HeadSamples, point: Tensor, e: int) -> tuple[float, Tensor]:
     risk, gradient = data.risk_and_gradient(point.unsqueeze(0), e)
     return float(risk), gradient[0]
 
 
 def _line_search(
-    data: HeadData, e: int, point: Tensor, step: Tensor, risk: float, slope: float
+    data: HeadSamples, e: int, point: Tensor, step: Tensor, risk: float, slope: float
 ) -> tuple[Tensor, float, Tensor] | None:
     """The longest of the steps 1, 1/2, 1/4, … that lowers the risk; None if rounding is all."""
     length = 1.0
@@ -201,32 +214,28 @@ def _line_search(
 
 
 def _newton_step(
-    data: HeadData, point: Tensor, e: int, gradient: Tensor, metric: Whitening, accuracy: float
+    data: HeadSamples, point: Tensor, e: int, gradient: Tensor, metric: Whitening, accuracy: float
 ) -> Tensor:
     """Solve (H + λ I) s = −g by conjugate gradients in whitened coordinates."""
-    head = data.statistics(point, e)
-
-    def product(x: Tensor) -> Tensor:
-        v = metric.parameters(x.unsqueeze(0))
-        return metric.slopes(head.hvp(v) + data.l2 * v)[0]
-
-    x = conjugate_gradients(product, -metric.slopes(gradient.unsqueeze(0))[0], accuracy)
+    hessian = hessian_operator(data.domain_statistics(point, e)).shifted(data.l2)
+    whitened = hessian.between(metric.parameters, metric.slopes)
+    x = whitened.solve(-metric.slopes(gradient.unsqueeze(0))[0], accuracy)
     return metric.parameters(x.unsqueeze(0))[0]
 
 
 def _check_minimum(
-    data: HeadData, point: Tensor, e: int, gradient: Tensor, metric: Whitening
+    data: HeadSamples, point: Tensor, e: int, gradient: Tensor, metric: Whitening
 ) -> None:
     step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
-    moved = float((data.features[e] @ step.view(data.shape).T).abs().max())
-    if moved > STILL_MOVING:
+    moved = float((data.parts[e][0] @ step.view(data.shape).T).abs().max())
+    if moved > _STILL_MOVING:
         raise InputError(
             f"Expected data with a best head, but the loss keeps falling as the head grows (norm "
             f"{float(point.norm()):.1f}, risk {_at(data, point, e)[0]:.1e}). {_remedy(data)}"
         )
 
 
-def _remedy(data: HeadData) -> str:
+def _remedy(data: HeadSamples) -> str:
     if data.l2 > 0:
         return "Scale the features to about unit size, or use a larger l2."
     return (

@@ -29,12 +29,12 @@ from torch import Tensor
 from hessalign._shapes import Float, Int
 from hessalign.heads.ascent import ON_THE_BORDER
 from hessalign.heads.bound import largest_third_derivative
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
-MOST_PARAMETERS = 512
+_MOST_PARAMETERS = 512
 """Of a head whose limits are looked for: they need all eigenvalues of its Hessians."""
 
-HALVINGS = 100
+_HALVINGS = 100
 
 
 @final
@@ -52,7 +52,7 @@ class GapLimits:
         slopes: g_i − g_j along its eigenvectors.
     """
 
-    data: HeadData
+    data: HeadSamples
     centre: Float[Tensor, " p"]
     pairs: Int[Tensor, "q 2"]
     gap: Float[Tensor, " q"]
@@ -61,15 +61,7 @@ class GapLimits:
     slopes: Float[Tensor, "q p"]
 
     def within(self, radius: float, heads: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
-        """The smaller of both bounds.
-
-        Args:
-            radius: δ.
-            heads: For each pair a head within the radius, the better the tighter.
-
-        Returns:
-            For each pair a number that its gap exceeds nowhere within the radius.
-        """
+        """What no pair exceeds within a radius: the smaller of both bounds, tight at good heads."""
         if bool(self.third.isinf().all()):
             return self.third
         return torch.minimum(self._around_centre(radius), self._around(radius, heads))
@@ -79,7 +71,7 @@ class GapLimits:
         # With this ν the slope of the dual in ν is positive; it falls towards the top.
         low, high = top, top + self.slopes.norm(dim=1) / radius
         best = self._dual(high, radius)
-        for _ in range(HALVINGS):
+        for _ in range(_HALVINGS):
             middle = (low + high) / 2
             best = torch.minimum(best, self._dual(middle, radius))
             shares = self._shares(middle)
@@ -112,7 +104,9 @@ class GapLimits:
         return value + mu / 2 * (radius**2 - square).clamp_min(0) + most
 
 
-def gap_limits(data: HeadData, centre: Float[Tensor, " p"], pairs: Int[Tensor, "q 2"]) -> GapLimits:
+def gap_limits(
+    data: HeadSamples, centre: Float[Tensor, " p"], pairs: Int[Tensor, "q 2"]
+) -> GapLimits:
     """What is needed to bound the gaps around a head.
 
     Args:
@@ -127,10 +121,10 @@ def gap_limits(data: HeadData, centre: Float[Tensor, " p"], pairs: Int[Tensor, "
     gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
     thirds = [largest_third_derivative(data, e) for e in range(len(data.ids))]
     third = gradient.new_tensor([thirds[i] + thirds[j] for i, j in pairs.tolist()])
-    if data.num_parameters > MOST_PARAMETERS or bool(third.isinf().all()):
+    if data.num_parameters > _MOST_PARAMETERS or bool(third.isinf().all()):
         nothing = torch.zeros_like(gradient)
         return GapLimits(data, centre, pairs, gap, third + torch.inf, nothing, nothing)
-    hessians = [data.statistics(centre, e).hessian[0] for e in range(len(data.ids))]
+    hessians = [data.domain_statistics(centre, e).hessian[0] for e in range(len(data.ids))]
     curvatures, slopes = [], []
     for (i, j), slope in zip(pairs.tolist(), gradient, strict=True):
         values, vectors = torch.linalg.eigh(hessians[i] - hessians[j])

@@ -15,20 +15,19 @@ from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
+from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import ascend
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 from hessalign.heads.fit import FittedHead, fit_domain
-from hessalign.heads.head_data import HeadData
-from hessalign.heads.inputs import make_head_data, source_and_target
 from hessalign.heads.minimal_set import MinimalSet
+from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import make_whitening
 
-STEPS = 500
-TOLERANCE = 1e-7
-SHARED = 1e-6
+_STEPS = 500
+_TOLERANCE = 1e-7
+_SHARED = 1e-6
 """Minimisers closer than this, relative to the size of the minimal set, count as the same."""
 
-ROUNDING = 1e-12
+_ROUNDING = 1e-12
 """Directions shorter than this, relative to the same size, are rounding errors."""
 
 
@@ -131,13 +130,13 @@ def transfer_measure(
     """
     check_positive(tolerance, "tolerance")
     check_count(restarts, "restarts", least=0)
-    data = make_head_data(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
-    data, s, t = source_and_target(data, source, target)
+    data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
+    data, (s, t) = data.to(torch.float64), data.positions(source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)
     region = _minimal_set(data, s, best_source, tolerance)
     minimiser = best_target.parameters.flatten().unsqueeze(0)
     offset = region.points(minimiser)
-    pair = torch.tensor([[t, s]], device=data.features[0].device)
+    pair = torch.tensor([[t, s]], device=data.features.device)
 
     def gap(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.gap(region.heads(points), pair.expand(len(rows), -1))
@@ -147,9 +146,9 @@ def transfer_measure(
         values, gradients = data.risk_and_gradient(region.heads(points), t)
         return -values, -region.metric.slopes(gradients)
 
-    lowest = ascend(minus_target, region, offset, steps=STEPS, tolerance=TOLERANCE)
+    lowest = ascend(minus_target, region, offset, steps=_STEPS, tolerance=_TOLERANCE)
     starts = _starts(region, t, offset, restarts, generator)
-    found = ascend(gap, region, starts, steps=STEPS, tolerance=TOLERANCE)
+    found = ascend(gap, region, starts, steps=_STEPS, tolerance=_TOLERANCE)
     target_lowest = -float(lowest.values)
     values = found.values - target_lowest + region.lowest
     # The minimiser itself is in the set too, and on a constant gap no start gets anywhere.
@@ -167,11 +166,11 @@ def transfer_measure(
         best_source,
         best_target,
         target_lowest,
-        bool(offset.norm() <= SHARED * region.size),
+        bool(offset.norm() <= _SHARED * region.size),
     )
 
 
-def _minimal_set(data: HeadData, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
+def _minimal_set(data: HeadSamples, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
     centre = fitted.parameters.flatten()
     metric = make_whitening(data, centre, s)
     if data.l2 == 0 and not metric.spanning:
@@ -188,13 +187,9 @@ def _starts(
 ) -> Float[Tensor, "b p"]:
     """Points of the border in promising directions and in random ones."""
     data, metric, centre = region.data, region.metric, region.centre
-    source, target = data.statistics(centre, region.source), data.statistics(centre, t)
-
-    def product(rows: Tensor) -> Tensor:
-        v = metric.parameters(rows).unsqueeze(1)
-        return metric.slopes((target.hvp(v) - source.hvp(v)).squeeze(1))
-
-    _, vectors = extreme_eigenpairs(product, centre)
+    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, region.source)
+    whitened = hessian_difference(*heads).between(metric.parameters, metric.slopes)
+    _, vectors = whitened.extremes()
     slope = metric.slopes(data.risk_and_gradient(centre.unsqueeze(0), t)[1])
     if generator is None:
         generator = torch.Generator().manual_seed(0)
@@ -204,5 +199,5 @@ def _starts(
         [vectors[1:], -vectors[1:], slope, -slope, offset, -offset, random.to(centre.device)]
     )
     norms = directions.norm(dim=1, keepdim=True)
-    useful = norms.squeeze(1) > ROUNDING * region.size
+    useful = norms.squeeze(1) > _ROUNDING * region.size
     return region.retract(2 * region.size * directions[useful] / norms[useful])

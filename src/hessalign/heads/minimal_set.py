@@ -19,14 +19,14 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.heads.ascent import ON_THE_BORDER, without_normal
-from hessalign.heads.head_data import CHUNK_LOGITS, HeadData
+from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples
 from hessalign.heads.whitening import Whitening
 
-MAX_HALVINGS = 60
-ROUNDING = 1e-14
+_MAX_HALVINGS = 60
+_ROUNDING = 1e-14
 """Error of a risk in float64, relative; the border is approached up to this."""
 
-CLOSE = 1e-11
+_CLOSE = 1e-11
 """Share of the tolerance that a point drawn to the border may leave unused."""
 
 
@@ -43,7 +43,7 @@ class MinimalSet:
         metric: Whitening coordinates at the minimiser.
     """
 
-    data: HeadData
+    data: HeadSamples
     source: int
     centre: Float[Tensor, " p"]
     tolerance: float
@@ -62,50 +62,22 @@ class MinimalSet:
     @cached_property
     def allowed(self) -> float:
         """The tolerance less rounding, so that points drawn to the border are inside for sure."""
-        return self.tolerance - min(self.tolerance / 2, ROUNDING * (1 + abs(self.lowest)))
+        return self.tolerance - min(self.tolerance / 2, _ROUNDING * (1 + abs(self.lowest)))
 
     def heads(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """The parameters at points of the set.
-
-        Args:
-            points: Whitened differences from the minimiser.
-
-        Returns:
-            Heads, one per row.
-        """
+        """The parameters at points, whitened differences from the minimiser."""
         return self.centre + self.metric.parameters(points)
 
     def points(self, heads: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """The inverse of `heads`.
-
-        Args:
-            heads: Heads, one per row.
-
-        Returns:
-            Whitened differences from the minimiser.
-        """
+        """The inverse of `heads`."""
         return self.metric.coordinates(heads - self.centre)
 
     def excess(self, points: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
-        """Excess risk of the source.
-
-        Args:
-            points: Whitened differences from the minimiser.
-
-        Returns:
-            The excess risks; at most `tolerance` inside.
-        """
+        """Excess risk of the source at points; at most `tolerance` inside."""
         return self.data.risk(self.heads(points), self.source) - self.lowest
 
     def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Draw points outside towards the minimiser until their excess risk is allowed.
-
-        Args:
-            points: Any points.
-
-        Returns:
-            Points of the set.
-        """
+        """Draw points outside towards the minimiser until their excess risk is allowed."""
         outside = (~(self.excess(points) <= self.tolerance)).nonzero().squeeze(1)
         if len(outside) == 0:
             return points
@@ -125,11 +97,11 @@ class MinimalSet:
         outer = torch.ones_like(inner)
         inner_value = torch.full_like(inner, -self.allowed)
         outer_value, outer_slope = (part[0] for part in along(outer.unsqueeze(0)))
-        close = max(CLOSE * self.allowed, ROUNDING * (1 + abs(self.lowest)))
-        for _ in range(MAX_HALVINGS):
+        close = max(_CLOSE * self.allowed, _ROUNDING * (1 + abs(self.lowest)))
+        for _ in range(_MAX_HALVINGS):
             # A point that rounding alone put outside is fine where it is.
             inner = torch.where(outer_value <= 0, outer, inner)
-            if bool(((outer - inner <= ROUNDING) | (inner_value >= -close)).all()):
+            if bool(((outer - inner <= _ROUNDING) | (inner_value >= -close)).all()):
                 break
             chord = inner + (outer - inner) * inner_value / (inner_value - outer_value.clamp_min(0))
             newton = outer - outer_value / outer_slope
@@ -153,7 +125,7 @@ class MinimalSet:
     ) -> Callable[[Float[Tensor, "m b"]], tuple[Float[Tensor, "m b"], Float[Tensor, "m b"]]]:
         """Excess risk less the allowed one, and its slope, at t times each move."""
         base, directions = self._logits(self.centre), self._logits(moves)
-        y, loss, l2 = self.data.targets[self.source], self.data.loss, self.data.l2
+        y, loss, l2 = self.data.parts[self.source][1], self.data.loss, self.data.l2
         linear, square = l2 * (moves @ self.centre), l2 * moves.square().sum(1)
         level = self.lowest + self.allowed - l2 / 2 * float(self.centre.square().sum())
 
@@ -170,21 +142,13 @@ class MinimalSet:
 
     def _logits(self, heads: Float[Tensor, "*b p"]) -> Float[Tensor, "n b k"]:
         rows = heads.view(-1, self.data.shape[1])
-        logits: Tensor = self.data.features[self.source] @ rows.T
+        logits: Tensor = self.data.parts[self.source][0] @ rows.T
         return logits.view(len(logits), -1, self.data.outputs)
 
     def tangent(
         self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
     ) -> Float[Tensor, "b p"]:
-        """Take from directions at the border what climbs the source's risk.
-
-        Args:
-            points: Points of the set.
-            directions: A direction at each.
-
-        Returns:
-            Directions that stay inside to first order.
-        """
+        """Take from directions at the border what climbs the source's risk."""
         risks, gradients = self.data.risk_and_gradient(self.heads(points), self.source)
         border = risks - self.lowest >= self.tolerance * (1 - ON_THE_BORDER)
         return without_normal(self.metric.slopes(gradients), directions, border)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
 
 @final
@@ -42,7 +42,7 @@ class PublishedAttack:
         for name in ("batch_size", "epochs"):
             check_count(getattr(self, name), name)
 
-    def steps(self, data: HeadData) -> int:
+    def steps(self, data: HeadSamples) -> int:
         """Steps in all.
 
         Args:
@@ -52,15 +52,15 @@ class PublishedAttack:
             The number of steps.
 
         Example:
-            >>> z, y = (torch.zeros(1331, 2),), (torch.zeros(1331),)
             >>> from hessalign.curvature import make_loss
-            >>> PublishedAttack().steps(HeadData((0,), z, y, make_loss("squared"), 1))
+            >>> from hessalign.heads.samples import make_samples
+            >>> z, y = torch.zeros(1331, 2), torch.zeros(1331)
+            >>> PublishedAttack().steps(make_samples(z, y, None, make_loss("squared")))
             420
         """
-        smallest = min(len(z) for z in data.features)
-        return self.epochs * int(smallest / self.batch_size + 1)
+        return self.epochs * int(min(data.domains.sizes) / self.batch_size + 1)
 
-    def reach(self, data: HeadData) -> float:
+    def reach(self, data: HeadSamples) -> float:
         """About how far Adam can get, learning rate · steps · √p.
 
         Args:
@@ -73,7 +73,7 @@ class PublishedAttack:
 
 
 def published_attack(
-    data: HeadData,
+    data: HeadSamples,
     centre: Float[Tensor, " p"],
     radii: tuple[float, ...],
     settings: PublishedAttack,
@@ -94,7 +94,7 @@ def published_attack(
     Returns:
         The head after the last step, for each radius.
     """
-    dtype = data.features[0].dtype
+    dtype = data.features.dtype
     origin = centre.to(dtype)
     points = origin.repeat(len(radii), 1)
     limits = torch.tensor(radii, dtype=dtype, device=origin.device).unsqueeze(1)
@@ -113,10 +113,9 @@ def published_attack(
     return points.detach()
 
 
-def _draw(data: HeadData, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    counts = [len(z) for z in data.features]
-    device = data.features[0].device
+def _draw(data: HeadSamples, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    device = data.features.device
     return tuple(
         torch.randint(n, (size,), generator=generator, device=generator.device).to(device)
-        for n in counts
+        for n in data.domains.sizes
     )

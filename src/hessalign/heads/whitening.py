@@ -20,9 +20,9 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead
 from hessalign.curvature.losses import CrossEntropy
 from hessalign.curvature.products import chunk_rows
-from hessalign.heads.head_data import HeadData
+from hessalign.heads.samples import HeadSamples
 
-RANK = 1e-13
+_RANK = 1e-13
 """Eigenvalues below this share of the largest are rounding: the direction is flat."""
 
 
@@ -41,7 +41,7 @@ class Whitening:
         spanning: Whether the features span their space, so that no direction is flat but, for
             softmax cross-entropy, shifts common to all classes.
         smallest: The smallest eigenvalue of the Hessian itself, L2 term included; it is known
-            exactly for every loss (see `smallest_eigenvalue`).
+            exactly for every loss (see `_smallest_eigenvalue`).
     """
 
     left: Float[Tensor, "k k"]
@@ -52,43 +52,22 @@ class Whitening:
     smallest: float
 
     def parameters(self, x: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """From coordinates to parameters.
-
-        Args:
-            x: Coordinates.
-
-        Returns:
-            θ = (U ⊗ V) Λ^{−1/2} x.
-        """
+        """From coordinates to parameters, θ = (U ⊗ V) Λ^{−1/2} x."""
         matrices = x.view(-1, *self.scale.shape) * self.inverse
         return (self.left @ matrices @ self.right.T).flatten(1)
 
     def coordinates(self, theta: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """From parameters to coordinates.
-
-        Args:
-            theta: Parameters, or differences of parameters.
-
-        Returns:
-            x = Λ^{1/2} (U ⊗ V)ᵀ θ.
-        """
+        """From parameters, or their differences, to coordinates, x = Λ^{1/2} (U ⊗ V)ᵀ θ."""
         matrices = self.left.T @ theta.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.scale).flatten(1)
 
     def slopes(self, gradients: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Gradients in the coordinates, from gradients in the parameters.
-
-        Args:
-            gradients: Derivatives in θ.
-
-        Returns:
-            Derivatives in x, Λ^{−1/2} (U ⊗ V)ᵀ g.
-        """
+        """Derivatives in x from derivatives g in θ, Λ^{−1/2} (U ⊗ V)ᵀ g."""
         matrices = self.left.T @ gradients.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.inverse).flatten(1)
 
 
-def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whitening:
+def make_whitening(data: HeadSamples, point: Float[Tensor, " p"], e: int) -> Whitening:
     """Whitening coordinates for one domain's Hessian at a point.
 
     Args:
@@ -101,15 +80,15 @@ def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whiten
 
     Example:
         >>> from hessalign.curvature import make_loss
-        >>> from hessalign.heads.inputs import make_head_data
+        >>> from hessalign.heads.samples import make_samples
         >>> z, y = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, dtype=torch.float64)
-        >>> data = make_head_data(z, y, torch.zeros(9).long(), make_loss("squared"), l2=0.1)
+        >>> data = make_samples(z, y, None, make_loss("squared"), l2=0.1)
         >>> w = make_whitening(data, torch.zeros(4, dtype=torch.float64), 0)
-        >>> H = data.statistics(torch.zeros(4), 0).hessian[0] + 0.1 * torch.eye(4)
+        >>> H = data.domain_statistics(torch.zeros(4), 0).hessian[0] + 0.1 * torch.eye(4)
         >>> torch.allclose(w.slopes(w.slopes(H).T), torch.eye(4, dtype=torch.float64))
         True
     """
-    head = data.statistics(point, e)
+    head = data.domain_statistics(point, e)
     z = head.features.z.double()
     weight = head.curvature.diagonal().sum(1)
     mean_weight = weight.mean().clamp_min(torch.finfo(torch.float64).tiny)
@@ -128,12 +107,12 @@ def make_whitening(data: HeadData, point: Float[Tensor, " p"], e: int) -> Whiten
         scale,
         torch.where(scale > 0, 1 / scale, 0),
         bool(feature_values[0] > 0),
-        smallest_eigenvalue(data, output_values, feature_values),
+        _smallest_eigenvalue(data, output_values, feature_values),
     )
 
 
 def _without_rounding(eigenvalues: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    return torch.where(eigenvalues > RANK * eigenvalues[-1], eigenvalues, 0)
+    return torch.where(eigenvalues > _RANK * eigenvalues[-1], eigenvalues, 0)
 
 
 def _mean_curvature(head: LinearHead) -> Float[Tensor, "k k"]:
@@ -148,18 +127,13 @@ def _mean_curvature(head: LinearHead) -> Float[Tensor, "k k"]:
     return (total + total.T) / (2 * samples)
 
 
-def smallest_eigenvalue(
-    data: HeadData, output_values: Float[Tensor, " k"], feature_values: Float[Tensor, " d"]
+def _smallest_eigenvalue(
+    data: HeadSamples, output_values: Float[Tensor, " k"], feature_values: Float[Tensor, " d"]
 ) -> float:
     """The smallest eigenvalue of a domain's Hessian with its L2 term, without forming either.
 
     Softmax cross-entropy is flat along shifts common to all classes, so there it is λ. Squared
     error and a single logit have the Hessian S̄ ⊗ C + λ I exactly.
-
-    Args:
-        data: The samples, for loss and L2 weight.
-        output_values: Eigenvalues of S̄, ascending.
-        feature_values: Eigenvalues of C, ascending.
 
     Returns:
         The eigenvalue.

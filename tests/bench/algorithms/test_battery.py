@@ -273,7 +273,7 @@ def draws(monkeypatch):
     record(torch, "randint", "integers")
     record(torch, "randn", "normal")
     record(mixup, "draw_beta", "beta")
-    record(hutchinson, "rademacher", "signs")
+    record(hutchinson, "_rademacher", "signs")
     return recorded
 
 

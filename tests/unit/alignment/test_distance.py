@@ -11,7 +11,8 @@ from torch import nn
 
 from hessalign import attribute_distances, hessian_distance
 from hessalign.alignment import TABLE_1, distance
-from hessalign.curvature import autograd_head, linear_head
+from hessalign.curvature import autograd_head, linear_head, operators
+from hessalign.curvature.operators import hessian_difference
 
 SEVERAL_DOMAINS = [case for case in CASES if len(set(case.domain)) > 1]
 
@@ -40,7 +41,7 @@ def test_frobenius(case, evaluation):
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
 def test_spectral(monkeypatch, case, route):
-    monkeypatch.setattr(distance, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     batch = case.build()
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, **case.options))
     actual = measure(case, batch, norm="spectral")
@@ -50,7 +51,7 @@ def test_spectral(monkeypatch, case, route):
 
 def test_spectral_of_a_head_too_large_for_the_dense_route():
     case = Case("large", "cross_entropy", 5, features=30, domain=(0,) * 20 + (1,) * 15)
-    assert distance.DENSE_PARAMETERS < 5 * 31
+    assert operators._DENSE_PARAMETERS < 5 * 31
     batch = case.build(requires_grad=False)
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, **case.options))
     assert_agrees(measure(case, batch, norm="spectral"), expected)
@@ -59,7 +60,7 @@ def test_spectral_of_a_head_too_large_for_the_dense_route():
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 def test_spectral_finds_the_largest_eigenvalue_of_either_sign(monkeypatch, route):
     """H_0 = 2¼ and H_1 = ¼ times z zᵀ: the difference is positive one way, negative the other."""
-    monkeypatch.setattr(distance, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     z = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
     logits, domain = torch.zeros(2), torch.tensor([0, 1])
     actual = hessian_distance(z, logits, domain, norm="spectral", loss="binary", bias=False)
@@ -72,7 +73,7 @@ def test_spectral_finds_the_largest_eigenvalue_of_either_sign(monkeypatch, route
 
 @pytest.mark.parametrize("route", ["dense", "lanczos"])
 def test_spectral_of_identical_domains(monkeypatch, route):
-    monkeypatch.setattr(distance, "DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0 if route == "lanczos" else 10**6)
     z, logits, _, _ = CASES[1].build(requires_grad=False)
     domain = torch.arange(2).repeat_interleave(len(z))
     actual = hessian_distance(z.repeat(2, 1), logits.repeat(2, 1), domain, norm="spectral")
@@ -80,7 +81,7 @@ def test_spectral_of_identical_domains(monkeypatch, route):
 
 
 def test_spectral_norm_between_heads_with_a_hidden_layer(monkeypatch):
-    monkeypatch.setattr(distance, "DENSE_PARAMETERS", 0)
+    monkeypatch.setattr(operators, "_DENSE_PARAMETERS", 0)
     mlp = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     parts = []
     for _ in range(2):
@@ -88,7 +89,7 @@ def test_spectral_norm_between_heads_with_a_hidden_layer(monkeypatch):
         parts.append((z, y, torch.zeros(5, dtype=torch.long)))
     first, second = (oracles.module_hessian(mlp, *part, loss="cross_entropy")[0] for part in parts)
     with torch.no_grad():
-        actual = distance.spectral_norm_of_difference(*(autograd_head(mlp, *p) for p in parts))
+        actual = hessian_difference(*(autograd_head(mlp, *p) for p in parts)).spectral_norm()
     expected = torch.linalg.matrix_norm(first - second, 2).item()
     assert actual == pytest.approx(expected, rel=1e-10)
 
@@ -214,9 +215,9 @@ def test_spectral_distances_take_a_head_with_float64_features():
     batch = CASES[1].build(requires_grad=False)
     head = linear_head(*batch)
     expected = oracles.spectral_distances(oracles.dense_hessian(batch, loss="cross_entropy"))
-    assert_agrees(distance.spectral_distances(head), expected)
+    assert_agrees(distance._spectral_distances(head), expected)
     assert math.isclose(
-        distance.spectral_norm_of_difference(head.domain(0), head.domain(2)),
+        hessian_difference(head.domain(0), head.domain(2)).spectral_norm(),
         expected[0, 2].item(),
         rel_tol=1e-10,
     )

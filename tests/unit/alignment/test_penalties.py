@@ -8,7 +8,7 @@ from tests.comparison import assert_agrees, assert_same_slopes, slopes
 from tests.definitions import hessian_term
 
 from hessalign.alignment import HESSIAN_KINDS, gradient_dispersion, hessian_dispersion
-from hessalign.alignment.penalties import MEAN, POOLED, POOLED_DETACHED, Target, deviation
+from hessalign.alignment.penalties import MEAN, POOLED, POOLED_DETACHED, Target, _deviation
 from hessalign.curvature import hutchinson_diagonal, linear_head
 
 TARGETS = {"mean": MEAN, "pooled": POOLED, "pooled detached": POOLED_DETACHED}
@@ -64,7 +64,7 @@ def test_gradient_dispersion(case, evaluation):
 def test_deviation():
     values = torch.randn(3, 4, dtype=torch.float64)
     target = torch.randn(4, dtype=torch.float64)
-    assert_agrees(deviation(values, target), oracles.deviation(values, target), 1e-15)
+    assert_agrees(_deviation(values, target), oracles.deviation(values, target), 1e-15)
 
 
 # --- what detaching changes -----------------------------------------------------------------------
@@ -104,8 +104,8 @@ def test_detaching_the_mean_changes_no_slope(field):
     """The deviations from the mean sum to zero, so the mean passes nothing on."""
     batch = CASES[1].build()
     values = FIELDS[field](linear_head(*batch)).flatten(1)
-    attached = slopes(deviation(values, values.mean(0)), batch.inputs)
-    detached = slopes(deviation(values, values.mean(0).detach()), batch.inputs)
+    attached = slopes(_deviation(values, values.mean(0)), batch.inputs)
+    detached = slopes(_deviation(values, values.mean(0).detach()), batch.inputs)
     for a, b in zip(attached, detached, strict=True):
         assert_agrees(a, b, 1e-13)
         assert a.abs().max() > 1e-3

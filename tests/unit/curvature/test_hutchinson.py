@@ -8,7 +8,7 @@ from tests.comparison import assert_agrees, assert_same_slopes
 from torch import nn
 
 from hessalign.curvature import autograd_head, hutchinson, hutchinson_diagonal, linear_head
-from hessalign.curvature.hutchinson import pooled_diagonal, rademacher
+from hessalign.curvature.hutchinson import _rademacher, pooled_diagonal
 
 CPU = torch.device("cpu")
 PROBES = 5
@@ -60,7 +60,7 @@ def test_several_rounds_of_probes(monkeypatch, drawn, case, shared):
     batch = case.build()
     head = linear_head(*batch, **case.options)
     rows = 1 if shared else len(head.domains)
-    monkeypatch.setattr(hutchinson, "PROBE_ELEMENTS", 3 * rows * head.num_parameters)
+    monkeypatch.setattr(hutchinson, "_PROBE_ELEMENTS", 3 * rows * head.num_parameters)
     actual = hutchinson_diagonal(head, 7, shared=shared)
     rounds = list(drawn)
     assert [len(signs) for signs in rounds] == [3, 3, 1]
@@ -76,7 +76,7 @@ def test_several_rounds_of_probes(monkeypatch, drawn, case, shared):
 def test_pooled_in_several_rounds(monkeypatch, drawn):
     batch = CASES[1].build()
     head = linear_head(*batch)
-    monkeypatch.setattr(hutchinson, "PROBE_ELEMENTS", 1)
+    monkeypatch.setattr(hutchinson, "_PROBE_ELEMENTS", 1)
     actual = pooled_diagonal(head, 4)
     signs = torch.cat(drawn)
     assert len(drawn) == len(signs) == 4
@@ -118,7 +118,7 @@ def test_without_generator_the_global_seed_decides():
 
 def test_rademacher_is_fair_and_independent():
     """Signs only; mean 0 and pairwise products 0 within five standard deviations."""
-    signs = rademacher((20_000, 6), 1, CPU).double()
+    signs = _rademacher((20_000, 6), 1, CPU).double()
     assert torch.equal(signs.abs(), torch.ones_like(signs))
     bound = 5 / 20_000**0.5
     assert signs.mean(0).abs().max() < bound
@@ -128,10 +128,10 @@ def test_rademacher_is_fair_and_independent():
 
 def test_rademacher_is_determined_by_its_seed():
     shape = (3, 1, 7)
-    first = rademacher(shape, 1, CPU)
+    first = _rademacher(shape, 1, CPU)
     assert first.shape == shape
-    assert torch.equal(first, rademacher(shape, 1, CPU))
-    assert not torch.equal(first, rademacher(shape, 2, CPU))
+    assert torch.equal(first, _rademacher(shape, 1, CPU))
+    assert not torch.equal(first, _rademacher(shape, 2, CPU))
 
 
 def test_identical_domains_get_different_estimates_unless_shared():

@@ -66,12 +66,12 @@ def test_hvp_broadcasts(case, shared, axes):
 def test_probed_diagonal_on_every_route(monkeypatch, case, shared, route):
     """Few parameters: through the Hessian. Few probes: products H r. Else probes come first."""
     if route != "dense":
-        monkeypatch.setattr(linear_module, "PARAMETERS_PER_PROBE", 0)
+        monkeypatch.setattr(linear_module, "_PARAMETERS_PER_PROBE", 0)
     monkeypatch.setattr(
-        linear_module, "MANY_SAMPLES_PER_PROBE", 0 if route == "products" else 10**6
+        linear_module, "_MANY_SAMPLES_PER_PROBE", 0 if route == "products" else 10**6
     )
     if route == "class by class":
-        monkeypatch.setattr(products, "CHUNK_ELEMENTS", 1)
+        monkeypatch.setattr(products, "_CHUNK_ELEMENTS", 1)
     batch, head = build(case)
     used = []
     hvp = linear_module.LinearHead.hvp
@@ -119,7 +119,7 @@ def test_chunks_of_samples_change_nothing(monkeypatch, loss, domain, field):
     case = Case("chunks", loss, 3 if loss == "cross_entropy" else 1, domain=ids)
     batch, whole = build(case)
     expected = getattr(whole, field)
-    monkeypatch.setattr(products, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(products, "_CHUNK_ELEMENTS", 1)
     assert products.chunk_rows(10) == 32
     actual = getattr(linear_head(*batch, **case.options), field)
     assert_agrees(actual, expected, 1e-13)
@@ -130,7 +130,7 @@ def test_chunks_really_occur(monkeypatch):
     lengths = []
     case = Case("chunks", "cross_entropy", 3, domain=(0,) * 70)
     _, head = build(case)
-    monkeypatch.setattr(products, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(products, "_CHUNK_ELEMENTS", 1)
     apply = type(head.curvature).apply
 
     def spy(self, vectors, samples):

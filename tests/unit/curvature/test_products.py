@@ -105,7 +105,7 @@ def test_hand_written_slopes(route):
 def test_chunks_change_nothing(monkeypatch, sizes):
     left, right = draw(100, 2), draw(100, 3)
     whole = mean_outer(left, right, sizes), mean_second_moments(left, right, sizes)
-    monkeypatch.setattr(products, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(products, "_CHUNK_ELEMENTS", 1)
     chunked = mean_outer(left, right, sizes), mean_second_moments(left, right, sizes)
     for actual, expected in zip(chunked, whole, strict=True):
         assert_agrees(actual, expected, 1e-14)

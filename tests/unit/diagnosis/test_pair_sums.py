@@ -9,7 +9,7 @@ from hessalign.alignment import TABLE_1
 from hessalign.diagnosis import pair_sums as module
 from hessalign.diagnosis.comparison import contribution_report, distance_report
 from hessalign.diagnosis.draw import draw_samples
-from hessalign.diagnosis.pair_sums import BASIC, combine, pair_sums
+from hessalign.diagnosis.pair_sums import _BASIC, combine, pair_sums
 from hessalign.diagnosis.resampling import make_groups
 
 
@@ -37,9 +37,9 @@ def problem(loss="cross_entropy", *, bias=True, sizes=(11, 17, 24), features=3, 
 @pytest.mark.parametrize("route", ["one block", "many blocks", "not written out"])
 def test_all_sums_against_dense_derivatives(loss, bias, route, monkeypatch):
     if route == "many blocks":
-        monkeypatch.setattr(module, "BLOCK", 7)
+        monkeypatch.setattr(module, "_BLOCK", 7)
     if route == "not written out":
-        monkeypatch.setattr(module, "WRITTEN_OUT", 0)
+        monkeypatch.setattr(module, "_WRITTEN_OUT", 0)
     draw, head, own = problem(loss, bias=bias)
     sums = pair_sums(draw, head)
     groups = combine(sums.groups, bias=bias)
@@ -65,8 +65,8 @@ def test_distances_are_those_of_the_public_functions():
     wanted = ha.hessian_distance(draw.z, head.logits, draw.domain)
     torch.testing.assert_close(found.hessian.measured, wanted)
     attributes = ha.attribute_distances(draw.z, head.logits, draw.y, draw.domain)
-    assert set(BASIC) == set(TABLE_1) - {"loss"}
-    for name in BASIC:
+    assert set(_BASIC) == set(TABLE_1) - {"loss"}
+    for name in _BASIC:
         gram = groups.averaged(sums.groups[name], groups.shares)
         square = gram.diagonal().unsqueeze(1) + gram.diagonal() - 2 * gram
         torch.testing.assert_close(
@@ -79,7 +79,7 @@ def test_float32_is_close_enough(monkeypatch):
     z[domain == 1] += 0.3
     results = []
     for precise in (0, 10**6):
-        monkeypatch.setattr(module, "PRECISE", precise)
+        monkeypatch.setattr(module, "_PRECISE", precise)
         draw = draw_samples(z, y, domain)
         logits = draw.z @ torch.linspace(-1, 1, 120, dtype=torch.float64).view(40, 3)
         head = ha.linear_head(draw.z, logits, draw.y, draw.domain)

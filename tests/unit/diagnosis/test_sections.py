@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 import hessalign as ha
 from hessalign.curvature import make_loss
 from hessalign.diagnosis import diagnose, holdout
-from hessalign.diagnosis.crossing import rank_correlation
 from hessalign.diagnosis.draw import draw_samples
-from hessalign.diagnosis.holdout import STRENGTHS, holdout_report
+from hessalign.diagnosis.holdout import _STRENGTHS, holdout_report
+from hessalign.diagnosis.single_heads import _rank_correlation
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_rank_correlation_is_spearmans(ties):
     first, second = rng.normal(size=(2, 30))
     if ties:
         first, second = first.round(), second.round()
-    assert rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
-    assert rank_correlation(np.ones(4), second[:4]) is None
-    assert rank_correlation(np.array([np.nan, 1.0]), second[:2]) is None
+    assert _rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
+    assert _rank_correlation(np.ones(4), second[:4]) is None
+    assert _rank_correlation(np.array([np.nan, 1.0]), second[:2]) is None
 
 
 def test_bounds_are_those_of_theorem_1():
@@ -123,8 +123,8 @@ def test_aligning_helps_where_a_spurious_feature_turns_around(found):
     assert target.plain < 0.6
     assert target.plain < target.others[0] < target.others[1] < target.others[2]
     assert target.others[2] > target.plain + 0.15
-    assert target.aligned == target.others[STRENGTHS.index(target.strength)]
-    assert target.strength in STRENGTHS
+    assert target.aligned == target.others[_STRENGTHS.index(target.strength)]
+    assert target.strength in _STRENGTHS
 
 
 def test_the_strength_is_not_chosen_by_the_domain_held_out(monkeypatch):
@@ -145,11 +145,13 @@ def test_the_strength_is_not_chosen_by_the_domain_held_out(monkeypatch):
 def test_two_training_domains_choose_by_samples_kept_aside(monkeypatch):
     z, y, domain = shifted("correlation", domains=2, samples=120)
     fitted = []
-    fit = holdout.penalised_fit
+    fit = holdout.quick_fit
     monkeypatch.setattr(
         holdout,
-        "penalised_fit",
-        lambda data, *rest, **options: fitted.append(len(data.y)) or fit(data, *rest, **options),
+        "quick_fit",
+        lambda objective, *rest, **options: (
+            fitted.append(len(objective.samples.targets)) or fit(objective, *rest, **options)
+        ),
     )
     report = holdout_report(draw_samples(z, y, domain), make_loss("cross_entropy"), 0.01, [2], 0)
     assert fitted == [240] * 4 + [192] * 4
@@ -162,18 +164,20 @@ def test_samples_to_train_on_and_to_choose_by_keep_the_class_shares(monkeypatch)
     y = torch.arange(480) % 160 // 120  # a quarter of each domain has label 1
     z = torch.randn(480, 2) + y.unsqueeze(1)
     seen = []
-    fit, test = holdout.penalised_fit, holdout._Bench._test
+    fit, test = holdout.quick_fit, holdout._Bench._test
     monkeypatch.setattr(
         holdout,
-        "penalised_fit",
-        lambda data, *rest, **options: seen.append(data.y) or fit(data, *rest, **options),
+        "quick_fit",
+        lambda objective, *rest, **options: (
+            seen.append(objective.samples.targets) or fit(objective, *rest, **options)
+        ),
     )
     monkeypatch.setattr(
         holdout._Bench,
         "_test",
         lambda self, head, rows: seen.append(self.draw.y[rows]) or test(self, head, rows),
     )
-    monkeypatch.setattr(holdout, "INNER_TRAINING", 200)
+    monkeypatch.setattr(holdout, "_INNER_TRAINING", 200)
     for seed in range(3):
         draw = draw_samples(z, y, domain, seed=seed)
         holdout_report(draw, make_loss("cross_entropy"), 0.01, [2], 0)
@@ -186,19 +190,20 @@ def test_heads_of_the_other_domains_are_those_of_the_classifier(monkeypatch):
     """The same samples and weights: the first aligned head that was fitted, by both."""
     z, y, domain = shifted("label", domains=3, samples=100)
     fits = []
-    fit = holdout.penalised_fit
-    monkeypatch.setattr(holdout, "NEAR", 1e-7)
+    fit = holdout.quick_fit
+    monkeypatch.setattr(holdout, "_NEAR", 1e-7)
 
-    def record(data, l2, *rest, **options):
-        fits.append((data, l2, rest, fit(data, l2, *rest, **options)))
+    def record(objective, *rest, **options):
+        fits.append((objective.samples, rest, fit(objective, *rest, **options)))
         return fits[-1][-1]
 
-    monkeypatch.setattr(holdout, "penalised_fit", record)
+    monkeypatch.setattr(holdout, "quick_fit", record)
     holdout_report(draw_samples(z, y, domain), make_loss("binary"), 0.01, [3], 0)
-    data, l2, (weights, *_), found = fits[1]
-    samples = data.z[:, :-1].numpy(), data.y.numpy(), np.repeat([0, 1, 2], data.domains.sizes)
-    options = {"alpha": weights.alpha, "beta": weights.beta, "l2": l2, "tol": 1e-7}
-    model = ha.AlignedClassifier(standardize=False, **options).fit(*samples)
+    samples, (weights, *_), found = fits[1]
+    z, y = samples.features[:, :-1].numpy(), samples.targets.numpy()
+    domain = np.repeat([0, 1, 2], samples.domains.sizes)
+    options = {"alpha": weights.alpha, "beta": weights.beta, "l2": samples.l2, "tol": 1e-7}
+    model = ha.AlignedClassifier(standardize=False, **options).fit(z, y, domain)
     wanted = np.c_[model.coef_, model.intercept_]
     np.testing.assert_allclose(found.parameters.numpy(), wanted, atol=1e-3)
 

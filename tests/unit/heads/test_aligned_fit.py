@@ -1,103 +1,19 @@
-"""The aligned head: its objective, its gradient, and that it is a minimum."""
-
-from types import SimpleNamespace
+"""The aligned head is a minimum of its objective, and says what it attains."""
 
 import pytest
 import torch
-from tests import oracles
-from tests.transfer_problems import classification, regression
+from tests.aligned_objective import expected_objective, problem_of
+from tests.transfer_problems import classification
 
-from hessalign.alignment import HessianAlignment
 from hessalign.bench.data import make_shifted_data
 from hessalign.curvature import make_loss
-from hessalign.curvature.domains import make_domains
 from hessalign.heads import fit_aligned_head, fit_head
-from hessalign.heads.aligned_objective import AlignedObjective
+from hessalign.heads.aligned_fit import minimise
+from hessalign.heads.aligned_objective import AlignedObjective, Weights
+from hessalign.heads.samples import make_samples
 
 LOSSES = ("cross_entropy", "binary", "squared")
-QUANTITY = {"full": "hessian", "diagonal": "hessian_diagonal", "product": "hessian_gradient"}
 WEIGHTS = {"alpha": 0.7, "beta": 0.4}
-
-
-def problem_of(loss, seed=0, sizes=(9, 14, 6)):
-    if loss == "squared":
-        return regression(seed, sizes=sizes)
-    return classification(seed, loss, sizes=sizes)
-
-
-def expected_objective(problem, head, kind, l2, bias=True, alpha=0.7, beta=0.4):
-    """The definition, densely and by `torch.func`; differentiable in the head."""
-    logits = oracles.augmented(problem.z, bias) @ head.T
-    batch = Batch(problem.z, logits, problem.y, problem.domain)
-    options = {"loss": problem.loss, "bias": bias}
-    weights = head[:, :-1] if bias else head
-    value = oracles.risk(batch, **options).mean() + l2 / 2 * weights.square().sum()
-    if kind is not None:
-        value = value + alpha * oracles.dispersion(
-            oracles.quantity(QUANTITY[kind], batch, **options)
-        )
-    return value + beta * oracles.dispersion(oracles.gradient(batch, **options))
-
-
-class Batch(SimpleNamespace):
-    def __init__(self, z, logits, y, domain):
-        super().__init__(z=z, logits=logits, y=y, domain=domain)
-
-    def __iter__(self):
-        return iter((self.z, self.logits, self.y, self.domain))
-
-
-def objective_of(problem, kind, l2, bias=True, **weights):
-    return AlignedObjective(
-        oracles.augmented(problem.z, bias),
-        problem.y,
-        make_domains(problem.domain),
-        make_loss(problem.loss),
-        outputs_of(problem),
-        bias,
-        HessianAlignment(hessian=kind, **weights),
-        l2,
-        seed=0,
-    )
-
-
-def outputs_of(problem):
-    return problem.y.shape[1] if problem.loss == "squared" else problem.outputs
-
-
-def draw_head(problem, bias):
-    shape = (outputs_of(problem), problem.z.shape[1] + bias)
-    return torch.randn(shape, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("kind", [*QUANTITY, None])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_objective_and_gradient_are_those_of_the_definition(loss, kind, bias):
-    problem = problem_of(loss)
-    head = draw_head(problem, bias).requires_grad_()
-    objective = objective_of(problem, kind, 0.3, bias, **WEIGHTS)
-    value, slope = objective.value_and_gradient(head.detach())
-    expected = expected_objective(problem, head, kind, 0.3, bias)
-    (expected_slope,) = torch.autograd.grad(expected, head)
-    assert value == pytest.approx(float(expected.detach()), rel=1e-10)
-    assert torch.allclose(slope, expected_slope, rtol=1e-8, atol=1e-10)
-    terms = objective.terms(head.detach())
-    assert float(terms.value) == pytest.approx(value, rel=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["sampled", "expected"])
-def test_gradient_of_the_other_kinds_by_differences(kind):
-    problem = problem_of("cross_entropy")
-    objective = objective_of(problem, kind, 0.3, alpha=0.7, beta=0.0, probes=5)
-    head = draw_head(problem, True)
-    _, slope = objective.value_and_gradient(head)
-    for index in range(head.numel()):
-        step = torch.zeros_like(head)
-        step.view(-1)[index] = 1e-5
-        up, down = (objective.value_and_gradient(head + s * step)[0] for s in (1, -1))
-        found = float(slope.flatten()[index])
-        assert found == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product", None])
@@ -129,6 +45,58 @@ def test_one_domain_is_a_plain_fit(loss):
     )
     assert torch.allclose(fitted.parameters, plain.parameters, atol=1e-6)
     assert fitted.hessian == fitted.gradient == 0
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+def test_a_free_bias_and_a_start_elsewhere_lead_to_the_same_minimum(loss):
+    """The diagnosis' own way to a fit: samples and an objective that several fits share."""
+    problem = problem_of(loss, sizes=(30, 40, 35))
+    samples = make_samples(*problem.arguments, make_loss(loss), l2=0.1, free_bias=True)
+    objective, weights = AlignedObjective(samples), Weights(0.5, 0.5)
+    start = torch.randn(samples.shape, dtype=torch.float64)
+    wanted = fit_aligned_head(*problem.arguments, alpha=0.5, beta=0.5, loss=loss, l2=0.1)
+    for options in ({}, {"start": start}):
+        found = minimise(objective, weights, tolerance=1e-8, **options)
+        assert found.value == pytest.approx(wanted.value, rel=1e-9)
+        moved = found.parameters - wanted.parameters
+        if loss == "cross_entropy":  # the same number on all biases changes nothing
+            moved[:, -1] -= moved[:, -1].mean()
+        assert moved.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+def test_a_plain_fit_without_a_free_bias_is_the_one_newton_finds(loss):
+    problem = problem_of(loss, sizes=(60,))
+    samples = make_samples(problem.z, problem.y, None, make_loss(loss), l2=0.05)
+    found = minimise(AlignedObjective(samples), tolerance=1e-9)
+    wanted = fit_head(problem.z, problem.y, loss, 0.05)
+    torch.testing.assert_close(found.parameters, wanted.parameters, atol=1e-6, rtol=0)
+    for name in ("value", "risk", "loss"):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-9)
+    assert found.value == found.risk
+    assert found.risk > found.loss
+    assert found.gradient_norm >= found.slope
+
+
+def test_float32_samples_are_fitted_as_well_as_they_can_be():
+    problem = problem_of("cross_entropy", sizes=(60, 50))
+    samples = make_samples(*problem.arguments, make_loss("cross_entropy"), l2=0.05)
+    narrow, wide = (
+        minimise(AlignedObjective(samples.to(dtype)), Weights(0.5, 0.5))
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert narrow.slope < 1e-4
+    torch.testing.assert_close(narrow.parameters, wide.parameters, atol=1e-3, rtol=0)
+
+
+def test_value_risk_and_loss_are_the_objective_and_its_parts():
+    problem = problem_of("cross_entropy")
+    fitted = fit_aligned_head(*problem.arguments, l2=0.3, **WEIGHTS)
+    ridge = 0.15 * float(fitted.parameters[:, :-1].square().sum())
+    assert fitted.risk == pytest.approx(fitted.loss + ridge)
+    penalty = 0.7 * fitted.hessian + 0.4 * fitted.gradient
+    assert fitted.value == pytest.approx(fitted.risk + penalty)
+    assert fitted.l2 == 0.3
 
 
 def test_domains_count_the_same_whatever_their_sizes():

@@ -6,7 +6,6 @@ import torch
 from tests.trust_region import largest_in_ball
 
 from hessalign.heads.ascent import Ball, ascend
-from hessalign.heads.extreme_eigenpairs import extreme_eigenpairs
 
 
 def quadratic(seed, size=6):
@@ -66,19 +65,3 @@ def test_oracle_is_never_below_random_search():
         points = Ball(radius).retract(radius * torch.randn(20000, 3, dtype=torch.float64))
         searched = float(objective(points, None)[0].max())
         assert searched <= best <= searched + 0.05 * abs(searched)
-
-
-@pytest.mark.parametrize("size", [5, 100])
-def test_extreme_eigenpairs(size):
-    matrix = torch.randn(size, size, dtype=torch.float64)
-    matrix = matrix + matrix.T
-    values, vectors = extreme_eigenpairs(lambda v: v @ matrix, matrix[0])
-    assert torch.allclose(values, torch.linalg.eigvalsh(matrix)[[0, -1]], rtol=1e-6)
-    assert torch.allclose(vectors @ matrix, values.unsqueeze(1) * vectors, atol=1e-2)
-    assert torch.allclose(vectors.norm(dim=1), torch.ones(2, dtype=torch.float64))
-
-
-def test_eigenpairs_of_zero():
-    values, vectors = extreme_eigenpairs(torch.zeros_like, torch.zeros(200, dtype=torch.float64))
-    assert values.tolist() == [0, 0]
-    assert vectors.norm(dim=1).tolist() == [1, 1]

@@ -1,4 +1,4 @@
-r"""Heads of single domains on the other domains: does the Hessian distance foretell the loss?
+r"""Heads of single domains on the other domains: their losses there, and Theorem 1's bound.
 
 Indices: s source, t target, n sample.
 """
@@ -19,17 +19,22 @@ from hessalign._shapes import Float
 from hessalign.alignment import squared_distances
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import num_outputs
-from hessalign.diagnosis.penalised_fit import HeadFit, fix_features, penalised_fit
+from hessalign.diagnosis.head import quick_fit
 from hessalign.diagnosis.resampling import LEVEL, Groups
+from hessalign.heads.aligned_objective import AlignedObjective
+from hessalign.heads.bound import bound_at, largest_third_derivative
+from hessalign.heads.fit import FittedHead
 
-PERMUTATIONS: Final = 5000
+_ACCURACY: Final = 1e-3
+"""Of the eigenvectors behind spectral norms."""
+
+_PERMUTATIONS: Final = 5000
 """Orders of the domains that are tried, at most."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class SingleHeads:
+class _SingleHeads:
     """Heads fitted to one domain each, on a random half of its samples.
 
     Attributes:
@@ -39,7 +44,7 @@ class SingleHeads:
     """
 
     domains: tuple[int, ...]
-    fits: tuple[HeadFit, ...]
+    fits: tuple[FittedHead, ...]
     losses: Float[Tensor, "n s"]
 
 
@@ -72,32 +77,20 @@ class CrossingReport:
     how: str
 
 
-def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int]) -> SingleHeads:
-    """Fit a head to a half of each domain, and apply it to the other halves of all.
-
-    Args:
-        draw: The samples.
-        loss: The loss of the heads.
-        l2: The weight of the L2 term.
-        domains: Positions of the domains.
-
-    Returns:
-        The heads with their losses.
-    """
-    seen, outputs = draw.part(0), num_outputs(draw, loss)
-    fits, losses = [], []
+def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int]) -> _SingleHeads:
+    """Fit a head to a half of each domain, and apply it to the other halves of all."""
+    seen, fits, losses = draw.part(0), [], []
     for e in domains:
         rows = seen & (draw.domain == e)
-        data = fix_features(draw.z[rows], draw.y[rows], draw.domain[rows], loss, outputs)
-        fits.append(penalised_fit(data, l2))
+        fits.append(quick_fit(AlignedObjective(draw.samples(rows, loss, l2))))
         theta = fits[-1].parameters.to(draw.z.dtype)
         logits = (draw.z @ theta[:, :-1].T + theta[:, -1]).double()
         losses.append(torch.where(seen, 0, loss.values(logits, draw.y)))
-    return SingleHeads(tuple(domains), tuple(fits), torch.stack(losses, dim=1))
+    return _SingleHeads(tuple(domains), tuple(fits), torch.stack(losses, dim=1))
 
 
 def crossing_report(
-    draw: Draw, heads: SingleHeads, inner: Float[Tensor, "g g"], groups: Groups, seed: int
+    draw: Draw, heads: _SingleHeads, inner: Float[Tensor, "g g"], groups: Groups, seed: int
 ) -> CrossingReport:
     """Compare Hessian distances with losses across domains.
 
@@ -162,21 +155,17 @@ def _over_pairs(matrix: Tensor) -> np.ndarray:
 
 
 def _correlation(distance: Tensor, regret: Tensor) -> float | None:
-    return rank_correlation(_over_pairs(distance), _over_pairs(regret))
+    return _rank_correlation(_over_pairs(distance), _over_pairs(regret))
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
     """Spearman's rank correlation, ties at their mean rank.
-
-    Args:
-        first: Some numbers.
-        second: As many others.
 
     Returns:
         The correlation from −1 to 1; None if one of them is constant or not finite.
 
     Example:
-        >>> round(rank_correlation(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.3, 0.2])), 6)
+        >>> round(_rank_correlation(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.3, 0.2])), 6)
         0.5
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
@@ -203,24 +192,95 @@ def _permuted(
     if rho is None:
         return None, 0
     count = len(distance)
-    if factorial(count) <= PERMUTATIONS:
+    if factorial(count) <= _PERMUTATIONS:
         orders = [list(order) for order in permutations(range(count))]
     else:
         generator = np.random.default_rng(seed)
         orders = [list(range(count))]
-        orders += [generator.permutation(count).tolist() for _ in range(PERMUTATIONS - 1)]
+        orders += [generator.permutation(count).tolist() for _ in range(_PERMUTATIONS - 1)]
     values = [_correlation(distance[order][:, order], regret) for order in orders]
     hits = sum(value is not None and value >= rho - 1e-12 for value in values)
     return hits / len(orders), len(orders)
 
 
 def all_pairs(domains: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs of some domains.
-
-    Args:
-        domains: Positions of the domains.
-
-    Returns:
-        The pairs, the earlier domain first.
-    """
+    """All pairs of some domains, the earlier one first."""
     return list(combinations(domains, 2))
+
+
+@final
+@dataclass(frozen=True)
+class PairBound:
+    """The bound of the transfer measure from one domain to another.
+
+    Attributes:
+        source: Position of the source.
+        target: Position of the target.
+        value: The bound up to third order, the sum of the three terms.
+        hessian_term: ½ δ² ‖H_T − H_S‖₂.
+        gradient_term: δ ‖g_T − g_S‖.
+        target_term: How far the source's head can be above the target's best within the radius.
+        remainder: What higher orders can add at most.
+    """
+
+    source: int
+    target: int
+    value: float
+    hessian_term: float
+    gradient_term: float
+    target_term: float
+    remainder: float
+
+
+@final
+@dataclass(frozen=True)
+class BoundReport:
+    """Bounds of the transfer measure.
+
+    Attributes:
+        pairs: One entry per ordered pair.
+        tolerance: The excess risk δ_S of a nearly optimal head of the source.
+        radius: The radius δ = √(2 δ_S/μ) that follows, the largest of all sources.
+        how: How they were computed.
+    """
+
+    pairs: tuple[PairBound, ...]
+    tolerance: float
+    radius: float
+    how: str
+
+
+def bound_report(
+    draw: Draw, heads: _SingleHeads, loss: HeadLoss, l2: float, tolerance: float
+) -> BoundReport:
+    """Theorem 1 for all ordered pairs of some domains; the L2 weight is μ."""
+    seen = draw.part(0) & torch.isin(draw.domain, torch.tensor(heads.domains))
+    data = draw.samples(seen, loss, l2).to(torch.float64)
+    third = [largest_third_derivative(data, e) for e in range(len(heads.domains))]
+    found, radius = [], 0.0
+    for s, fitted in enumerate(heads.fits):
+        for t in range(len(heads.fits)):
+            if s == t:
+                continue
+            bends = third[s] + third[t]
+            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=_ACCURACY)
+            radius = max(radius, bound.radius)
+            found.append(
+                PairBound(
+                    heads.domains[s],
+                    heads.domains[t],
+                    bound.value,
+                    bound.hessian_term,
+                    bound.gradient_term,
+                    bound.target_term,
+                    bound.remainder,
+                )
+            )
+    how = (
+        f"Theorem 1 (with the radius corrected) at the head fitted to a half of the source: every "
+        f"head whose risk on the source is within {tolerance:g} of the best lies within δ = "
+        f"√(2·{tolerance:g}/μ) of it, μ = {l2:g} the L2 weight. Bound = ½δ²‖H_T − H_S‖₂ + "
+        "δ‖g_T − g_S‖ + target term, up to third order; the remainder bounds the rest. Spectral "
+        "norm by Lanczos. An upper bound: the loss need not get that bad."
+    )
+    return BoundReport(tuple(found), tolerance, radius, how)
