@@ -14,7 +14,7 @@ from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.report.content import plain, render_diagnosis_json
 from hessalign.diagnosis.report.page import render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
-from hessalign.report.page_parts import POLICY
+from hessalign.report.page import POLICY
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"
 ATTRIBUTE = "\"><img src=x onerror='document.documentElement.dataset.pwned=1'>&amp;"
