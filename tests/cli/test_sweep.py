@@ -13,7 +13,7 @@ from tests.conftest import python_environment
 from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
 from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, Task
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli import main
 
 SWEEP = {

@@ -16,7 +16,7 @@ from hessalign._names import check_name
 from hessalign.bench.data import DATASETS
 from hessalign.bench.runs import ColoredMnistConfig, Record, Run, train_colored_mnist
 from hessalign.bench.runs.configuration import make_configuration, parse_words, read_file
-from hessalign.bench.runs.progress import Progress
+from hessalign.bench.runs.progress import run_progress
 from hessalign.cli import train_domains
 from hessalign.cli.flags import seed_number
 from hessalign.paper.published import TABLE_2, TABLE_3
@@ -138,7 +138,7 @@ def make_report(title: str, steps: int, tensorboard: Path | None) -> Callable[[R
     Returns:
         A function to call with every record.
     """
-    progress = Progress(title, steps, sys.stderr)
+    progress = run_progress(title, steps)
     if tensorboard is None:
         return progress
     from hessalign.bench.runs.tensorboard import TensorBoard

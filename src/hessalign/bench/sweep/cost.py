@@ -15,6 +15,7 @@ import numpy as np
 from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep.execution import Work
+from hessalign.bench.sweep.selection.reading import RESULTS
 
 LENGTHS: Final = (1, 16, 64)
 """Steps of the measured runs."""
@@ -23,8 +24,6 @@ LONG_ENOUGH: Final = 0.5
 """Seconds that the longest measured run should take; short ones are followed by longer ones."""
 
 MOST_STEPS: Final = 4096
-
-RECORDS: Final = "results.jsonl"
 
 
 @final
@@ -99,11 +98,11 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
             start = clock()
             work(dataclasses.replace(job, steps=length), folder)
             seconds.append(clock() - start)
-            records = (folder / RECORDS).read_bytes().count(b"\n")
+            records = (folder / RESULTS).read_bytes().count(b"\n")
             rows.append((1, length, records))
             if not lengths and seconds[-1] < LONG_ENOUGH and 4 * length <= most:
                 lengths.append(4 * length)
-        written = (folder / RECORDS).stat().st_size
+        written = (folder / RESULTS).stat().st_size
         files = sum(path.stat().st_size for path in folder.iterdir()) - written
     (begin, step, evaluation), _ = nnls(np.array(rows, dtype=float), np.array(seconds))
     return RunCost(float(begin), float(step), float(evaluation), written / records, files)

@@ -14,9 +14,7 @@ from hessalign._errors import MENDABLE, describe_error
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, this_claimant
-
-DONE: Final = "done"
-"""The file that marks a job as done; the job writes it last."""
+from hessalign.bench.sweep.selection.reading import DONE
 
 ERROR: Final = "err.txt"
 """The file that keeps why a job failed."""
@@ -26,6 +24,9 @@ BUG: Final = "This is a bug in hessalign; please report it with what follows."
 
 SPECIFICATION: Final = "sweep.yaml"
 """The file by which a folder is known to be that of a sweep."""
+
+JOBS: Final = "jobs.txt"
+"""The file by which a folder of runs is known that belongs to no sweep: which run is where."""
 
 Work = Callable[[Job, Path], object]
 """Does a job in a folder: continues what is there, and in the end writes the file `done`.
@@ -44,7 +45,7 @@ class Task:
 
     Attributes:
         job: The job.
-        sweep: The folder of the sweep.
+        sweep: The folder of the sweep, or of other runs.
         launcher: Names the launcher, for claims.
         attempt: How many workers were lost over it so far.
     """
@@ -94,11 +95,11 @@ def execute(task: Task, work: Work) -> Outcome:
     Raises:
         FileNotFoundError: If this machine does not see the folder of the sweep.
     """
-    if not (task.sweep / SPECIFICATION).exists():
+    if not any((task.sweep / name).exists() for name in (SPECIFICATION, JOBS)):
         raise FileNotFoundError(
             f"Expected the folder of the sweep, {task.sweep}, on {os.uname().nodename}, found no "
-            f"{SPECIFICATION} there. All machines of a sweep need a folder that they share, under "
-            "the same path."
+            f"{SPECIFICATION} or {JOBS} there. All machines of a sweep need a folder that they "
+            "share, under the same path."
         )
     folder = task.folder
     if (folder / DONE).exists():

@@ -1,4 +1,4 @@
-"""What a launcher is, and what those that use several processes share: tasks that wait."""
+"""What a launcher is, the simplest one, and what those that use several processes share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import dataclasses
 import heapq
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from hessalign.bench.sweep.execution import Outcome, Task, Work, fail
+from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.sweep.execution import Outcome, Task, Work, execute, fail
+
+Begin = Callable[[Task], None]
+"""Told of a task that is about to begin, or to be begun again."""
+
+
+def nothing(task: Task) -> None:
+    """For those who need not be told."""
 
 
 class Launcher(Protocol):
@@ -22,7 +30,9 @@ class Launcher(Protocol):
 
     parallel: int
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
         """Have tasks done.
 
         Each is carried out by `execute`, which decides whether there is anything to do. Ctrl-C or
@@ -32,6 +42,8 @@ class Launcher(Protocol):
         Args:
             tasks: The tasks, those to begin with first.
             work: What does a job.
+            begin: Called in this process with each task before it begins, or is queued where only
+                a cluster knows when it does; a task whose worker was lost comes again.
 
         Returns:
             How each ended, as they end.
@@ -121,3 +133,23 @@ class Waiting:
         self._count += 1
         heapq.heappush(self._later, (due, self._count, again))
         return None
+
+
+@final
+class SerialLauncher:
+    """One task after the other, in this process, with a single thread."""
+
+    parallel = 1
+
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done."""
+        import torch
+
+        torch.set_num_threads(1)
+        with Interruption() as interruption:
+            for task in tasks:
+                interruption.raise_if_requested()
+                begin(task)
+                yield execute(task, work)

@@ -14,7 +14,7 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._processes import SAVING_SECONDS, heed_interrupts
 from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
-from hessalign.bench.sweep.launcher import Retries, Waiting
+from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 
 POLL_SECONDS: Final = 0.2
 CONNECT_SECONDS: Final = 30.0
@@ -83,16 +83,10 @@ class RayLauncher:
         self.retries = retries or Retries()
         self.connect_seconds = connect_seconds
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
-        """Have tasks done.
-
-        Args:
-            tasks: The tasks.
-            work: What does a job; workers import it by name.
-
-        Yields:
-            How each ended, as they end.
-        """
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done; workers import `work` by its name."""
         ray = import_ray()
         ours = not ray.is_initialized()
         with Interruption():
@@ -102,7 +96,7 @@ class RayLauncher:
             waiting = Waiting(tasks, self.retries)
             submitted: dict[Any, tuple[Task, float]] = {}
             try:
-                yield from self._run(ray, waiting, work, submitted, interruption)
+                yield from self._run(ray, waiting, work, submitted, interruption, begin)
             except BaseException:
                 for reference in submitted:
                     ray.cancel(reference, force=False)  # in a worker: as if by Ctrl-C
@@ -121,6 +115,7 @@ class RayLauncher:
         work: Work,
         submitted: dict[Any, tuple[Task, float]],
         interruption: Interruption,
+        begin: Begin,
     ) -> Iterator[Outcome]:
         remote = ray.remote(_execute).options(
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=0
@@ -133,6 +128,7 @@ class RayLauncher:
             if now - counted >= SECONDS_BETWEEN_COUNTS:
                 room, counted = self._room(ray), now
             while len(submitted) < room and (task := waiting.next()):
+                begin(task)
                 reference = remote.remote(task, work, threads, here)
                 submitted[reference] = task, now
             if not submitted:

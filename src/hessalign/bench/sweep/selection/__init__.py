@@ -5,7 +5,9 @@ and what a cell of a table lacks.
 """
 
 from hessalign.bench.sweep.selection.collection import Collection as Collection
+from hessalign.bench.sweep.selection.collection import check_protocols as check_protocols
 from hessalign.bench.sweep.selection.collection import collect as collect
+from hessalign.bench.sweep.selection.collection import finished_runs as finished_runs
 from hessalign.bench.sweep.selection.methods import SELECTIONS as SELECTIONS
 from hessalign.bench.sweep.selection.methods import Candidate as Candidate
 from hessalign.bench.sweep.selection.methods import Selection as Selection
@@ -14,13 +16,13 @@ from hessalign.bench.sweep.selection.methods import find_selection as find_selec
 from hessalign.bench.sweep.selection.methods import leave_one_out as leave_one_out
 from hessalign.bench.sweep.selection.methods import oracle as oracle
 from hessalign.bench.sweep.selection.methods import training_domain as training_domain
+from hessalign.bench.sweep.selection.reading import Note as Note
+from hessalign.bench.sweep.selection.reading import Record as Record
+from hessalign.bench.sweep.selection.reading import Run as Run
+from hessalign.bench.sweep.selection.reading import RunKey as RunKey
+from hessalign.bench.sweep.selection.reading import RunProtocol as RunProtocol
 from hessalign.bench.sweep.selection.reading import read_run as read_run
 from hessalign.bench.sweep.selection.reading import read_runs as read_runs
-from hessalign.bench.sweep.selection.records import Note as Note
-from hessalign.bench.sweep.selection.records import Record as Record
-from hessalign.bench.sweep.selection.records import Run as Run
-from hessalign.bench.sweep.selection.records import RunKey as RunKey
-from hessalign.bench.sweep.selection.records import RunProtocol as RunProtocol
 from hessalign.bench.sweep.selection.tables import Cell as Cell
 from hessalign.bench.sweep.selection.tables import Row as Row
 from hessalign.bench.sweep.selection.tables import Table as Table

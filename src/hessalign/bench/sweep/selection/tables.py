@@ -14,7 +14,7 @@ import numpy as np
 
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
 from hessalign.bench.sweep.selection.methods import Candidate, Runs, Selection, choose
-from hessalign.bench.sweep.selection.records import Run
+from hessalign.bench.sweep.selection.reading import Run
 
 ALGORITHM_ORDER: Final = (
     "ERM", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL",

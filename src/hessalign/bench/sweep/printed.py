@@ -1,18 +1,21 @@
-"""Tables of a sweep to read: DomainBed's plain text, Markdown and LaTeX.
+"""Tables of a sweep as text, for people and for programs.
 
-Outside of DomainBed's own format, a cell that lacks something carries a mark, and the reason stands
-below.
+For people there are DomainBed's plain text, Markdown and LaTeX; outside of DomainBed's own format
+a cell that lacks something carries a mark, and the reason stands below. For programs there are CSV
+and JSON, in full precision.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, Protocol, final
 
-from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
+from hessalign.bench.sweep.selection import Candidate, Cell, Collection, Row, Table
 from hessalign.report.tables import markdown_table
 
 DATASET_WIDTH: Final = 20
@@ -28,6 +31,40 @@ CHOSEN_HEADER: Final = (
     "run",
     "hyper-parameters",
 )
+CELL_FIELDS: Final = (
+    "selection",
+    "dataset",
+    "algorithm",
+    "domain",
+    "mean",
+    "standard_error",
+    "trials",
+    "missing",
+)
+CHOSEN_FIELDS: Final = (
+    "trial_seed",
+    "accuracy",
+    "validation_accuracy",
+    "step",
+    "hparams_seed",
+    "run",
+    "hparams",
+)
+
+
+class Renderer(Protocol):
+    """Writes the tables of a sweep."""
+
+    def __call__(self, collection: Collection, *, chosen: bool = False) -> str:
+        """The tables as text.
+
+        Args:
+            collection: The results.
+            chosen: Whether to add the chosen runs.
+
+        Returns:
+            The text, with a final line end.
+        """
 
 
 @final
@@ -170,29 +207,13 @@ def chosen_rows(table: Table) -> list[list[str]]:
     ]
 
 
-def render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints, byte for byte; a missing value is an X without a reason.
-
-    Args:
-        collection: The results.
-        chosen: Whether to add the chosen runs.
-
-    Returns:
-        The text.
-    """
+def _render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints, byte for byte; a missing value is an X without a reason."""
     return _plain(collection, DOMAINBED, Footnotes()) + (_plain_chosen(collection) * chosen)
 
 
-def render_text(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints if nothing is missing, else with marks and the reasons at the end.
-
-    Args:
-        collection: The results.
-        chosen: Whether to add the chosen runs.
-
-    Returns:
-        The text.
-    """
+def _render_text(collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints if nothing is missing, else with marks and the reasons at the end."""
     footnotes = Footnotes()
     text = _plain(collection, TEXT, footnotes)
     if footnotes.numbers:
@@ -234,16 +255,8 @@ def _with_choices(collection: Collection) -> Iterator[tuple[Table, list[list[str
             yield table, rows
 
 
-def render_markdown(collection: Collection, *, chosen: bool = False) -> str:
-    """Markdown: a section per table, with what it lacks below it.
-
-    Args:
-        collection: The results.
-        chosen: Whether to add the chosen runs.
-
-    Returns:
-        The text.
-    """
+def _render_markdown(collection: Collection, *, chosen: bool = False) -> str:
+    """Markdown: a section per table, with what it lacks below it."""
     parts = [f"{collection.records} records."]
     for table in collection.tables:
         footnotes = Footnotes()
@@ -259,16 +272,8 @@ def render_markdown(collection: Collection, *, chosen: bool = False) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def render_latex(collection: Collection, *, chosen: bool = False) -> str:
-    """LaTeX to be included in a document that uses the package booktabs.
-
-    Args:
-        collection: The results.
-        chosen: Whether to add the chosen runs.
-
-    Returns:
-        The text.
-    """
+def _render_latex(collection: Collection, *, chosen: bool = False) -> str:
+    """LaTeX to be included in a document that uses the package booktabs."""
     lines = [
         r"% \usepackage{booktabs} in the preamble",
         f"% Total records: {collection.records}",
@@ -298,3 +303,100 @@ def _tabular(cells: Sequence[Sequence[str]]) -> list[str]:
         r"\bottomrule",
         r"\end{tabular}",
     ]
+
+
+def _render_csv(collection: Collection, *, chosen: bool = False) -> str:
+    """CSV: a line per cell of the data sets' tables, from which the averages follow."""
+    buffer = io.StringIO()
+    fields = [*CELL_FIELDS, *CHOSEN_FIELDS] if chosen else list(CELL_FIELDS)
+    writer = csv.DictWriter(buffer, fields, lineterminator="\n")
+    writer.writeheader()
+    for table in collection.tables:
+        if table.dataset is not None:
+            writer.writerows(_csv_rows(table, chosen=chosen))
+    return buffer.getvalue()
+
+
+def _csv_rows(table: Table, *, chosen: bool) -> Iterator[dict[str, Any]]:
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            values = (
+                table.selection.name,
+                table.dataset,
+                row.algorithm,
+                column,
+                cell.mean,
+                cell.error,
+                len(cell.trials),
+                "; ".join(cell.reasons),
+            )
+            fields = dict(zip(CELL_FIELDS, values, strict=True))
+            trials = _trials(cell, chosen=True) if chosen else []
+            for trial in trials:
+                hparams = json.dumps(trial["hparams"], sort_keys=True)
+                yield {**fields, **trial, "hparams": hparams}
+            if not trials:
+                yield fields
+
+
+def _render_json(collection: Collection, *, chosen: bool = False) -> str:
+    """JSON: tables with the value of every trial, what they lack, and the notes."""
+    tables = [
+        {
+            "selection": table.selection.name,
+            "dataset": table.dataset,
+            "columns": list(table.columns),
+            "rows": [
+                {
+                    "algorithm": row.algorithm,
+                    "average": row.average,
+                    "cells": [
+                        {
+                            "column": column,
+                            "mean": cell.mean,
+                            "standard_error": cell.error,
+                            "trials": _trials(cell, chosen=chosen),
+                            "missing": list(cell.reasons),
+                        }
+                        for column, cell in zip(table.columns, row.cells, strict=True)
+                    ],
+                }
+                for row in table.rows
+            ],
+        }
+        for table in collection.tables
+    ]
+    notes = [{"kind": note.kind, "text": note.text} for note in collection.notes]
+    whole = {"records": collection.records, "tables": tables, "notes": notes}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _trials(cell: Cell, *, chosen: bool) -> list[dict[str, Any]]:
+    candidates = cell.chosen if chosen and cell.chosen else (None,) * len(cell.trials)
+    return [
+        {"trial_seed": trial, "accuracy": value, **_candidate_fields(candidate)}
+        for trial, value, candidate in zip(cell.trials, cell.values, candidates, strict=True)
+    ]
+
+
+def _candidate_fields(candidate: Candidate | None) -> dict[str, Any]:
+    if candidate is None:
+        return {}
+    return {
+        "validation_accuracy": candidate.validation,
+        "step": candidate.step,
+        "hparams_seed": candidate.run.key.hparams_seed,
+        "run": os.path.dirname(candidate.run.path),
+        "hparams": dict(candidate.run.hparams),
+    }
+
+
+FORMATS: Mapping[str, Renderer] = {
+    "text": _render_text,
+    "domainbed": _render_domainbed,
+    "markdown": _render_markdown,
+    "latex": _render_latex,
+    "csv": _render_csv,
+    "json": _render_json,
+}
+"""Renderers by name."""

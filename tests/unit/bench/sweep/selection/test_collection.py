@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from tests.sweeps import PROTOCOL, run
 
-from hessalign.bench.sweep.selection.checks import (
+from hessalign.bench.sweep.selection.collection import (
     check_protocols,
     distinct_runs,
     finished_runs,

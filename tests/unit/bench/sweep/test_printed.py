@@ -8,8 +8,7 @@ import re
 import pytest
 from tests.sweeps import write_sweep
 
-from hessalign.bench.sweep.collected import chosen_rows, latex_escape
-from hessalign.bench.sweep.formats import FORMATS
+from hessalign.bench.sweep.printed import FORMATS, chosen_rows, latex_escape
 from hessalign.bench.sweep.selection import collect
 
 ORACLE = "test-domain validation set (oracle)"
