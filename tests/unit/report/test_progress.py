@@ -1,4 +1,4 @@
-"""The display: one line on a terminal, whole lines elsewhere, and nothing said that is not known."""
+"""The display: one line on a terminal, whole lines elsewhere, nothing said that is not known."""
 
 import fcntl
 import io
