@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, Timing, measure, seconds
 from hessalign.bench.algorithms import Batch, Setting, make_algorithm
@@ -35,6 +34,7 @@ from hessalign.bench.runs.memory import keep_freed_memory
 from hessalign.bench.runs.parallel import train_many
 from hessalign.bench.runs.records import OwnForm
 from hessalign.bench.runs.sampling import Sampler
+from hessalign.report.progress import Progress
 
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
 GEMM = 2048
@@ -216,7 +216,7 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     Returns:
         The table as it is written to JSON, and the targets.
     """
-    progress.stage("engine")
+    progress.title = "engine"
     keep_freed_memory()
     config = ColoredMnistConfig("erm", train_images=5000 if quick else 50_000, steps=STEPS)
     source = make_batch(make_colored_mnist(0, train_images=config.train_images).train)
@@ -245,7 +245,7 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     }
     overheads = {}
     for name, rounds in ROUNDS.items():
-        progress.tick(f"overhead, {name}")
+        progress.note(f"overhead, {name}")
         overheads[name] = overhead_ratios(sources[name], 2 if quick else rounds)
     procedures = {
         "Colored MNIST step × 3": sources["Colored MNIST"]["engine"](),

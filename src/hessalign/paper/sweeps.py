@@ -20,7 +20,8 @@ from hessalign.bench.sweep import (
     training_work,
 )
 from hessalign.bench.sweep.report import SweepProgress
-from hessalign.bench.sweep.selection import Run, check_protocols, finished_runs, read_run
+from hessalign.bench.sweep.selection import Run, read_run
+from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
 from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.paper.experiment import write_report
 from hessalign.paper.sweep_experiment import Part, Results, SweepExperiment, SweepOptions

@@ -5,9 +5,7 @@ and what a cell of a table lacks.
 """
 
 from hessalign.bench.sweep.selection.collection import Collection as Collection
-from hessalign.bench.sweep.selection.collection import check_protocols as check_protocols
 from hessalign.bench.sweep.selection.collection import collect as collect
-from hessalign.bench.sweep.selection.collection import finished_runs as finished_runs
 from hessalign.bench.sweep.selection.methods import SELECTIONS as SELECTIONS
 from hessalign.bench.sweep.selection.methods import Candidate as Candidate
 from hessalign.bench.sweep.selection.methods import Selection as Selection
