@@ -14,7 +14,7 @@ from typing import Final, final
 from hessalign._version import __version__
 from hessalign.report.svg import shortened
 
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """No script runs and nothing is fetched, whatever the page may contain."""
 
 
@@ -95,5 +95,5 @@ def render_page(package: str, template: str, title: str, **content: object) -> s
         keep_trailing_newline=True,
     )
     environment.filters["shortened"] = shortened
-    frame = {"title": title, "policy": POLICY, "version": __version__, "footnote": ""}
+    frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
     return environment.get_template(template).render(**{**frame, **content})

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Final, TextIO, final
 
-SECONDS_BETWEEN_LINES: Final = 10.0
+_SECONDS_BETWEEN_LINES: Final = 10.0
 """Where lines stay, there is none sooner after another, but for the last."""
 
 _SECONDS_BETWEEN_UPDATES: Final = 0.2
@@ -134,7 +134,7 @@ class Progress:
                 rate = self._pace.rate(done - self._begun, clock - self._start)
             else:
                 rate = self._pace.rate(done, seconds)
-            words = [describe_pace(done, total, self._unit, rate, left), text]
+            words = [_describe_pace(done, total, self._unit, rate, left), text]
         last = done >= total
         count = f"{done:>{len(str(total))}}/{total} {self._unit}".rstrip()
         if self._bar:
@@ -171,7 +171,7 @@ class Progress:
     @property
     def due(self) -> bool:
         """Whether it is time to show something again, for callers to whom that is work."""
-        pause = _SECONDS_BETWEEN_UPDATES if self.live else SECONDS_BETWEEN_LINES
+        pause = _SECONDS_BETWEEN_UPDATES if self.live else _SECONDS_BETWEEN_LINES
         return time.monotonic() - self._shown_at >= pause
 
     def close(self) -> None:
@@ -213,28 +213,21 @@ class Progress:
         self._width = 0
 
 
-def describe_pace(
+def _describe_pace(
     done: int, total: int, unit: str, rate: float | None, left: float | None = None
 ) -> str:
     """How fast something goes and how long it will take, as far as that can be told.
-
-    Args:
-        done: How many are done.
-        total: How many there are.
-        unit: What is counted.
-        rate: How many are done in a second, if that can be told.
-        left: Seconds that it will still take, if that is known otherwise.
 
     Returns:
         Words; none if there is nothing to say.
 
     Example:
-        >>> describe_pace(500, 2000, "images", 50.0), describe_pace(1, 2000, "images", None)
+        >>> _describe_pace(500, 2000, "images", 50.0), _describe_pace(1, 2000, "images", None)
         ('50 images/s  30 s left', '')
     """
     if left is None and rate is not None:
         left = (total - done) / rate
-    parts = [] if rate is None else [speed(rate, unit)]
+    parts = [] if rate is None else [_speed(rate, unit)]
     if left is not None and done < total:
         parts.append(f"{duration(left)} left")
     return "  ".join(parts)
@@ -258,18 +251,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def speed(rate: float, unit: str) -> str:
+def _speed(rate: float, unit: str) -> str:
     """A speed in the unit of time in which people would count.
-
-    Args:
-        rate: How many are done in a second.
-        unit: What is counted.
 
     Returns:
         How many in a second, a minute or an hour.
 
     Example:
-        >>> speed(50, "images"), speed(3.3, "steps"), speed(0.2, "runs"), speed(0.001, "runs")
+        >>> _speed(50, "images"), _speed(3.3, "steps"), _speed(0.2, "runs"), _speed(0.001, "runs")
         ('50 images/s', '3.3 steps/s', '12 runs/min', '3.6 runs/h')
     """
     for factor, time_unit in ((1, "s"), (60, "min")):

@@ -17,18 +17,15 @@ _ACCURACIES: Final = {
 """What accuracies are called in a line."""
 
 
-def describe(record: Record) -> str:
+def _describe(record: Record) -> str:
     """What was measured at a step, for people.
-
-    Args:
-        record: The record.
 
     Returns:
         Accuracies, loss terms and Hessian distance.
 
     Example:
         >>> terms = {"loss": 0.7, "risk": 0.5, "penalty": 0.1, "hessian": 0.1}
-        >>> describe(Record(9, 3.0, terms, {"train_accuracy": 0.8, "test_accuracy": 0.2}))
+        >>> _describe(Record(9, 3.0, terms, {"train_accuracy": 0.8, "test_accuracy": 0.2}))
         'train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01'
     """
     parts = [
@@ -58,7 +55,7 @@ def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callab
     progress = Progress(f"{title:<12}", "steps", stream)
 
     def show(record: Record) -> None:
-        progress(record.step + 1, steps, describe(record), seconds=record.seconds)
+        progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
 
     return show
 
@@ -85,12 +82,7 @@ class RunsProgress:
         self._rates: dict[str, float] = {}
 
     def __call__(self, config: ColoredMnistConfig, record: Record) -> None:
-        """Show a record.
-
-        Args:
-            config: The run it belongs to.
-            record: Its newest record.
-        """
+        """Show a record."""
         options = (f"{name}={value}" for name, value in config.options.items())
         words = (config.imbalance or "", config.algorithm, *options, f"#{config.seed}")
         title = " ".join(words).strip()
@@ -102,7 +94,7 @@ class RunsProgress:
         ended = reached >= self._steps
         if ended:
             del self._newest[title]
-        text = f"{title} {reached}/{self._steps}  {describe(record)}"
+        text = f"{title} {reached}/{self._steps}  {_describe(record)}"
         if self._progress.live:
             text = "   ".join(map(self._state, self._newest))
         done = sum(reached >= self._steps for reached in self._reached.values())

@@ -17,13 +17,13 @@ from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep.execution import Work
 from hessalign.bench.sweep.selection.reading import RESULTS
 
-LENGTHS: Final = (1, 16, 64)
+_LENGTHS: Final = (1, 16, 64)
 """Steps of the measured runs."""
 
-LONG_ENOUGH: Final = 0.5
+_LONG_ENOUGH: Final = 0.5
 """Seconds that the longest measured run should take; short ones are followed by longer ones."""
 
-MOST_STEPS: Final = 4096
+_MOST_STEPS: Final = 4096
 
 
 @final
@@ -58,14 +58,7 @@ class RunCost:
         return self.start + steps * self.step + evaluations * self.evaluation
 
     def size(self, evaluations: int) -> float:
-        """What a run leaves on the disk.
-
-        Args:
-            evaluations: Its evaluations.
-
-        Returns:
-            Bytes.
-        """
+        """What a run leaves on the disk."""
         return self.files + evaluations * self.record
 
 
@@ -88,8 +81,8 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
     rows: list[tuple[int, int, int]] = []
     seconds: list[float] = []
-    most = min(MOST_STEPS, DEFAULT_STEPS if job.steps is None else job.steps)
-    lengths = [length for length in LENGTHS if length < most] or [1]
+    most = min(_MOST_STEPS, DEFAULT_STEPS if job.steps is None else job.steps)
+    lengths = [length for length in _LENGTHS if length < most] or [1]
     with tempfile.TemporaryDirectory(prefix="hessalign-plan-") as name:
         work(dataclasses.replace(job, steps=1), Path(name) / "first")
         while lengths:
@@ -100,7 +93,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
             seconds.append(clock() - start)
             records = (folder / RESULTS).read_bytes().count(b"\n")
             rows.append((1, length, records))
-            if not lengths and seconds[-1] < LONG_ENOUGH and 4 * length <= most:
+            if not lengths and seconds[-1] < _LONG_ENOUGH and 4 * length <= most:
                 lengths.append(4 * length)
         written = (folder / RESULTS).stat().st_size
         files = sum(path.stat().st_size for path in folder.iterdir()) - written
@@ -110,10 +103,6 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
 def evaluations(steps: int, every: int) -> int:
     """How often a run is evaluated.
-
-    Args:
-        steps: Its steps.
-        every: Steps between evaluations.
 
     Returns:
         The number of its records.

@@ -26,8 +26,8 @@ from hessalign.bench.sweep.execution import SPECIFICATION, failed_by_bug, last_e
 from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 
-JobState = Literal["done", "running", "failed", "left"]
-STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+_JobState = Literal["done", "running", "failed", "left"]
+STATES: Final[tuple[_JobState, ...]] = get_args(_JobState)
 
 
 @final
@@ -44,7 +44,7 @@ class JobStatus:
     """
 
     job: Job
-    state: JobState
+    state: _JobState
     seconds: float | None = None
     error: str = ""
     bug: bool = False
@@ -73,7 +73,7 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     path = folder / SPECIFICATION
     text = dataclasses.replace(spec, data_folder=str(spec.place)).to_yaml().encode()
     if path.exists():
-        check_protocol(folder, make_specification(read_file(path)), spec)
+        _check_protocol(folder, make_specification(read_file(path)), spec)
     try:
         make_folder(folder)
         if not path.exists() or (path.read_bytes() != text and not keep):
@@ -86,17 +86,8 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     return folder
 
 
-def check_protocol(folder: Path, found: SweepSpec, asked: SweepSpec) -> None:
-    """Refuse to mix protocols in one folder.
-
-    Args:
-        folder: The folder of the sweep.
-        found: What was run there.
-        asked: What is to be run.
-
-    Raises:
-        InputError: If they differ in more than which runs there are.
-    """
+def _check_protocol(folder: Path, found: SweepSpec, asked: SweepSpec) -> None:
+    """Refuse to mix protocols in one folder."""
     theirs, ours = found.protocol, asked.protocol
     differences = [
         f"{key} is {theirs[key]!r} there and {ours[key]!r} here"
@@ -111,15 +102,7 @@ def check_protocol(folder: Path, found: SweepSpec, asked: SweepSpec) -> None:
 
 
 def job_status(folder: Path, job: Job) -> JobStatus:
-    """How far a job is.
-
-    Args:
-        folder: The folder of the sweep.
-        job: The job.
-
-    Returns:
-        Its status.
-    """
+    """How far a job is."""
     home = folder / job.folder
     if (home / DONE).exists():
         return JobStatus(job, "done", seconds=_seconds(home / DONE))
@@ -145,14 +128,7 @@ def sweep_status(folder: Path, jobs: Iterable[Job]) -> list[JobStatus]:
 
 
 def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
-    """How long runs take, from those that are done.
-
-    Args:
-        statuses: The jobs.
-
-    Returns:
-        Mean seconds by algorithm.
-    """
+    """How long runs take, from those that are done."""
     found: dict[str, list[float]] = {}
     for status in statuses:
         if status.seconds is not None:
@@ -168,12 +144,8 @@ def seconds_left(
 ) -> float | None:
     """How long the rest of a sweep will take.
 
-    Args:
-        statuses: The jobs.
-        means: Mean seconds by algorithm; the mean of all stands in for those it does not have.
-        parallel: Runs at a time.
-        shares: How much of a job is done, by its folder; of those that somebody does it is half
-            where nothing is known.
+    The mean of all algorithms stands in for those that `means` does not have. `shares` tells how
+    much of a job is done, by its folder; of those that somebody does, half where nothing is known.
 
     Returns:
         Seconds; None if nothing is known yet.

@@ -179,19 +179,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
 
 
 def domain_names(dataset: str, data_dir: str, *, without_data: bool = False) -> tuple[str, ...]:
-    """The domains of a data set.
-
-    Args:
-        dataset: Its name.
-        data_dir: The folder that holds it.
-        without_data: Whether the catalog may stand in for it.
-
-    Returns:
-        Their names in their order.
-
-    Raises:
-        FileNotFoundError: If the data set is not there.
-    """
+    """The domains of a data set."""
     try:
         return find_dataset(dataset, data_dir).domain_names
     except FileNotFoundError:
@@ -202,14 +190,7 @@ def domain_names(dataset: str, data_dir: str, *, without_data: bool = False) -> 
 
 
 def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
-    """One job for each data set and algorithm.
-
-    Args:
-        jobs: The jobs.
-
-    Returns:
-        The first by data set and algorithm.
-    """
+    """One job for each data set and algorithm."""
     found: dict[tuple[str, str], Job] = {}
     for job in jobs:
         found.setdefault((job.dataset, job.algorithm), job)

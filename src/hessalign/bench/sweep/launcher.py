@@ -100,26 +100,13 @@ class Waiting:
         return bool(self._ready or self._later)
 
     def next(self) -> Task | None:
-        """Take the task to begin with now.
-
-        Returns:
-            The task; None if there is none, or none yet.
-        """
+        """Take the task to begin with now."""
         if self._later and self._later[0][0] <= time.monotonic():
             return heapq.heappop(self._later)[2]
         return self._ready.popleft() if self._ready else None
 
     def lost(self, task: Task, seconds: float, reason: str) -> Outcome | None:
-        """Put back a task whose worker was lost, unless it happened too often.
-
-        Args:
-            task: The task.
-            seconds: How long it had been going on.
-            reason: What is known about the loss.
-
-        Returns:
-            None if it will be tried again, else its failure.
-        """
+        """Put back a task whose worker was lost, unless it happened too often."""
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
             return fail(

@@ -25,7 +25,7 @@ from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
 from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 
-POLL_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 _PRELOADED: Final = ("hessalign.bench.runs.domain_run", "torch._dynamo")
 """Imported once, by the server from which workers are forked; it trains nothing, so has one thread.
@@ -69,9 +69,9 @@ class LocalLauncher:
                         busy[worker.pipe] = worker
                         worker.give(task, work)
                     if not busy:  # all that is left waits before it is tried again
-                        time.sleep(POLL_SECONDS)
+                        time.sleep(_POLL_SECONDS)
                         continue
-                    for pipe in wait([worker.pipe for worker in busy.values()], POLL_SECONDS):
+                    for pipe in wait([worker.pipe for worker in busy.values()], _POLL_SECONDS):
                         worker = busy.pop(pipe)
                         outcome = worker.result(waiting)
                         if not worker.lost:

@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol, final
 from hessalign.bench.sweep.selection import Candidate, Cell, Collection, Row, Table
 from hessalign.report.tables import markdown_table
 
-DATASET_WIDTH: Final = 20
-AVERAGES_WIDTH: Final = 25
-CHOSEN_HEADER: Final = (
+_DATASET_WIDTH: Final = 20
+_AVERAGES_WIDTH: Final = 25
+_CHOSEN_HEADER: Final = (
     "algorithm",
     "domain",
     "trial",
@@ -31,7 +31,7 @@ CHOSEN_HEADER: Final = (
     "run",
     "hyper-parameters",
 )
-CELL_FIELDS: Final = (
+_CELL_FIELDS: Final = (
     "selection",
     "dataset",
     "algorithm",
@@ -41,7 +41,7 @@ CELL_FIELDS: Final = (
     "trials",
     "missing",
 )
-CHOSEN_FIELDS: Final = (
+_CHOSEN_FIELDS: Final = (
     "trial_seed",
     "accuracy",
     "validation_accuracy",
@@ -52,24 +52,16 @@ CHOSEN_FIELDS: Final = (
 )
 
 
-class Renderer(Protocol):
+class _Renderer(Protocol):
     """Writes the tables of a sweep."""
 
     def __call__(self, collection: Collection, *, chosen: bool = False) -> str:
-        """The tables as text.
-
-        Args:
-            collection: The results.
-            chosen: Whether to add the chosen runs.
-
-        Returns:
-            The text, with a final line end.
-        """
+        """The tables as text."""
 
 
 @final
 @dataclass(frozen=True)
-class Style:
+class _Style:
     """How cells are written.
 
     Attributes:
@@ -86,77 +78,51 @@ class Style:
 
 
 @final
-class Footnotes:
+class _Footnotes:
     """Reasons, each numbered once."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def number(self, reasons: Sequence[str]) -> int | None:
-        """The number of a cell's reasons.
-
-        Args:
-            reasons: The reasons.
-
-        Returns:
-            A number from 1; None if there is no reason.
-        """
+        """The number of a cell's reasons."""
         if not reasons:
             return None
         return self.numbers.setdefault("; ".join(reasons), len(self.numbers) + 1)
 
 
-def latex_escape(text: str) -> str:
+def _latex_escape(text: str) -> str:
     r"""Text with the characters that LaTeX would interpret escaped.
-
-    Args:
-        text: The text.
 
     Returns:
         LaTeX.
 
     Example:
-        >>> latex_escape("IB_ERM +90% {0,2}")
+        >>> _latex_escape("IB_ERM +90% {0,2}")
         'IB\\_ERM +90\\% \\{0,2\\}'
     """
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
-DOMAINBED: Final = Style(" +/- ", "X", lambda number: "")
-TEXT: Final = Style(" +/- ", "missing", lambda number: f" [{number}]")
-MARKDOWN: Final = Style(
+_DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "")
+_TEXT: Final = _Style(" +/- ", "missing", lambda number: f" [{number}]")
+_MARKDOWN: Final = _Style(
     " ± ", "missing", lambda number: f" [{number}]", lambda text: text.replace("|", "\\|")
 )
-LATEX: Final = Style(
-    r" $\pm$ ", "missing", lambda number: rf"\textsuperscript{{{number}}}", latex_escape
+_LATEX: Final = _Style(
+    r" $\pm$ ", "missing", lambda number: rf"\textsuperscript{{{number}}}", _latex_escape
 )
 
 
-def title(table: Table) -> str:
-    """What a table shows, in DomainBed's words.
-
-    Args:
-        table: The table.
-
-    Returns:
-        One line.
-    """
+def _title(table: Table) -> str:
+    """What a table shows, in DomainBed's words."""
     what = "Averages" if table.dataset is None else f"Dataset: {table.dataset}"
     return f"{what}, model selection method: {table.selection.title}"
 
 
-def grid(table: Table, style: Style, footnotes: Footnotes) -> list[list[str]]:
-    """The header and the rows of a table as text.
-
-    Args:
-        table: The table.
-        style: How to write cells.
-        footnotes: Where reasons are added.
-
-    Returns:
-        Rows of equal length, the header first.
-    """
+def _grid(table: Table, style: _Style, footnotes: _Footnotes) -> list[list[str]]:
+    """The header and the rows of a table as text."""
 
     def marked(value: str | None, reasons: Sequence[str]) -> str:
         number = footnotes.number(reasons)
@@ -180,15 +146,8 @@ def grid(table: Table, style: Style, footnotes: Footnotes) -> list[list[str]]:
     ]
 
 
-def chosen_rows(table: Table) -> list[list[str]]:
-    """The runs behind a table, one row per cell and trial.
-
-    Args:
-        table: The table of a data set; averages have no runs of their own.
-
-    Returns:
-        Rows under `CHOSEN_HEADER`.
-    """
+def _chosen_rows(table: Table) -> list[list[str]]:
+    """The runs behind a table, one row per cell and trial."""
     return [
         [
             row.algorithm,
@@ -209,28 +168,28 @@ def chosen_rows(table: Table) -> list[list[str]]:
 
 def _render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
     """What DomainBed prints, byte for byte; a missing value is an X without a reason."""
-    return _plain(collection, DOMAINBED, Footnotes()) + (_plain_chosen(collection) * chosen)
+    return _plain(collection, _DOMAINBED, _Footnotes()) + (_plain_chosen(collection) * chosen)
 
 
 def _render_text(collection: Collection, *, chosen: bool = False) -> str:
     """What DomainBed prints if nothing is missing, else with marks and the reasons at the end."""
-    footnotes = Footnotes()
-    text = _plain(collection, TEXT, footnotes)
+    footnotes = _Footnotes()
+    text = _plain(collection, _TEXT, footnotes)
     if footnotes.numbers:
         text += "\n-------- Missing\n"
         text += "".join(f"[{number}] {why}\n" for why, number in footnotes.numbers.items())
     return text + (_plain_chosen(collection) * chosen)
 
 
-def _plain(collection: Collection, style: Style, footnotes: Footnotes) -> str:
+def _plain(collection: Collection, style: _Style, footnotes: _Footnotes) -> str:
     lines = [f"Total records: {collection.records}"]
     for table in collection.tables:
-        lines += ["", f"-------- {title(table)}"]
-        width = AVERAGES_WIDTH if table.dataset is None else DATASET_WIDTH
+        lines += ["", f"-------- {_title(table)}"]
+        width = _AVERAGES_WIDTH if table.dataset is None else _DATASET_WIDTH
         # Cells are cut to the width of their column and lines end in a blank, as DomainBed's do.
         lines += [
             "  ".join(cell.ljust(width)[:width] for cell in row) + " "
-            for row in grid(table, style, footnotes)
+            for row in _grid(table, style, footnotes)
         ]
     return "\n".join(lines) + "\n"
 
@@ -238,9 +197,9 @@ def _plain(collection: Collection, style: Style, footnotes: Footnotes) -> str:
 def _plain_chosen(collection: Collection) -> str:
     lines = []
     for table, rows in _with_choices(collection):
-        cells = [list(CHOSEN_HEADER), *rows]
+        cells = [list(_CHOSEN_HEADER), *rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines += ["", f"-------- Chosen runs, {title(table)}"]
+        lines += ["", f"-------- Chosen runs, {_title(table)}"]
         lines += [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in cells
@@ -250,7 +209,7 @@ def _plain_chosen(collection: Collection) -> str:
 
 def _with_choices(collection: Collection) -> Iterator[tuple[Table, list[list[str]]]]:
     for table in collection.tables:
-        rows = chosen_rows(table)
+        rows = _chosen_rows(table)
         if rows:
             yield table, rows
 
@@ -259,16 +218,16 @@ def _render_markdown(collection: Collection, *, chosen: bool = False) -> str:
     """Markdown: a section per table, with what it lacks below it."""
     parts = [f"{collection.records} records."]
     for table in collection.tables:
-        footnotes = Footnotes()
-        header, *rows = grid(table, MARKDOWN, footnotes)
-        parts += [f"## {title(table)}", markdown_table(header, rows)]
+        footnotes = _Footnotes()
+        header, *rows = _grid(table, _MARKDOWN, footnotes)
+        parts += [f"## {_title(table)}", markdown_table(header, rows)]
         if footnotes.numbers:
             parts.append(
                 "\n".join(f"- [{number}] {why}" for why, number in footnotes.numbers.items())
             )
-        choices = [list(map(MARKDOWN.escape, row)) for row in chosen_rows(table)]
+        choices = [list(map(_MARKDOWN.escape, row)) for row in _chosen_rows(table)]
         if chosen and choices:
-            parts += ["Chosen runs:", markdown_table(CHOSEN_HEADER, choices, text_columns=2)]
+            parts += ["Chosen runs:", markdown_table(_CHOSEN_HEADER, choices, text_columns=2)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -279,14 +238,14 @@ def _render_latex(collection: Collection, *, chosen: bool = False) -> str:
         f"% Total records: {collection.records}",
     ]
     for table in collection.tables:
-        footnotes = Footnotes()
-        heading = latex_escape(title(table))
-        lines += ["", rf"\subsection*{{{heading}}}", *_tabular(grid(table, LATEX, footnotes))]
+        footnotes = _Footnotes()
+        heading = _latex_escape(_title(table))
+        lines += ["", rf"\subsection*{{{heading}}}", *_tabular(_grid(table, _LATEX, footnotes))]
         for why, number in footnotes.numbers.items():
-            lines += ["", rf"{{\footnotesize {LATEX.mark(number)} {latex_escape(why)}}}"]
-        choices = chosen_rows(table) if chosen else []
+            lines += ["", rf"{{\footnotesize {_LATEX.mark(number)} {_latex_escape(why)}}}"]
+        choices = _chosen_rows(table) if chosen else []
         if choices:
-            cells = [list(map(latex_escape, row)) for row in (CHOSEN_HEADER, *choices)]
+            cells = [list(map(_latex_escape, row)) for row in (_CHOSEN_HEADER, *choices)]
             lines += ["", rf"\subsubsection*{{Chosen runs, {heading}}}", *_tabular(cells)]
     return "\n".join(lines) + "\n"
 
@@ -308,7 +267,7 @@ def _tabular(cells: Sequence[Sequence[str]]) -> list[str]:
 def _render_csv(collection: Collection, *, chosen: bool = False) -> str:
     """CSV: a line per cell of the data sets' tables, from which the averages follow."""
     buffer = io.StringIO()
-    fields = [*CELL_FIELDS, *CHOSEN_FIELDS] if chosen else list(CELL_FIELDS)
+    fields = [*_CELL_FIELDS, *_CHOSEN_FIELDS] if chosen else list(_CELL_FIELDS)
     writer = csv.DictWriter(buffer, fields, lineterminator="\n")
     writer.writeheader()
     for table in collection.tables:
@@ -330,7 +289,7 @@ def _csv_rows(table: Table, *, chosen: bool) -> Iterator[dict[str, Any]]:
                 len(cell.trials),
                 "; ".join(cell.reasons),
             )
-            fields = dict(zip(CELL_FIELDS, values, strict=True))
+            fields = dict(zip(_CELL_FIELDS, values, strict=True))
             trials = _trials(cell, chosen=True) if chosen else []
             for trial in trials:
                 hparams = json.dumps(trial["hparams"], sort_keys=True)
@@ -391,7 +350,7 @@ def _candidate_fields(candidate: Candidate | None) -> dict[str, Any]:
     }
 
 
-FORMATS: Mapping[str, Renderer] = {
+FORMATS: Mapping[str, _Renderer] = {
     "text": _render_text,
     "domainbed": _render_domainbed,
     "markdown": _render_markdown,

@@ -16,15 +16,15 @@ from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
 from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 
-POLL_SECONDS: Final = 0.2
-CONNECT_SECONDS: Final = 30.0
-SECONDS_BETWEEN_COUNTS: Final = 10.0
+_POLL_SECONDS: Final = 0.2
+_CONNECT_SECONDS: Final = 30.0
+_SECONDS_BETWEEN_COUNTS: Final = 10.0
 """How often to look how many runs the cluster has room for: nodes come and go."""
 
-QUEUED: Final = 2
+_QUEUED: Final = 2
 """Tasks given to the cluster for each run it has room for, so that no worker waits for us."""
 
-OBJECT_STORE_BYTES: Final = 128 << 20
+_OBJECT_STORE_BYTES: Final = 128 << 20
 """Of a cluster of our own; results of runs are files."""
 
 _QUIET: Final = {
@@ -66,7 +66,7 @@ class RayLauncher:
         cpus_per_run: float = 1,
         gpus_per_run: float = 0,
         retries: Retries | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
         if jobs is not None and jobs < 1:
             raise InputError(f"Expected 1 or more jobs, got {jobs}.")
@@ -87,7 +87,7 @@ class RayLauncher:
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
     ) -> Generator[Outcome, None, None]:
         """Have tasks done; workers import `work` by its name."""
-        ray = import_ray()
+        ray = _import_ray()
         ours = not ray.is_initialized()
         with Interruption():
             if ours:
@@ -125,16 +125,16 @@ class RayLauncher:
         while waiting or submitted:
             interruption.raise_if_requested()
             now = time.monotonic()
-            if now - counted >= SECONDS_BETWEEN_COUNTS:
+            if now - counted >= _SECONDS_BETWEEN_COUNTS:
                 room, counted = self._room(ray), now
             while len(submitted) < room and (task := waiting.next()):
                 begin(task)
                 reference = remote.remote(task, work, threads, here)
                 submitted[reference] = task, now
             if not submitted:
-                time.sleep(POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
                 continue
-            ready, _ = ray.wait(list(submitted), num_returns=1, timeout=POLL_SECONDS)
+            ready, _ = ray.wait(list(submitted), num_returns=1, timeout=_POLL_SECONDS)
             for reference in ready:
                 task, since = submitted.pop(reference)
                 outcome = _result(ray, reference, task, since, waiting)
@@ -152,7 +152,7 @@ class RayLauncher:
             address="local",
             num_cpus=count,
             include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
+            object_store_memory=_OBJECT_STORE_BYTES,
             **options,
         )
 
@@ -176,18 +176,11 @@ class RayLauncher:
             )
         self.parallel = room if self.jobs is None else min(room, self.jobs)
         # A cluster of our own has room for as many as were asked for, and may queue more.
-        return QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
+        return _QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
 
 
-def import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
-    """Ray, told to be quiet.
-
-    Returns:
-        The package.
-
-    Raises:
-        MissingPackageError: If it is not installed.
-    """
+def _import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
+    """Ray, told to be quiet."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:

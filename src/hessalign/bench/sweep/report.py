@@ -20,20 +20,12 @@ from hessalign.report.tables import markdown_table
 _LEAST_TIMED: Final = 2
 """How many runs are timed before the time left is told."""
 
-Cell = tuple[str, str]
+_Cell = tuple[str, str]
 """A data set and an algorithm."""
 
 
-def plan_table(jobs: Sequence[Job], seconds: Mapping[Cell, float]) -> str:
-    """Runs and cost by data set and algorithm.
-
-    Args:
-        jobs: All jobs.
-        seconds: Seconds of one run, where they were measured.
-
-    Returns:
-        A Markdown table.
-    """
+def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
+    """Runs and cost by data set and algorithm."""
     counts = Counter((job.dataset, job.algorithm) for job in jobs)
     rows = []
     for cell, count in counts.items():
@@ -49,15 +41,7 @@ def plan_table(jobs: Sequence[Job], seconds: Mapping[Cell, float]) -> str:
 
 
 def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
-    """What each method of model selection needs.
-
-    Args:
-        jobs: All jobs, with pairs of test domains whether or not they are asked for.
-        chosen: The methods that are asked for.
-
-    Returns:
-        A Markdown table.
-    """
+    """What each method of model selection needs."""
     singles = sum(len(job.test_domains) == 1 for job in jobs)
     pairs = len(jobs) - singles
     rows = [
@@ -74,15 +58,8 @@ def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
 
 
 def status_table(statuses: Sequence[JobStatus]) -> str:
-    """How far a sweep is, by data set and algorithm.
-
-    Args:
-        statuses: The jobs.
-
-    Returns:
-        A Markdown table.
-    """
-    cells: dict[Cell, list[JobStatus]] = {}
+    """How far a sweep is, by data set and algorithm."""
+    cells: dict[_Cell, list[JobStatus]] = {}
     for status in statuses:
         cells.setdefault((status.job.dataset, status.job.algorithm), []).append(status)
     rows = []
@@ -95,16 +72,7 @@ def status_table(statuses: Sequence[JobStatus]) -> str:
 
 
 def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str]:
-    """The runs that failed, with what went wrong and where it is kept.
-
-    Args:
-        statuses: The jobs.
-        folder: The folder of the sweep.
-        shown: How many to show.
-
-    Returns:
-        Lines.
-    """
+    """The runs that failed, with what went wrong and where it is kept."""
     failed = [status for status in statuses if status.state == "failed"]
     lines = []
     for status in failed[:shown]:
@@ -146,11 +114,7 @@ class SweepProgress:
         self._show(now=True)
 
     def __call__(self, outcome: Outcome) -> None:
-        """Count an outcome.
-
-        Args:
-            outcome: How a task ended.
-        """
+        """Count an outcome."""
         job = outcome.task.job
         state = "running" if outcome.state == "elsewhere" else outcome.state
         self._statuses[job.folder] = JobStatus(job, state, outcome.seconds or None, outcome.error)
@@ -163,12 +127,7 @@ class SweepProgress:
             self._show()
 
     def record(self, job: Job, record: Mapping[str, Any]) -> None:
-        """Show a record.
-
-        Args:
-            job: The job that made it.
-            record: What it holds.
-        """
+        """Show a record."""
         self._running.setdefault(job.folder, _Running(job)).update(record)
         if self._progress.due:
             self._show()
@@ -179,14 +138,7 @@ class SweepProgress:
         return any(status.state == "failed" for status in self._statuses.values())
 
     def completed(self, status: JobStatus) -> JobStatus:
-        """What a folder tells of a run, or that it failed, if that could not be kept there.
-
-        Args:
-            status: What the folder tells.
-
-        Returns:
-            What is known.
-        """
+        """What a folder tells of a run, or that it failed, if that could not be kept there."""
         seen = self._statuses[status.job.folder]
         return seen if (status.state, seen.state) == ("left", "failed") else status
 

@@ -23,7 +23,7 @@ from hessalign.bench.sweep.specification import SweepSpec
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
-ReportRecord = Callable[[Job, Mapping[str, Any]], None]
+_ReportRecord = Callable[[Job, Mapping[str, Any]], None]
 """Called with a job and a new line of its `results.jsonl`."""
 
 
@@ -49,7 +49,7 @@ def run_jobs(
     *,
     retry_failed: bool = False,
     report: Callable[[Outcome], None] = lambda outcome: None,
-    report_record: ReportRecord | None = None,
+    report_record: _ReportRecord | None = None,
 ) -> list[Outcome]:
     """Have the jobs done that are not.
 
@@ -111,7 +111,7 @@ def _mark(folder: Path, jobs: Iterable[Job]) -> None:
 class _Watch:
     """Reports what jobs that go on add to their records, from a thread that looks now and then."""
 
-    def __init__(self, report: ReportRecord) -> None:
+    def __init__(self, report: _ReportRecord) -> None:
         self._report = report
         self._records: dict[str, _Records] = {}
         self._lock = threading.Lock()

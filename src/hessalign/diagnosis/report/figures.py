@@ -23,10 +23,10 @@ from hessalign.diagnosis.report.text import (
 from hessalign.report.page import Figure, Section, Table
 from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
 
-MANY_CLASSES: Final = 10
+_MANY_CLASSES: Final = 10
 """Up to this many classes all are drawn."""
 
-SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
+_SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
 
 
 def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
@@ -143,7 +143,7 @@ def _contributions(diagnosis: Diagnosis) -> Section:
     for quantity in ("hessian", "gradient"):
         entries = [entry for entry in report.pairs if entry.quantity == quantity]
         total = torch.stack([entry.classes.clamp_min(0) for entry in entries]).sum(0)
-        shown = _largest(total, MANY_CLASSES)
+        shown = _largest(total, _MANY_CLASSES)
         few = entries if len(entries) <= LABELLED else _farthest(diagnosis, quantity, LABELLED)
         marks = [
             [
@@ -220,7 +220,7 @@ def _shift(diagnosis: Diagnosis) -> Section:
             )
         caption = f"What the squared {title} distance is made of"
         labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
-        drawings.append(Figure(caption, bars(labels, marks, caption), SHIFT_KEYS))
+        drawings.append(Figure(caption, bars(labels, marks, caption), _SHIFT_KEYS))
     rows = [
         [
             name,

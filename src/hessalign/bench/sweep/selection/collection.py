@@ -65,8 +65,8 @@ def collect(
                 f"unfinished, such as {found[0].text} Include them with --include-unfinished."
             )
         runs, notes = finished, notes + found
-    runs, found = distinct_runs(runs)
-    notes += found + unread_runs(runs)
+    runs, found = _distinct_runs(runs)
+    notes += found + _unread_runs(runs)
     if not mix:
         check_protocols(runs)
     return Collection(
@@ -76,14 +76,11 @@ def collect(
     )
 
 
-def unfinished_reason(run: Run) -> str | None:
+def _unfinished_reason(run: Run) -> str | None:
     """Why a run counts as unfinished.
 
     A run is finished if it has a record of its last step and all that its arguments imply before
     it. The mark `done` decides only where the arguments do not say how many steps there are.
-
-    Args:
-        run: The run.
 
     Returns:
         The reason; None if it is finished.
@@ -126,18 +123,11 @@ def _evaluated_steps(steps: int, freq: int) -> frozenset[int]:
 
 
 def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
-    """Leave out runs that are not finished.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        The finished ones, and a note for each of the others.
-    """
+    """Leave out runs that are not finished."""
     kept: list[Run] = []
     notes: list[Note] = []
     for run in runs:
-        reason = unfinished_reason(run)
+        reason = _unfinished_reason(run)
         if reason is None:
             kept.append(run)
         else:
@@ -145,15 +135,8 @@ def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
     return kept, notes
 
 
-def unread_runs(runs: Iterable[Run]) -> list[Note]:
-    """What no method of model selection reads.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        A note for each run that leaves out more than two domains.
-    """
+def _unread_runs(runs: Iterable[Run]) -> list[Note]:
+    """What no method of model selection reads."""
     return [
         Note(
             "unread run",
@@ -165,19 +148,8 @@ def unread_runs(runs: Iterable[Run]) -> list[Note]:
     ]
 
 
-def distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
-    """Of several copies of a run keep the longest; the first of equals.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        One run per key, and a note for each copy that was left out.
-
-    Raises:
-        InputError: If two runs with the same key differ in a step that both recorded, or in their
-            hyper-parameters or protocol.
-    """
+def _distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
+    """Of several copies of a run keep the longest; the first of equals."""
     kept: dict[Hashable, Run] = {}
     notes: list[Note] = []
     for run in sorted(runs, key=lambda run: run.path):
@@ -216,9 +188,6 @@ def check_protocols(runs: Sequence[Run]) -> None:
     Runs of one data set must agree in steps, frequency of evaluation and number of domains; all
     runs, which the table of averages puts side by side, in task and splits; runs with the same
     seeds in hyper-parameters.
-
-    Args:
-        runs: The runs.
 
     Raises:
         InputError: If they disagree; the text lists the fields, the values and a run of each.

@@ -38,7 +38,7 @@ _PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _REMEDY: Final = "Remove the run's folder, or train it again."
 
-NoteKind = Literal[
+_NoteKind = Literal[
     "torn line",
     "unreadable line",
     "repeated record",
@@ -62,7 +62,7 @@ class Note:
         text: A sentence that names the file.
     """
 
-    kind: NoteKind
+    kind: _NoteKind
     text: str
 
 
@@ -177,9 +177,6 @@ class Run:
 
 def braces(domains: tuple[int, ...]) -> str:
     """A set of domains as messages show it.
-
-    Args:
-        domains: Indices.
 
     Returns:
         For example "{0,2}".
