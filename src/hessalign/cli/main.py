@@ -26,6 +26,7 @@ from hessalign.cli import (
     sweep,
     train,
 )
+from hessalign.report.progress import whole_lines
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     options = parse(words)
     try:
-        code: int | None = options.run(options)
+        with whole_lines():
+            code: int | None = options.run(options)
     except MENDABLE as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exception(error)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, TextIO, final
+from weakref import WeakSet
 
 _SECONDS_BETWEEN_LINES: Final = 10.0
 """Where lines stay, there is none sooner after another, but for the last."""
@@ -77,9 +80,9 @@ class Progress:
 
     Example:
         >>> with Progress("counting", "sheep", sys.stdout) as progress:
-        ...     for done in range(1, 4):
-        ...         progress(done, 3, f"the {done}. is white")
-        counting 3/3 sheep  the 3. is white
+        ...     progress(1, 12, "all white so far")
+        ...     progress(2, 12, "one is black")
+        counting  2/12 sheep  one is black
     """
 
     def __init__(
@@ -193,6 +196,7 @@ class Progress:
 
     def _show(self, line: str, *, now: bool) -> None:
         self._latest = line
+        _begun.add(self)
         if self.live or now or self.due:
             self._write(line)
 
@@ -211,6 +215,25 @@ class Progress:
             self._stream.write("\n")
             self._stream.flush()
         self._width = 0
+        _begun.discard(self)
+
+
+_begun: Final[WeakSet[Progress]] = WeakSet()
+"""Displays that may have something left to show, or a line to end."""
+
+
+@contextmanager
+def whole_lines() -> Iterator[None]:
+    """Close the displays that were begun in the block, however it is left.
+
+    What comes next on the terminal, such as an error, then has a line of its own.
+    """
+    before = set(_begun)
+    try:
+        yield
+    finally:
+        for progress in set(_begun) - before:
+            progress.close()
 
 
 def _describe_pace(

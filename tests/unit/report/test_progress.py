@@ -11,7 +11,7 @@ import termios
 import pytest
 
 from hessalign.report import progress as progress_module
-from hessalign.report.progress import Progress
+from hessalign.report.progress import Progress, whole_lines
 
 
 class Terminal(io.StringIO):
@@ -156,3 +156,20 @@ def test_a_line_is_cut_to_the_width_of_the_terminal():
             shown += os.read(primary, 4096).decode()
     os.close(primary)
     assert shown == "\rchecking 1/2 images  " + "a" * 7 + "…"
+
+
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_what_comes_after_a_display_has_a_line_of_its_own(kind):
+    stream, before = kind(), kind()
+    Progress("before", "images", before)(1, 9)
+
+    def fail():
+        progress = Progress("checking", "images", stream)
+        progress(1, 9)
+        progress(7, 9)
+        raise ValueError
+
+    with pytest.raises(ValueError), whole_lines():  # noqa: PT011 - it has no text
+        fail()
+    assert stream.getvalue().endswith("checking 7/9 images\n")
+    assert not before.getvalue().endswith("\n")  # it is not ours

@@ -46,15 +46,7 @@ class RunCost:
     files: float
 
     def seconds(self, steps: int, evaluations: int) -> float:
-        """How long a run takes.
-
-        Args:
-            steps: Its steps.
-            evaluations: Its evaluations.
-
-        Returns:
-            Seconds.
-        """
+        """How long a run takes, in seconds."""
         return self.start + steps * self.step + evaluations * self.evaluation
 
     def size(self, evaluations: int) -> float:

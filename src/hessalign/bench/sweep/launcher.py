@@ -70,14 +70,7 @@ class Retries:
     longest: float = 60.0
 
     def seconds(self, attempt: int) -> float:
-        """How long to wait before an attempt.
-
-        Args:
-            attempt: How many workers were lost so far, at least one.
-
-        Returns:
-            Seconds.
-        """
+        """How long to wait before an attempt, after so many workers were lost."""
         return min(self.longest, self.delay * 2.0 ** (attempt - 1))
 
 

@@ -83,17 +83,7 @@ class Record(NamedTuple):
     outer: tuple[float, ...]
 
     def test(self, domain: int) -> float:
-        """The accuracy on a test domain, on its larger part.
-
-        Args:
-            domain: The index of a domain that was not trained on.
-
-        Returns:
-            A share; reading made sure that it is there.
-
-        Raises:
-            InputError: If it was not measured.
-        """
+        """The accuracy on the larger part of a test domain; reading made sure that it is there."""
         value = self.inner[domain]
         if value is None:
             raise InputError(f"Expected env{domain}_in_acc at step {self.step}, found none.")

@@ -95,14 +95,7 @@ class Table:
     trials: tuple[int, ...]
 
     def without_value(self, row: Row) -> list[str]:
-        """The columns in which a row has no value.
-
-        Args:
-            row: A row of the table.
-
-        Returns:
-            Their names.
-        """
+        """The columns in which a row has no value."""
         return [
             column
             for column, cell in zip(self.columns, row.cells, strict=True)
