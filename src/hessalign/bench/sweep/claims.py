@@ -117,7 +117,7 @@ class _Claim:
 
 
 def claim_job(folder: Path, claimant: _Claimant) -> _Claim | None:
-    """Claim a job."""
+    """Claim a job whose folder exists; None if somebody else holds it."""
     found = _claims(folder)
     if found and not _is_stale(found[-1][1], claimant):
         return None
@@ -127,7 +127,7 @@ def claim_job(folder: Path, claimant: _Claimant) -> _Claim | None:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether somebody is doing a job."""
+    """Whether somebody is doing a job: there is a claim on its folder that is not stale."""
     found = _claims(folder) if folder.is_dir() else []
     return bool(found) and not _is_stale(found[-1][1], this_claimant())
 

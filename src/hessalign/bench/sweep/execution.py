@@ -136,7 +136,7 @@ def _explain(error: Exception) -> str:
 
 
 def fail(task: Task, seconds: float, text: str) -> Outcome:
-    """Keep why a task failed."""
+    """Keep why a task failed, a traceback or an explanation, and make it the outcome."""
     error = _last_line(text) or "unknown"
     try:
         task.folder.mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ def fail(task: Task, seconds: float, text: str) -> Outcome:
 
 
 def last_error(folder: Path) -> str:
-    """Why a job failed."""
+    """Why a job failed: the last line of what was kept; nothing if it did not fail."""
     try:
         return _last_line((folder / ERROR).read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -128,7 +128,7 @@ def sweep_status(folder: Path, jobs: Iterable[Job]) -> list[JobStatus]:
 
 
 def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
-    """How long runs take, from those that are done."""
+    """Mean seconds of a run by algorithm, from those that are done."""
     found: dict[str, list[float]] = {}
     for status in statuses:
         if status.seconds is not None:

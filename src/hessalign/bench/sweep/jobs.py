@@ -179,7 +179,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
 
 
 def domain_names(dataset: str, data_dir: str, *, without_data: bool = False) -> tuple[str, ...]:
-    """The domains of a data set."""
+    """The domains of a data set; the catalog may stand in for one that is not there."""
     try:
         return find_dataset(dataset, data_dir).domain_names
     except FileNotFoundError:

@@ -93,13 +93,13 @@ class Waiting:
         return bool(self._ready or self._later)
 
     def next(self) -> Task | None:
-        """Take the task to begin with now."""
+        """Take the task to begin with now; None if there is none, or none yet."""
         if self._later and self._later[0][0] <= time.monotonic():
             return heapq.heappop(self._later)[2]
         return self._ready.popleft() if self._ready else None
 
     def lost(self, task: Task, seconds: float, reason: str) -> Outcome | None:
-        """Put back a task whose worker was lost, unless it happened too often."""
+        """Put back a task whose worker was lost; too often, and that is its outcome."""
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
             return fail(

@@ -56,7 +56,7 @@ class _Renderer(Protocol):
     """Writes the tables of a sweep."""
 
     def __call__(self, collection: Collection, *, chosen: bool = False) -> str:
-        """The tables as text."""
+        """The tables as text with a final line end, and the chosen runs if they are asked for."""
 
 
 @final
@@ -196,7 +196,10 @@ def _plain(collection: Collection, style: _Style, footnotes: _Footnotes) -> str:
 
 def _plain_chosen(collection: Collection) -> str:
     lines = []
-    for table, rows in _with_choices(collection):
+    for table in collection.tables:
+        rows = _chosen_rows(table)
+        if not rows:
+            continue
         cells = [list(_CHOSEN_HEADER), *rows]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines += ["", f"-------- Chosen runs, {_title(table)}"]
@@ -205,13 +208,6 @@ def _plain_chosen(collection: Collection) -> str:
             for row in cells
         ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _with_choices(collection: Collection) -> Iterator[tuple[Table, list[list[str]]]]:
-    for table in collection.tables:
-        rows = _chosen_rows(table)
-        if rows:
-            yield table, rows
 
 
 def _render_markdown(collection: Collection, *, chosen: bool = False) -> str:

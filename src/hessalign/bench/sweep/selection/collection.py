@@ -123,7 +123,7 @@ def _evaluated_steps(steps: int, freq: int) -> frozenset[int]:
 
 
 def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
-    """Leave out runs that are not finished."""
+    """The runs that are finished, and a note for each of the others."""
     kept: list[Run] = []
     notes: list[Note] = []
     for run in runs:
