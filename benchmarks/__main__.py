@@ -17,10 +17,10 @@ import torch
 
 from benchmarks import cmnist, engine, growth, head
 from benchmarks.machine import machine_facts
-from benchmarks.progress import Progress
 from benchmarks.report import write_report
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, settle_allocator
+from hessalign.report.progress import Progress
 
 TABLES = ("head", "growth", "cmnist", "engine")
 
@@ -106,9 +106,10 @@ def main(arguments: list[str]) -> int:
         tables[name], found = run_table(name, options.quick, progress)
         targets += found
         record = {"machine": machine_facts(), "quick": options.quick, "tables": tables}
-        progress.stage("written")
+        progress.close()
+        progress.title = "written"
         progress.say(" and ".join(map(str, write_report(record, options.output))))
-    progress.stage("targets")
+    progress.title = "targets"
     for target in targets:
         if not target.met:
             progress.say(f"missed: {target.what}: {target.measured:.3g}, bound {target.bound:g}")

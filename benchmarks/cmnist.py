@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import hessalign
-from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, measure
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.penalties import HessianKind
+from hessalign.report.progress import Progress
 
 ERM = "ERM"
 SAMPLES = 25_000
@@ -165,7 +165,7 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     Returns:
         The table as it is written to JSON, and the targets.
     """
-    progress.stage("cmnist")
+    progress.title = "cmnist"
     samples = QUICK_SAMPLES if quick else SAMPLES
     data = make_data(samples)
     steps: dict[str, Run] = {ERM: make_step(data, None)}

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, Timing, measure, seconds
 from hessalign.bench.algorithms import Batch, Setting, make_algorithm
@@ -36,8 +35,8 @@ from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.records import RECORDS, read_records
 from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.sampling import Sampler
-from hessalign.bench.sweep import JobStatus, LocalLauncher, SerialLauncher, run_jobs
-from hessalign.bench.sweep.execution import SPECIFICATION
+from hessalign.bench.sweep import LocalLauncher, SerialLauncher, run_jobs
+from hessalign.report.progress import Progress
 
 OVERHEAD, RATE, SCALING = 1.03, 0.75, 1.6
 GEMM = 2048
@@ -215,9 +214,7 @@ def scaling(quick: bool) -> dict[str, float]:
         launcher = SerialLauncher() if count == 1 else LocalLauncher(count)
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            (folder / SPECIFICATION).touch()
-            statuses = [JobStatus(job, "left") for job in jobs]
-            run_jobs(folder, statuses, launcher, train_job)
+            run_jobs(folder, jobs, launcher, train_job)
             records = [read_records(folder / job.folder / RECORDS) for job in jobs]
         times = [each[-1].seconds - each[0].seconds for each in records]
         seconds[name] = sum(times) if count == 1 else max(times)
@@ -250,7 +247,7 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     Returns:
         The table as it is written to JSON, and the targets.
     """
-    progress.stage("engine")
+    progress.title = "engine"
     keep_freed_memory()
     plan = plan_job(colored_job(STEPS, train_images=5000 if quick else 50_000))
     protocol = plan.protocol
@@ -280,7 +277,7 @@ def run(quick: bool, effort: Effort, progress: Progress) -> tuple[dict[str, Any]
     }
     overheads = {}
     for name, rounds in ROUNDS.items():
-        progress.tick(f"overhead, {name}")
+        progress.note(f"overhead, {name}")
         overheads[name] = overhead_ratios(sources[name], 2 if quick else rounds)
     procedures = {
         "Colored MNIST step × 3": sources["Colored MNIST"]["engine"](),

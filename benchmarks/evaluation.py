@@ -20,13 +20,13 @@ import torch
 
 from benchmarks.cases import Batch, Case
 from benchmarks.output import add_output, write_result
-from benchmarks.progress import Progress
 from benchmarks.timing import Effort, measure, settle_allocator
 from hessalign.alignment import HessianAlignment
 from hessalign.alignment.moments import MOST_SECONDS, Evaluation
 from hessalign.alignment.quantities import moment
 from hessalign.curvature import linear_head
 from hessalign.curvature.linear import MOST_BYTES
+from hessalign.report.progress import Progress
 
 BOUND: Final = 1.3
 """Times the faster of the two that `auto` may take."""
@@ -122,7 +122,7 @@ def measure_grid(
         sizes = dict(zip(grid, shape, strict=True))
         case = Case(**sizes)
         batch = case.batch()
-        progress.stage(f"{number} of {len(shapes)}")
+        progress.title = f"{number} of {len(shapes)}"
         for kind in KINDS:
             chosen = worthwhile(case, kind)
             if not chosen:

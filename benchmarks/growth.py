@@ -18,11 +18,11 @@ from torch import Tensor, autograd
 import hessalign
 from benchmarks.cases import Case
 from benchmarks.memory import peak_memory
-from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Run, Timing, measure
 from hessalign.alignment import hessian_dispersion
 from hessalign.alignment.quantities import moment
+from hessalign.report.progress import Progress
 
 Axis = Literal["samples", "features", "classes", "domains"]
 Kind = Literal["full", "diagonal"]
@@ -195,7 +195,7 @@ def measure_axis(
     """
     points: dict[str, list[tuple[int, Timing, int]]] = {f"{k} {f}": [] for k, f in FORMS}
     for size in sizes:
-        progress.stage(f"growth {SYMBOL[axis]}={size}")
+        progress.title = f"growth {SYMBOL[axis]}={size}"
         case = along(axis, size)
         runs = {
             f"{kind} {form}": penalty_step(case, kind, form)

@@ -25,7 +25,6 @@ from benchmarks.baselines import (
 from benchmarks.cases import Batch, Case
 from benchmarks.machine import copy_rate, gemm_rate, memory_size
 from benchmarks.memory import METHOD, peak_memory
-from benchmarks.progress import Progress
 from benchmarks.targets import Target
 from benchmarks.timing import (
     Effort,
@@ -37,6 +36,7 @@ from benchmarks.timing import (
     warm_up,
 )
 from hessalign.alignment import hessian_dispersion
+from hessalign.report.progress import Progress
 
 HEADS = (Case(512, 7), Case(2048, 7), Case(2048, 65), Case(2048, 345))
 PROBES = 300
@@ -290,7 +290,7 @@ def plan(table: dict[str, Entry], patience: float, progress: Progress) -> dict[K
     """
     runs: dict[Key, Run] = {}
     for name, entry in table.items():
-        progress.tick(f"trying {name}")
+        progress.note(f"trying {name}")
         direct = affordable(entry, patience)
         if direct:
             runs[name, PROBES] = entry.make(PROBES)
@@ -318,7 +318,7 @@ def measure_head(case: Case, effort: Effort, patience: float, progress: Progress
     timings = {key: timed[label] for label, key in labels.items()}
     result = HeadResult(case, {name: entry.about for name, entry in table.items()})
     for name, entry in table.items():
-        progress.tick(f"memory of {name}")
+        progress.note(f"memory of {name}")
         extrapolated = None
         if entry.probed is not None and (name, entry.probed[0]) in runs:
             extrapolated = continued(entry.probed, name, runs, timings)
@@ -425,12 +425,12 @@ def run(
     Returns:
         The table as it is written to JSON, and the targets.
     """
-    progress.stage("head")
+    progress.title = "head"
     progress.say("rates of the machine")
     flop_rate, byte_rate = gemm_rate(torch.float64), copy_rate()
     results = []
     for case in HEADS[:2] if quick else HEADS:
-        progress.stage(f"head {case.name}")
+        progress.title = f"head {case.name}"
         result = measure_head(case, effort, patience, progress)
         result.limit = hardware_limit(case, flop_rate, byte_rate)
         result.limit["times_limit"] = result.time(FULL_ALONE) / (

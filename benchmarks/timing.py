@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.progress import Progress
+from hessalign.report.progress import Progress
 
 Run = Callable[[], object]
 
@@ -162,7 +162,7 @@ def measure(procedures: Mapping[str, Run], effort: Effort, progress: Progress) -
     """
     calls, repeats = {}, {}
     for name, run in procedures.items():
-        progress.tick(f"warming up {name}")
+        progress.note(f"warming up {name}")
         pilot = warm_up(run)
         calls[name] = max(1, math.ceil(MINIMUM_SAMPLE / max(pilot, 1e-6)))
         repeats[name] = effort.repeats(pilot * calls[name])
@@ -176,7 +176,7 @@ def measure(procedures: Mapping[str, Run], effort: Effort, progress: Progress) -
         for name, run in procedures.items():
             if (index + 1) * repeats[name] // rounds == index * repeats[name] // rounds:
                 continue
-            progress.tick(f"round {index + 1} of {rounds}: {name}")
+            progress.note(f"round {index + 1} of {rounds}: {name}")
             if calls[name] > 1:
                 run()
             sample = seconds(run, calls[name])

@@ -9,8 +9,8 @@ import pytest
 from tests.pictures import PACS, make_folder, needs_pacs, save
 
 from hessalign.bench.data import PRESETS, open_images, read_image_folder
-from hessalign.bench.runs.progress import CountProgress
 from hessalign.cli import main
+from hessalign.report.progress import Progress
 
 
 def test_list_names_every_benchmark_and_where_to_get_it(capsys):
@@ -137,7 +137,7 @@ def test_prepare_elsewhere_and_without_some_images(tmp_path, capsys):
 def test_progress_on_a_terminal_is_one_line():
     primary, secondary = pty.openpty()
     with os.fdopen(secondary, "w") as stream:
-        progress = CountProgress("checking", "images", stream)
+        progress = Progress("checking", "images", stream, bar=True)
         for done in (0, 5, 10):
             progress(done, 10)
         shown = ""

@@ -13,7 +13,7 @@ from tests.conftest import python_environment
 from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
 from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, Task
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli import main
 
 SWEEP = {
@@ -54,7 +54,7 @@ def test_plan_run_status_and_collect(folder, capsys):
 
     assert main(["sweep", "run", "--launcher", "local", "--jobs", "2", "sweep.yaml"]) == 0
     captured = capsys.readouterr()
-    assert "6/12 runs done  2 running  4 left" in captured.err
+    assert "6/12 runs  2 running  4 waiting" in captured.err
     assert "12 runs in out: 12 done." in captured.out
     assert main(["sweep", "status", "out"]) == 0
     assert "12 runs in out: 12 done." in capsys.readouterr().out
@@ -180,7 +180,7 @@ def test_progress_on_a_terminal_is_one_line_and_failures_stay(tmp_path):
     stream = Terminal()
     statuses = [JobStatus(jobs[0], "done", 2.0), *(JobStatus(job, "left") for job in jobs[1:])]
     progress = SweepProgress(statuses, LocalLauncher(2), stream)
-    assert stream.getvalue() == "\r1/4 runs done  2 running  1 left"  # one run tells too little
+    assert stream.getvalue() == "\r1/4 runs  2 running  1 waiting"  # one run tells too little
     progress(Outcome(tasks[1], "failed", 1.0, "ValueError: wrong"))
     progress(Outcome(tasks[2], "done", 4.0))
     progress(Outcome(tasks[3], "elsewhere"))
@@ -188,8 +188,8 @@ def test_progress_on_a_terminal_is_one_line_and_failures_stay(tmp_path):
     lines = stream.getvalue().split("\n")
     assert lines[0].rstrip().endswith(": ValueError: wrong")
     last = lines[1].split("\r")[-1]
-    assert last.startswith("2/4 runs done  1 failed  1 running  0 left  ")
-    assert re.search(r"\d runs/s  1 s to go *$", last) or "2 s to go" in last
+    pace = r"(\d+ runs/s  )?[12] s left"
+    assert re.match(rf"2/4 runs  {pace}  1 failed  1 running  0 waiting *$", last)
     assert lines[2:] == [""]
 
 

@@ -58,12 +58,18 @@ def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys)
         (["--test-domains", "0", "--steps", "-3"], "Expected steps of 1 or more, got -3"),
         (["--test-domains", "0", "steps=many"], "Expected steps as a whole number, got 'many'"),
         (["--test-domains", "0", "batch_size=0"], "Expected batch_size as a whole number of 1 or"),
-        (["--test-domains", "0", "batch_size=1.5"], "Expected batch_size as a whole number, got 1.5"),
+        (
+            ["--test-domains", "0", "batch_size=1.5"],
+            "batch_size as a whole number, got 1.5",
+        ),
         (["--test-domains", "0", "hidden=2.7"], "Expected hidden as a whole number, got 2.7"),
         (["--test-domains", "0", "lr=abc"], "Expected lr as a number, got 'abc'"),
         (["--test-domains", "0", "lr=nan"], "Expected lr as a number of at least 0, got nan"),
         (["--test-domains", "0", "lr=2020-01-01"], "Expected lr as a number, got '2020-01-01'"),
-        (["--test-domains", "0", "weight_decay=-1"], "Expected weight_decay as a number of at least 0, got -1"),
+        (
+            ["--test-domains", "0", "weight_decay=-1"],
+            "weight_decay as a number of at least 0, got -1",
+        ),
         (
             ["--test-domains", "0", "data_augmentation=maybe"],
             "Expected data_augmentation as true or false, got 'maybe'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import warnings
@@ -18,12 +19,13 @@ from benchmarks.baselines import (
 )
 from benchmarks.cases import Case
 from benchmarks.memory import peak_memory
-from benchmarks.progress import Progress
 from benchmarks.report import write_report
 from benchmarks.targets import Target
 from benchmarks.timing import Effort, Timing, extrapolate_timing, measure
 from torch.func import grad, hessian
 from torch.nn.functional import cross_entropy
+
+from hessalign.report.progress import Progress
 
 TINY = Case(features=3, classes=4, domains=3, samples=5)
 
@@ -151,7 +153,9 @@ def test_extrapolation_continues_the_line_sample_by_sample():
 def test_measure_gives_every_procedure_its_samples_in_turn():
     called = []
     fast, slow = (lambda: called.append("fast")), (lambda: called.append("slow"))
-    timings = measure({"fast": fast, "slow": slow}, Effort(1e9, 2, 3), Progress(every=math.inf))
+    timings = measure(
+        {"fast": fast, "slow": slow}, Effort(1e9, 2, 3), Progress(stream=io.StringIO())
+    )
     assert {name: len(timing.cpu) for name, timing in timings.items()} == {"fast": 3, "slow": 3}
     assert called[-1] == "slow"
     assert called.count("fast") >= 3

@@ -10,7 +10,7 @@ from typing import Final
 
 from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
-from hessalign.bench.sweep.formats import FORMATS
+from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 
 DOMAINBED: Final = "domainbed"

@@ -20,8 +20,8 @@ from hessalign.bench.data import (
     read_dataset,
 )
 from hessalign.bench.data.image_folder import matching_preset
-from hessalign.bench.runs.progress import CountProgress
 from hessalign.cli.train import warn
+from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
 SHOWN: Final = 10
@@ -125,8 +125,8 @@ def run_check(options: argparse.Namespace) -> int:
     """
     data, preset = read_source(options)
     sys.stdout.write(counts_table(data, preset) + "\n\n")
-    progress = CountProgress("checking", "images", sys.stderr)
-    findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
+    with Progress("checking", "images", bar=True) as progress:
+        findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
     shown = len(findings) if options.all else SHOWN
     sys.stdout.write("".join(f"{line}\n" for line in summarise(findings, shown)))
     wrong = [finding for finding in findings if finding.kind != "note"]
@@ -148,16 +148,20 @@ def run_prepare(options: argparse.Namespace) -> None:
     """
     data, _ = read_source(options)
     folder = options.cache or cache_folder(data.root or options.path, options.size)
-    prepare_images(
-        data,
-        folder,
-        options.size,
-        workers=options.workers,
-        allow_truncated=options.allow_truncated,
-        report=CountProgress("preparing", "images", sys.stderr),
-        report_verified=CountProgress("verifying", "images", sys.stderr),
-        warn=warn,
-    )
+    with (
+        Progress("preparing", "images", bar=True) as prepared,
+        Progress("verifying", "images", bar=True) as verified,
+    ):
+        prepare_images(
+            data,
+            folder,
+            options.size,
+            workers=options.workers,
+            allow_truncated=options.allow_truncated,
+            report=prepared,
+            report_verified=verified,
+            warn=warn,
+        )
     sys.stdout.write(f"{len(data):,} images of {data.name} are in {folder}.\n")
 
 

@@ -16,7 +16,6 @@ from hessalign._files import write_atomically
 from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
 from hessalign.bench.runs.feature_bank import bank_path
 from hessalign.bench.runs.feature_extraction import BankSpec
-from hessalign.bench.runs.progress import StageProgress
 from hessalign.bench.runs.run_folder import runs_below
 from hessalign.bench.runs.trained_head import load_trained_head
 from hessalign.cli.attack import domain_titles
@@ -27,6 +26,7 @@ from hessalign.diagnosis.draw import TOTAL
 from hessalign.diagnosis.report.content import render_diagnosis_json
 from hessalign.diagnosis.report.page import render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
+from hessalign.report.progress import Progress
 
 RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.pt")
 """What makes a folder that of a run."""
@@ -91,14 +91,15 @@ def run(options: argparse.Namespace) -> None:
         arguments = _inputs(_read(options))
     if options.as_is:
         arguments["scale"] = False
-    found = diagnose(
-        **arguments,
-        l2=options.l2,
-        tolerance=options.tolerance,
-        samples=options.samples,
-        seed=options.seed,
-        report=StageProgress("diagnosing", sys.stderr),
-    )
+    with Progress("diagnosing", stages=True) as progress:
+        found = diagnose(
+            **arguments,
+            l2=options.l2,
+            tolerance=options.tolerance,
+            samples=options.samples,
+            seed=options.seed,
+            report=lambda stage, done, total: progress(done, total, stage),
+        )
     sys.stdout.write(render_diagnosis_text(found))
     for file, text in _files(options, found):
         write_atomically(file, text.encode())

@@ -12,9 +12,9 @@ from hessalign._errors import InputError
 from hessalign.bench.data import DomainDataset, cache_folder
 from hessalign.bench.runs.feature_bank import bank_path, read_description
 from hessalign.bench.runs.feature_extraction import BankSpec, extract_features
-from hessalign.bench.runs.progress import CountProgress
 from hessalign.cli.datasets import add_source, read_source
 from hessalign.cli.train import warn
+from hessalign.report.progress import Progress
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,8 +83,8 @@ def extract(data: DomainDataset, spec: BankSpec, bank: Path, cache: Path, jobs: 
     Returns:
         The file of the bank.
     """
-    progress = CountProgress("extracting", "images", sys.stderr)
-    return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=progress, warn=warn)
+    with Progress("extracting", "images", bar=True) as show:
+        return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=show, warn=warn)
 
 
 def run_show(options: argparse.Namespace) -> None:

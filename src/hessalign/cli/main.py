@@ -16,6 +16,7 @@ from hessalign._errors import MENDABLE, describe_error
 from hessalign._names import UnknownNameError
 from hessalign._processes import WORKERS_VARIABLE
 from hessalign._version import __version__
+from hessalign.report.progress import whole_lines
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     options = parse(words)
     try:
-        code: int | None = options.run(options)
+        with whole_lines():
+            code: int | None = options.run(options)
     except MENDABLE as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exception(error)

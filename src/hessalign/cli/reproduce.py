@@ -13,14 +13,14 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs.options import parse_words
-from hessalign.bench.runs.progress import CountProgress, RunsProgress
+from hessalign.bench.runs.progress import RunsProgress
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.flags import seed_number
 from hessalign.cli.train import warn
-from hessalign.paper.catalogue import EXPERIMENTS, SWEEP_EXPERIMENTS, reproduce
+from hessalign.paper.catalogue import EXPERIMENTS, SWEEP_EXPERIMENTS, find_experiment, reproduce
 from hessalign.paper.experiment import Options
-from hessalign.paper.catalogue import find_experiment
 from hessalign.paper.feature_sweep import FeatureSweep
+from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
 LIST: Final = "list"
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
         parse_words(options.entries),
         feature_sweep(options),
         options.output if options.finished else None,
-        partial(CountProgress, stream=sys.stderr),
+        partial(Progress, bar=True),
     )
     pages = []
     for name in names:
@@ -175,7 +175,7 @@ def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
         options.cache / "features",
         train=not options.finished,
         jobs=options.jobs,
-        show=CountProgress(f"training on {dataset}", "runs", sys.stderr),
+        show=Progress(f"training on {dataset}", "runs", bar=True),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign.bench.runs.options import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
 from hessalign.paper import EXPERIMENTS, SWEEP_EXPERIMENTS, SweepOptions, reproduce_sweeps
 from hessalign.paper.scales import SCALES
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     shown: list[SweepProgress] = []
 
     def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
-        shown.append(SweepProgress(statuses, launcher, sys.stderr))
+        shown.append(SweepProgress(statuses, launcher))
         return shown[-1]
 
     page = reproduce_sweeps(

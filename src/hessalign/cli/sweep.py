@@ -15,7 +15,6 @@ from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
 from hessalign.bench.runs.options import parse_words, read_file
 from hessalign.bench.runs.planning import lone_domain_warning, plan_job
-from hessalign.bench.runs.progress import CountProgress, duration
 from hessalign.bench.sweep import (
     Job,
     JobStatus,
@@ -34,13 +33,19 @@ from hessalign.bench.sweep import (
     training_work,
 )
 from hessalign.bench.sweep.cost import evaluations
-from hessalign.bench.sweep.enumeration import domain_names, first_jobs
 from hessalign.bench.sweep.execution import SPECIFICATION
-from hessalign.bench.sweep.progress import SweepProgress
-from hessalign.bench.sweep.report import failures, plan_table, selection_table, status_table
+from hessalign.bench.sweep.folder import STATES, mean_seconds, seconds_left
+from hessalign.bench.sweep.jobs import domain_names, first_jobs
+from hessalign.bench.sweep.report import (
+    SweepProgress,
+    failures,
+    plan_table,
+    selection_table,
+    status_table,
+)
 from hessalign.bench.sweep.selection import SELECTIONS
-from hessalign.bench.sweep.status import STATES, mean_seconds, seconds_left
 from hessalign.cli.train import warn
+from hessalign.report.progress import Progress, duration
 
 LAUNCHERS: Final = ("serial", "local", "ray")
 SHOWN: Final = 10
@@ -214,13 +219,13 @@ def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str]
     torch.set_num_threads(1)
     work, seconds, sizes = training_work(spec), {}, {}
     firsts = first_jobs(jobs)
-    progress = CountProgress("measuring", "algorithms", sys.stderr)
-    progress(0, len(firsts))
-    for number, (cell, job) in enumerate(firsts.items(), 1):
-        cost, plan = measure_cost(job, work), plan_job(job, spec.place)
-        count = evaluations(plan.steps, plan.evaluate_every)
-        seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
-        progress(number, len(firsts))
+    with Progress("measuring", "algorithms", bar=True) as progress:
+        progress(0, len(firsts))
+        for number, (cell, job) in enumerate(firsts.items(), 1):
+            cost, plan = measure_cost(job, work), plan_job(job, spec.place)
+            count = evaluations(plan.steps, plan.evaluate_every)
+            seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
+            progress(number, len(firsts))
     return seconds, sum(sizes[job.dataset, job.algorithm] for job in jobs)
 
 
@@ -242,7 +247,7 @@ def run_run(options: argparse.Namespace) -> int:
         warn(lone)
     folder = open_sweep(Path(str(spec.output)), spec)
     before = sweep_status(folder, jobs)
-    with closing(SweepProgress(before, launcher, sys.stderr)) as progress:
+    with closing(SweepProgress(before, launcher)) as progress:
         run_jobs(
             folder,
             before,
@@ -250,6 +255,7 @@ def run_run(options: argparse.Namespace) -> int:
             training_work(spec),
             retry_failed=options.retry_failed,
             report=progress,
+            report_record=progress.record,
         )
     statuses = [progress.completed(status) for status in sweep_status(folder, jobs)]
     return _summarise(statuses, str(spec.output), SHOWN)

@@ -24,7 +24,7 @@ from hessalign.bench.runs.irm import Irm, IrmOptions
 from hessalign.bench.runs.options import parse_words, read_file
 from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
-from hessalign.bench.runs.progress import Progress
+from hessalign.bench.runs.progress import run_progress
 from hessalign.cli.flags import seed_number
 from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.paper.run_table import accuracy_table
@@ -239,7 +239,7 @@ def _describe(plan: Plan) -> str:
 def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], None]:
     """What shows the records of a run, with means over domains where there are several."""
     title = f"{plan.info.name} #{plan.job.trial_seed}"
-    shown: list[Callable[[Record], None]] = [Progress(title, plan.steps, sys.stderr)]
+    shown: list[Callable[[Record], None]] = [run_progress(title, plan.steps)]
     if tensorboard is not None:
         from hessalign.bench.runs.tensorboard import TensorBoard
 

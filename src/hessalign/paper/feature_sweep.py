@@ -238,7 +238,7 @@ def _done(folder: Path, job: Job) -> bool:
 
 
 def _read(folder: Path) -> SweepRun:
-    run, _ = read_run(folder / RESULTS, done=True)
+    run, _ = read_run(folder)
     if run is None:
         raise InputError(f"Expected records in {folder / RESULTS}, found none.")
     return run

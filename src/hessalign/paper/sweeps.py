@@ -19,10 +19,10 @@ from hessalign.bench.sweep import (
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.bench.sweep.selection import Run, read_run
-from hessalign.bench.sweep.selection.checks import check_protocols, finished_runs
-from hessalign.bench.sweep.selection.reading import DONE, RESULTS
+from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
+from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.paper.experiment import write_report
 from hessalign.paper.sweep_experiment import Part, Results, SweepExperiment, SweepOptions
 
@@ -89,7 +89,8 @@ def run_part(part: Part, jobs: Sequence[Job], launcher: Launcher, progress: Make
         return
     folder = open_sweep(part.folder, part.spec, keep=True)
     with closing(progress(before, launcher)) as show:
-        run_jobs(folder, before, launcher, training_work(part.spec), report=show)
+        work = training_work(part.spec)
+        run_jobs(folder, before, launcher, work, report=show, report_record=show.record)
 
 
 def read_part(part: Part, jobs: Sequence[Job]) -> Results:
@@ -105,8 +106,8 @@ def read_part(part: Part, jobs: Sequence[Job]) -> Results:
     found: list[Run] = []
     for job in jobs:
         folder = part.folder / job.folder
-        if (folder / DONE).exists() and (folder / RESULTS).exists():
-            run, _ = read_run(folder / RESULTS, done=True)
+        if (folder / DONE).exists():
+            run, _ = read_run(folder)
             found += [] if run is None else [run]
     runs, _ = finished_runs(found)
     check_protocols(runs)

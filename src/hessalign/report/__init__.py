@@ -1,1 +1,1 @@
-"""What people look at: progress, tables and figures, with the published numbers beside ours."""
+"""What people look at: progress, tables, figures and pages."""

@@ -15,15 +15,15 @@ from typing import Final, final
 LABELLED: Final = 12
 """Up to this many rows a heat map has names and numbers."""
 
-NAME: Final = 14
+_NAME: Final = 14
 """Characters of a name that are drawn; the whole name is in the mark's title."""
 
 
-ROW_NAME: Final = 24
+_ROW_NAME: Final = 24
 """The same for names beside a figure."""
 
 
-SMALLEST: Final = 0.7
+_SMALLEST: Final = 0.7
 """Figures do not shrink further than this: they scroll inside their box instead."""
 
 
@@ -56,36 +56,22 @@ def shortened(name: str, length: int) -> str:
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
-def short(name: str, length: int = NAME) -> str:
+def _short(name: str, length: int = _NAME) -> str:
     """A name that fits, escaped.
-
-    Args:
-        name: The name.
-        length: Characters, at most.
 
     Returns:
         The name, or its beginning.
 
     Example:
-        >>> short("a<b"), short("a very long name indeed")
+        >>> _short("a<b"), _short("a very long name indeed")
         ('a&lt;b', 'a very long n…')
     """
     return escape(shortened(name, length))
 
 
-def figure(width: float, height: float, title: str, body: str) -> str:
-    """A drawing that scales with the page, down to where its text would be too small.
-
-    Args:
-        width: In units of its own.
-        height: Likewise.
-        title: What it shows.
-        body: Its elements.
-
-    Returns:
-        The SVG element in its box.
-    """
-    size = f"max-width:{width:g}px;min-width:{SMALLEST * width:.0f}px"
+def _figure(width: float, height: float, title: str, body: str) -> str:
+    """A drawing that scales with the page, down to where its text would be too small."""
+    size = f"max-width:{width:g}px;min-width:{_SMALLEST * width:.0f}px"
     return (
         f'<div class="draw"><svg viewBox="0 0 {width:g} {height:g}" role="img" style="{size}" '
         f'preserveAspectRatio="xMinYMin meet"><title>{escape(title)}</title>{body}</svg></div>'
@@ -107,7 +93,7 @@ def heat_map(
         The SVG element in its box.
     """
     named = max(len(rows), len(columns)) <= LABELLED
-    longest = min(ROW_NAME, max(map(len, rows)))
+    longest = min(_ROW_NAME, max(map(len, rows)))
     left, top = (24 + 7.6 * longest, 76.0) if named else (8.0, 8.0)
     cell = 56.0 if named else max(2.0, 400 / len(columns))
     tall = min(cell, 40.0) if named else cell
@@ -116,10 +102,10 @@ def heat_map(
     if named:
         for i, name in enumerate(rows):
             y = top + (i + 0.5) * tall
-            parts.append(_text(left - 8, y, short(name, ROW_NAME), "end"))
+            parts.append(_text(left - 8, y, _short(name, _ROW_NAME), "end"))
         for j, name in enumerate(columns):
             x = left + (j + 0.5) * cell
-            label = short(name)
+            label = _short(name)
             parts.append(
                 f'<text x="{x - 4:g}" y="{top - 8:g}" transform="rotate(-35 {x - 4:g} {top - 8:g})"'
                 f">{label}</text>"
@@ -143,7 +129,7 @@ def heat_map(
             parts.append("</g>")
     # Slanted names of the last columns stick out to the right.
     width = left + len(columns) * cell + (72 if named else 8)
-    return figure(width, top + len(rows) * tall + 8, title, "".join(parts))
+    return _figure(width, top + len(rows) * tall + 8, title, "".join(parts))
 
 
 def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
@@ -157,13 +143,13 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
     Returns:
         The SVG element in its box.
     """
-    longest = min(ROW_NAME, max(map(len, names)))
+    longest = min(_ROW_NAME, max(map(len, names)))
     left, width, tall = 24 + 7.6 * longest, 340.0, 30.0
     most = max((sum(max(0.0, m.value) for m in row) for row in marks), default=0.0) or 1.0
     parts = []
     for i, (name, row) in enumerate(zip(names, marks, strict=True)):
         y, x = i * tall + 4, left
-        parts.append(_text(left - 10, y + tall / 2 - 2, short(name, ROW_NAME), "end"))
+        parts.append(_text(left - 10, y + tall / 2 - 2, _short(name, _ROW_NAME), "end"))
         for j, mark in enumerate(row):
             length = width * max(0.0, mark.value) / most
             parts.append(
@@ -173,7 +159,7 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
             x += length
         text = "  ".join(mark.text for mark in row if mark.text)
         parts.append(_text(x + 8, y + tall / 2 - 2, escape(text), "start"))
-    return figure(left + width + 70, len(names) * tall + 8, title, "".join(parts))
+    return _figure(left + width + 70, len(names) * tall + 8, title, "".join(parts))
 
 
 def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
@@ -187,7 +173,7 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
     Returns:
         The SVG element in its box.
     """
-    longest = min(ROW_NAME, max(map(len, names)))
+    longest = min(_ROW_NAME, max(map(len, names)))
     left, width, tall, top = 24 + 7.6 * longest, 400.0, 32.0, 26.0
     least = min(mark.value for row in marks for mark in row)
     start = max(0.0, math.floor(10 * least - 0.2) / 10)
@@ -201,7 +187,7 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
     for i, (name, row) in enumerate(zip(names, marks, strict=True)):
         y = top + (i + 0.5) * tall
         places = [left + scale * (min(1.0, mark.value) - start) for mark in row]
-        parts.append(_text(left - 12, y, short(name, ROW_NAME), "end"))
+        parts.append(_text(left - 12, y, _short(name, _ROW_NAME), "end"))
         parts.append(
             f'<line x1="{min(places):.1f}" y1="{y:g}" x2="{max(places):.1f}" y2="{y:g}" '
             'class="join"/>'
@@ -211,7 +197,7 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
                 f'<g><title>{escape(mark.title)}</title><circle cx="{x:.1f}" cy="{y:g}" r="7" '
                 f'class="dot{j}"/></g>'
             )
-    return figure(left + width + 30, top + len(names) * tall + 8, title, "".join(parts))
+    return _figure(left + width + 30, top + len(names) * tall + 8, title, "".join(parts))
 
 
 def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str], title: str) -> str:
@@ -247,7 +233,7 @@ def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str],
             f"<g><title>{escape(text)}</title>"
             f'<circle cx="{place:.1f}" cy="{height:.1f}" r="6" class="dot1"/></g>'
         )
-    return figure(left + width + 16, top + tall + 32, title, "".join(parts))
+    return _figure(left + width + 16, top + tall + 32, title, "".join(parts))
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

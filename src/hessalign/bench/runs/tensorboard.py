@@ -30,11 +30,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
 
     def __call__(self, record: Record) -> None:
-        """Write a record.
-
-        Args:
-            record: The newest record.
-        """
+        """Write a record."""
         for group, values in (("terms", record.terms), ("metrics", record.metrics)):
             for name, value in values.items():
                 self._writer.add_scalar(f"{group}/{name}", value, record.step)

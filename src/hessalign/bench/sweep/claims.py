@@ -12,7 +12,7 @@ A claim is stale
 - if it cannot be read: the disk was full when it was written or given up, or the machine crashed;
 - on the same machine, as soon as its process is gone, told from a later process with the same
   number by the time at which it started;
-- on another machine, when it was not renewed for `STALE_SECONDS`, by the clock of the file system;
+- on another machine, when it was not renewed for `_STALE_SECONDS`, by the clock of the file system;
 - if it was made on behalf of the same launcher in an earlier attempt: a launcher tries a job again
   only when it knows that the worker is lost.
 
@@ -35,10 +35,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, final
 
-STALE_SECONDS: Final = 300.0
+_STALE_SECONDS: Final = 300.0
 """After this long without renewal a claim of another machine counts for nothing."""
 
-RENEWAL_SECONDS: Final = 15.0
+_RENEWAL_SECONDS: Final = 15.0
 
 _CLAIM: Final = re.compile(r"claim\.(\d+)")
 _GIVEN_UP: Final = "given up"
@@ -50,7 +50,7 @@ _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @final
 @dataclass(frozen=True)
-class Claimant:
+class _Claimant:
     """Who claims a job.
 
     Attributes:
@@ -68,22 +68,14 @@ class Claimant:
     attempt: int
 
 
-def this_claimant(launcher: str = "", attempt: int = 0) -> Claimant:
-    """This process as a claimant.
-
-    Args:
-        launcher: On whose behalf it works.
-        attempt: Which attempt of that launcher.
-
-    Returns:
-        The claimant.
-    """
+def this_claimant(launcher: str = "", attempt: int = 0) -> _Claimant:
+    """This process as a claimant."""
     process = os.getpid()
-    return Claimant(_machine(), process, _started(process) or "", launcher, attempt)
+    return _Claimant(_machine(), process, _started(process) or "", launcher, attempt)
 
 
 @final
-class Claim:
+class _Claim:
     """The right to do a job, renewed while it is held. Leaving it gives the job up.
 
     Made by `claim_job`.
@@ -96,13 +88,13 @@ class Claim:
         self._renewal.start()
 
     def _renew(self) -> None:
-        while not self._finished.wait(RENEWAL_SECONDS):
+        while not self._finished.wait(_RENEWAL_SECONDS):
             try:
                 os.utime(self.path)
             except OSError:  # the folder was removed, or is out of reach: others decide by its age
                 continue
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> _Claim:
         return self
 
     def __exit__(
@@ -124,33 +116,18 @@ class Claim:
             return
 
 
-def claim_job(folder: Path, claimant: Claimant) -> Claim | None:
-    """Claim a job.
-
-    Args:
-        folder: The job's folder, which exists.
-        claimant: For whom.
-
-    Returns:
-        The claim; None if somebody else holds the job.
-    """
+def claim_job(folder: Path, claimant: _Claimant) -> _Claim | None:
+    """Claim a job whose folder exists; None if somebody else holds it."""
     found = _claims(folder)
     if found and not _is_stale(found[-1][1], claimant):
         return None
     number = found[-1][0] + 1 if found else 0
     path = folder / f"claim.{number}"
-    return Claim(path) if _create(path, json.dumps(asdict(claimant))) else None
+    return _Claim(path) if _create(path, json.dumps(asdict(claimant))) else None
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether somebody is doing a job.
-
-    Args:
-        folder: The job's folder, if it exists.
-
-    Returns:
-        Whether there is a claim that is not stale.
-    """
+    """Whether somebody is doing a job: there is a claim on its folder that is not stale."""
     found = _claims(folder) if folder.is_dir() else []
     return bool(found) and not _is_stale(found[-1][1], this_claimant())
 
@@ -193,21 +170,21 @@ def _claims(folder: Path) -> list[tuple[int, Path]]:
         )
 
 
-def _is_stale(path: Path, claimant: Claimant) -> bool:
+def _is_stale(path: Path, claimant: _Claimant) -> bool:
     try:
         renewed = path.stat().st_mtime
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:  # done in the meantime
         return True
     try:
-        holder = Claimant(**json.loads(text))
+        holder = _Claimant(**json.loads(text))
     except (ValueError, TypeError):
         return True
     if holder.launcher == claimant.launcher and holder.attempt < claimant.attempt:
         return True
     if holder.machine == claimant.machine:
         return _started(holder.process) != holder.started
-    return _now(path.parent) - renewed > STALE_SECONDS
+    return _now(path.parent) - renewed > _STALE_SECONDS
 
 
 def _now(folder: Path) -> float:

@@ -15,16 +15,15 @@ import numpy as np
 from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep.execution import Work
+from hessalign.bench.sweep.selection.reading import RESULTS
 
-LENGTHS: Final = (1, 16, 64)
+_LENGTHS: Final = (1, 16, 64)
 """Steps of the measured runs."""
 
-LONG_ENOUGH: Final = 0.5
+_LONG_ENOUGH: Final = 0.5
 """Seconds that the longest measured run should take; short ones are followed by longer ones."""
 
-MOST_STEPS: Final = 4096
-
-RECORDS: Final = "results.jsonl"
+_MOST_STEPS: Final = 4096
 
 
 @final
@@ -47,26 +46,11 @@ class RunCost:
     files: float
 
     def seconds(self, steps: int, evaluations: int) -> float:
-        """How long a run takes.
-
-        Args:
-            steps: Its steps.
-            evaluations: Its evaluations.
-
-        Returns:
-            Seconds.
-        """
+        """How long a run takes, in seconds."""
         return self.start + steps * self.step + evaluations * self.evaluation
 
     def size(self, evaluations: int) -> float:
-        """What a run leaves on the disk.
-
-        Args:
-            evaluations: Its evaluations.
-
-        Returns:
-            Bytes.
-        """
+        """What a run leaves on the disk."""
         return self.files + evaluations * self.record
 
 
@@ -89,8 +73,8 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
     rows: list[tuple[int, int, int]] = []
     seconds: list[float] = []
-    most = min(MOST_STEPS, DEFAULT_STEPS if job.steps is None else job.steps)
-    lengths = [length for length in LENGTHS if length < most] or [1]
+    most = min(_MOST_STEPS, DEFAULT_STEPS if job.steps is None else job.steps)
+    lengths = [length for length in _LENGTHS if length < most] or [1]
     with tempfile.TemporaryDirectory(prefix="hessalign-plan-") as name:
         work(dataclasses.replace(job, steps=1), Path(name) / "first")
         while lengths:
@@ -99,11 +83,11 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
             start = clock()
             work(dataclasses.replace(job, steps=length), folder)
             seconds.append(clock() - start)
-            records = (folder / RECORDS).read_bytes().count(b"\n")
+            records = (folder / RESULTS).read_bytes().count(b"\n")
             rows.append((1, length, records))
-            if not lengths and seconds[-1] < LONG_ENOUGH and 4 * length <= most:
+            if not lengths and seconds[-1] < _LONG_ENOUGH and 4 * length <= most:
                 lengths.append(4 * length)
-        written = (folder / RECORDS).stat().st_size
+        written = (folder / RESULTS).stat().st_size
         files = sum(path.stat().st_size for path in folder.iterdir()) - written
     (begin, step, evaluation), _ = nnls(np.array(rows, dtype=float), np.array(seconds))
     return RunCost(float(begin), float(step), float(evaluation), written / records, files)
@@ -111,10 +95,6 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
 def evaluations(steps: int, every: int) -> int:
     """How often a run is evaluated.
-
-    Args:
-        steps: Its steps.
-        every: Steps between evaluations.
 
     Returns:
         The number of its records.

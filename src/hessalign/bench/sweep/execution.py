@@ -14,18 +14,19 @@ from hessalign._errors import MENDABLE, describe_error
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, this_claimant
-
-DONE: Final = "done"
-"""The file that marks a job as done; the job writes it last."""
+from hessalign.bench.sweep.selection.reading import DONE
 
 ERROR: Final = "err.txt"
 """The file that keeps why a job failed."""
 
-BUG: Final = "This is a bug in hessalign; please report it with what follows."
+_BUG: Final = "This is a bug in hessalign; please report it with what follows."
 """The first line of that file where the user has nothing to mend."""
 
 SPECIFICATION: Final = "sweep.yaml"
 """The file by which a folder is known to be that of a sweep."""
+
+JOBS: Final = "jobs.txt"
+"""The file by which a folder of runs is known that belongs to no sweep: which run is where."""
 
 Work = Callable[[Job, Path], object]
 """Does a job in a folder: continues what is there, and in the end writes the file `done`.
@@ -33,7 +34,7 @@ Work = Callable[[Job, Path], object]
 It is sent to other processes by its name, so it is a function of a module, or a `partial` of one.
 """
 
-State = Literal["done", "failed", "elsewhere"]
+_State = Literal["done", "failed", "elsewhere"]
 """How it ended: done now or before, failed, or left to another process that has claimed it."""
 
 
@@ -44,7 +45,7 @@ class Task:
 
     Attributes:
         job: The job.
-        sweep: The folder of the sweep.
+        sweep: The folder of the sweep, or of other runs.
         launcher: Names the launcher, for claims.
         attempt: How many workers were lost over it so far.
     """
@@ -73,7 +74,7 @@ class Outcome:
     """
 
     task: Task
-    state: State
+    state: _State
     seconds: float = 0.0
     error: str = ""
 
@@ -84,21 +85,17 @@ def execute(task: Task, work: Work) -> Outcome:
     An exception is kept in the job's folder and becomes an outcome, so that one failing job does
     not stop the others. An interrupt passes, after the job was given up so that others may take it.
 
-    Args:
-        task: The task.
-        work: What does it.
-
     Returns:
         How it ended.
 
     Raises:
         FileNotFoundError: If this machine does not see the folder of the sweep.
     """
-    if not (task.sweep / SPECIFICATION).exists():
+    if not any((task.sweep / name).exists() for name in (SPECIFICATION, JOBS)):
         raise FileNotFoundError(
             f"Expected the folder of the sweep, {task.sweep}, on {os.uname().nodename}, found no "
-            f"{SPECIFICATION} there. All machines of a sweep need a folder that they share, under "
-            "the same path."
+            f"{SPECIFICATION} or {JOBS} there. All machines of a sweep need a folder that they "
+            "share, under the same path."
         )
     folder = task.folder
     if (folder / DONE).exists():
@@ -115,54 +112,31 @@ def execute(task: Task, work: Work) -> Outcome:
             if error := last_error(folder):
                 return Outcome(task, "failed", error=error)
             work(task.job, folder)
-            check_done(task)
+            _check_done(task)
     except Exception as error:
         if isinstance(error, RunFolderError) and error.held:
             return Outcome(task, "elsewhere")
-        return fail(task, time.monotonic() - start, explain(error))
+        return fail(task, time.monotonic() - start, _explain(error))
     return Outcome(task, "done", time.monotonic() - start)
 
 
-def check_done(task: Task) -> None:
-    """Refuse to call a job done that does not say so itself.
-
-    Args:
-        task: The task.
-
-    Raises:
-        RuntimeError: If its mark is missing.
-    """
+def _check_done(task: Task) -> None:
+    """Refuse to call a job done that does not say so itself."""
     if not (task.folder / DONE).exists():
         raise RuntimeError(f"Expected {task.folder / DONE} after the job, found none.")
 
 
-def explain(error: Exception) -> str:
-    """What to keep of an error: its traceback, and whether it is the user's to mend.
-
-    Args:
-        error: The error.
-
-    Returns:
-        Text whose last line says what went wrong.
-    """
+def _explain(error: Exception) -> str:
+    """What to keep of an error: its traceback, and whether it is the user's to mend."""
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, MENDABLE):
         reason = " ".join(describe_error(error).split())
         return f"{trace}\n{type(error).__name__}: {reason}\n"
-    return f"{BUG}\n\n{trace}"
+    return f"{_BUG}\n\n{trace}"
 
 
 def fail(task: Task, seconds: float, text: str) -> Outcome:
-    """Keep why a task failed.
-
-    Args:
-        task: The task.
-        seconds: How long it took.
-        text: What to keep: a traceback, or an explanation.
-
-    Returns:
-        The outcome.
-    """
+    """Keep why a task failed, a traceback or an explanation, and make it the outcome."""
     error = _last_line(text) or "unknown"
     try:
         task.folder.mkdir(exist_ok=True)
@@ -173,14 +147,7 @@ def fail(task: Task, seconds: float, text: str) -> Outcome:
 
 
 def last_error(folder: Path) -> str:
-    """Why a job failed.
-
-    Args:
-        folder: The folder of the job.
-
-    Returns:
-        The last line of what was kept; nothing if it did not fail.
-    """
+    """Why a job failed: the last line of what was kept; nothing if it did not fail."""
     try:
         return _last_line((folder / ERROR).read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -188,17 +155,10 @@ def last_error(folder: Path) -> str:
 
 
 def failed_by_bug(folder: Path) -> bool:
-    """Whether a job failed for a reason that the user cannot mend.
-
-    Args:
-        folder: The folder of the job.
-
-    Returns:
-        Whether what was kept says so.
-    """
+    """Whether a job failed for a reason that the user cannot mend."""
     try:
         with (folder / ERROR).open(encoding="utf-8", errors="replace") as file:
-            return file.readline().strip() == BUG
+            return file.readline().strip() == _BUG
     except OSError:
         return False
 

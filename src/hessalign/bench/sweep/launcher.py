@@ -1,4 +1,4 @@
-"""What a launcher is, and what those that use several processes share: tasks that wait."""
+"""What a launcher is, the simplest one, and what those that use several processes share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import dataclasses
 import heapq
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from hessalign.bench.sweep.execution import Outcome, Task, Work, fail
+from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.sweep.execution import Outcome, Task, Work, execute, fail
+
+Begin = Callable[[Task], None]
+"""Told of a task that is about to begin, or to be begun again."""
+
+
+def nothing(task: Task) -> None:
+    """For those who need not be told."""
 
 
 class Launcher(Protocol):
@@ -22,7 +30,9 @@ class Launcher(Protocol):
 
     parallel: int
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
         """Have tasks done.
 
         Each is carried out by `execute`, which decides whether there is anything to do. Ctrl-C or
@@ -32,6 +42,8 @@ class Launcher(Protocol):
         Args:
             tasks: The tasks, those to begin with first.
             work: What does a job.
+            begin: Called in this process with each task before it begins, or is queued where only
+                a cluster knows when it does; a task whose worker was lost comes again.
 
         Returns:
             How each ended, as they end.
@@ -58,14 +70,7 @@ class Retries:
     longest: float = 60.0
 
     def seconds(self, attempt: int) -> float:
-        """How long to wait before an attempt.
-
-        Args:
-            attempt: How many workers were lost so far, at least one.
-
-        Returns:
-            Seconds.
-        """
+        """How long to wait before an attempt, after so many workers were lost."""
         return min(self.longest, self.delay * 2.0 ** (attempt - 1))
 
 
@@ -88,26 +93,13 @@ class Waiting:
         return bool(self._ready or self._later)
 
     def next(self) -> Task | None:
-        """Take the task to begin with now.
-
-        Returns:
-            The task; None if there is none, or none yet.
-        """
+        """Take the task to begin with now; None if there is none, or none yet."""
         if self._later and self._later[0][0] <= time.monotonic():
             return heapq.heappop(self._later)[2]
         return self._ready.popleft() if self._ready else None
 
     def lost(self, task: Task, seconds: float, reason: str) -> Outcome | None:
-        """Put back a task whose worker was lost, unless it happened too often.
-
-        Args:
-            task: The task.
-            seconds: How long it had been going on.
-            reason: What is known about the loss.
-
-        Returns:
-            None if it will be tried again, else its failure.
-        """
+        """Put back a task whose worker was lost; too often, and that is its outcome."""
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
             return fail(
@@ -121,3 +113,23 @@ class Waiting:
         self._count += 1
         heapq.heappush(self._later, (due, self._count, again))
         return None
+
+
+@final
+class SerialLauncher:
+    """One task after the other, in this process, with a single thread."""
+
+    parallel = 1
+
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done."""
+        import torch
+
+        torch.set_num_threads(1)
+        with Interruption() as interruption:
+            for task in tasks:
+                interruption.raise_if_requested()
+                begin(task)
+                yield execute(task, work)

@@ -23,9 +23,9 @@ from hessalign._processes import (
 )
 from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
-from hessalign.bench.sweep.launcher import Retries, Waiting
+from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 
-POLL_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 _PRELOADED: Final = ("hessalign.bench.runs.run", "torch._dynamo")
 """Imported once, by the server from which workers are forked; it trains nothing, so has one thread.
@@ -52,16 +52,10 @@ class LocalLauncher:
         self.parallel = jobs
         self.retries = retries or Retries()
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
-        """Have tasks done.
-
-        Args:
-            tasks: The tasks.
-            work: What does a job; workers import it by name.
-
-        Yields:
-            How each ended, as they end.
-        """
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done; workers import `work` by its name."""
         waiting = Waiting(tasks, self.retries)
         idle: list[_Worker] = []
         busy: dict[object, _Worker] = {}  # by pipe
@@ -70,13 +64,14 @@ class LocalLauncher:
                 while waiting or busy:
                     interruption.raise_if_requested()
                     while len(busy) < self.parallel and (task := waiting.next()):
+                        begin(task)
                         worker = idle.pop() if idle else _Worker()
                         busy[worker.pipe] = worker
                         worker.give(task, work)
                     if not busy:  # all that is left waits before it is tried again
-                        time.sleep(POLL_SECONDS)
+                        time.sleep(_POLL_SECONDS)
                         continue
-                    for pipe in wait([worker.pipe for worker in busy.values()], POLL_SECONDS):
+                    for pipe in wait([worker.pipe for worker in busy.values()], _POLL_SECONDS):
                         worker = busy.pop(pipe)
                         outcome = worker.result(waiting)
                         if not worker.lost:

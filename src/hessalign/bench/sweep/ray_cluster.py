@@ -14,17 +14,17 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._processes import SAVING_SECONDS, heed_interrupts
 from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
-from hessalign.bench.sweep.launcher import Retries, Waiting
+from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 
-POLL_SECONDS: Final = 0.2
-CONNECT_SECONDS: Final = 30.0
-SECONDS_BETWEEN_COUNTS: Final = 10.0
+_POLL_SECONDS: Final = 0.2
+_CONNECT_SECONDS: Final = 30.0
+_SECONDS_BETWEEN_COUNTS: Final = 10.0
 """How often to look how many runs the cluster has room for: nodes come and go."""
 
-QUEUED: Final = 2
+_QUEUED: Final = 2
 """Tasks given to the cluster for each run it has room for, so that no worker waits for us."""
 
-OBJECT_STORE_BYTES: Final = 128 << 20
+_OBJECT_STORE_BYTES: Final = 128 << 20
 """Of a cluster of our own; results of runs are files."""
 
 _QUIET: Final = {
@@ -66,7 +66,7 @@ class RayLauncher:
         cpus_per_run: float = 1,
         gpus_per_run: float = 0,
         retries: Retries | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
         if jobs is not None and jobs < 1:
             raise InputError(f"Expected 1 or more jobs, got {jobs}.")
@@ -83,17 +83,11 @@ class RayLauncher:
         self.retries = retries or Retries()
         self.connect_seconds = connect_seconds
 
-    def run(self, tasks: Sequence[Task], work: Work) -> Generator[Outcome, None, None]:
-        """Have tasks done.
-
-        Args:
-            tasks: The tasks.
-            work: What does a job; workers import it by name.
-
-        Yields:
-            How each ended, as they end.
-        """
-        ray = import_ray()
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done; workers import `work` by its name."""
+        ray = _import_ray()
         ours = not ray.is_initialized()
         with Interruption():
             if ours:
@@ -102,7 +96,7 @@ class RayLauncher:
             waiting = Waiting(tasks, self.retries)
             submitted: dict[Any, tuple[Task, float]] = {}
             try:
-                yield from self._run(ray, waiting, work, submitted, interruption)
+                yield from self._run(ray, waiting, work, submitted, interruption, begin)
             except BaseException:
                 for reference in submitted:
                     ray.cancel(reference, force=False)  # in a worker: as if by Ctrl-C
@@ -121,6 +115,7 @@ class RayLauncher:
         work: Work,
         submitted: dict[Any, tuple[Task, float]],
         interruption: Interruption,
+        begin: Begin,
     ) -> Iterator[Outcome]:
         remote = ray.remote(_execute).options(
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=0
@@ -130,15 +125,16 @@ class RayLauncher:
         while waiting or submitted:
             interruption.raise_if_requested()
             now = time.monotonic()
-            if now - counted >= SECONDS_BETWEEN_COUNTS:
+            if now - counted >= _SECONDS_BETWEEN_COUNTS:
                 room, counted = self._room(ray), now
             while len(submitted) < room and (task := waiting.next()):
+                begin(task)
                 reference = remote.remote(task, work, threads, here)
                 submitted[reference] = task, now
             if not submitted:
-                time.sleep(POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
                 continue
-            ready, _ = ray.wait(list(submitted), num_returns=1, timeout=POLL_SECONDS)
+            ready, _ = ray.wait(list(submitted), num_returns=1, timeout=_POLL_SECONDS)
             for reference in ready:
                 task, since = submitted.pop(reference)
                 outcome = _result(ray, reference, task, since, waiting)
@@ -156,7 +152,7 @@ class RayLauncher:
             address="local",
             num_cpus=count,
             include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
+            object_store_memory=_OBJECT_STORE_BYTES,
             **options,
         )
 
@@ -180,18 +176,11 @@ class RayLauncher:
             )
         self.parallel = room if self.jobs is None else min(room, self.jobs)
         # A cluster of our own has room for as many as were asked for, and may queue more.
-        return QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
+        return _QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
 
 
-def import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
-    """Ray, told to be quiet.
-
-    Returns:
-        The package.
-
-    Raises:
-        MissingPackageError: If it is not installed.
-    """
+def _import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
+    """Ray, told to be quiet."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:

@@ -1,32 +1,31 @@
-"""Tables of a sweep as a whole: what it will take, and how far it is."""
+"""A sweep as a whole: what it will take, how far it is, and its display while it goes on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, TextIO, final
 
-from hessalign.bench.runs.progress import duration
-from hessalign.bench.sweep import Job, JobStatus
-from hessalign.bench.sweep.execution import ERROR
+from hessalign.bench.data.catalog import DEFAULT_STEPS
+from hessalign.bench.runs.job import Job
+from hessalign.bench.sweep.execution import ERROR, Outcome
+from hessalign.bench.sweep.folder import STATES, JobStatus, mean_seconds, seconds_left
+from hessalign.bench.sweep.launcher import Launcher
 from hessalign.bench.sweep.selection import SELECTIONS
-from hessalign.bench.sweep.status import STATES, mean_seconds
+from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import markdown_table
 
-Cell = tuple[str, str]
+_LEAST_TIMED: Final = 2
+"""How many runs are timed before the time left is told."""
+
+_Cell = tuple[str, str]
 """A data set and an algorithm."""
 
 
-def plan_table(jobs: Sequence[Job], seconds: Mapping[Cell, float]) -> str:
-    """Runs and cost by data set and algorithm.
-
-    Args:
-        jobs: All jobs.
-        seconds: Seconds of one run, where they were measured.
-
-    Returns:
-        A Markdown table.
-    """
+def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
+    """Runs and cost by data set and algorithm."""
     counts = Counter((job.dataset, job.algorithm) for job in jobs)
     rows = []
     for cell, count in counts.items():
@@ -42,15 +41,7 @@ def plan_table(jobs: Sequence[Job], seconds: Mapping[Cell, float]) -> str:
 
 
 def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
-    """What each method of model selection needs.
-
-    Args:
-        jobs: All jobs, with pairs of test domains whether or not they are asked for.
-        chosen: The methods that are asked for.
-
-    Returns:
-        A Markdown table.
-    """
+    """What each method of model selection needs."""
     singles = sum(len(job.test_domains) == 1 for job in jobs)
     pairs = len(jobs) - singles
     rows = [
@@ -67,15 +58,8 @@ def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
 
 
 def status_table(statuses: Sequence[JobStatus]) -> str:
-    """How far a sweep is, by data set and algorithm.
-
-    Args:
-        statuses: The jobs.
-
-    Returns:
-        A Markdown table.
-    """
-    cells: dict[Cell, list[JobStatus]] = {}
+    """How far a sweep is, by data set and algorithm."""
+    cells: dict[_Cell, list[JobStatus]] = {}
     for status in statuses:
         cells.setdefault((status.job.dataset, status.job.algorithm), []).append(status)
     rows = []
@@ -88,16 +72,7 @@ def status_table(statuses: Sequence[JobStatus]) -> str:
 
 
 def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str]:
-    """The runs that failed, with what went wrong and where it is kept.
-
-    Args:
-        statuses: The jobs.
-        folder: The folder of the sweep.
-        shown: How many to show.
-
-    Returns:
-        Lines.
-    """
+    """The runs that failed, with what went wrong and where it is kept."""
     failed = [status for status in statuses if status.state == "failed"]
     lines = []
     for status in failed[:shown]:
@@ -108,3 +83,119 @@ def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str
     if len(failed) > shown:
         lines.append(f"failed: {len(failed) - shown} more; `sweep status --all` shows them.")
     return lines
+
+
+@final
+class SweepProgress:
+    """Shows how many runs are done, failed, going on and waiting, how fast, and the time left.
+
+    Runs whose records are reported are shown with their step and accuracy.
+
+    Args:
+        statuses: The jobs as they are before the launcher begins.
+        launcher: What has them done.
+        stream: Where to write; None for the standard error stream.
+        name: What a run is called.
+    """
+
+    def __init__(
+        self,
+        statuses: Sequence[JobStatus],
+        launcher: Launcher,
+        stream: TextIO | None = None,
+        name: Callable[[Job], str] = Job.describe,
+    ) -> None:
+        self._statuses = {status.job.folder: status for status in statuses}
+        self._launcher = launcher
+        self._name = name
+        self._progress = Progress("", "runs", stream)
+        self._running: dict[str, _Running] = {}
+        self._rated: dict[str, list[float]] = {}
+        self._show(now=True)
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        job = outcome.task.job
+        state = "running" if outcome.state == "elsewhere" else outcome.state
+        self._statuses[job.folder] = JobStatus(job, state, outcome.seconds or None, outcome.error)
+        ended = self._running.pop(job.folder, None)
+        if ended is not None and ended.seconds is not None:
+            self._rated.setdefault(job.algorithm, []).append(ended.seconds)
+        if outcome.state == "failed":
+            self._progress.say(f"failed: {job.describe()}: {outcome.error}")
+        if self._progress.due:
+            self._show()
+
+    def record(self, job: Job, record: Mapping[str, Any]) -> None:
+        """Show a record."""
+        self._running.setdefault(job.folder, _Running(job)).update(record)
+        if self._progress.due:
+            self._show()
+
+    @property
+    def failed(self) -> bool:
+        """Whether runs failed."""
+        return any(status.state == "failed" for status in self._statuses.values())
+
+    def completed(self, status: JobStatus) -> JobStatus:
+        """What a folder tells of a run, or that it failed, if that could not be kept there."""
+        seen = self._statuses[status.job.folder]
+        return seen if (status.state, seen.state) == ("left", "failed") else status
+
+    def close(self) -> None:
+        """Show the last state, and leave the line."""
+        self._show()
+        self._progress.close()
+
+    def _show(self, *, now: bool = False) -> None:
+        statuses = list(self._statuses.values())
+        counts = Counter(status.state for status in statuses)
+        going = min(self._launcher.parallel, counts["left"]) + counts["running"]
+        parts = [f"{counts['failed']} failed"] if counts["failed"] else []
+        waiting = counts["left"] + counts["running"] - going
+        parts += [f"{going} running", f"{waiting} waiting"]
+        running = list(self._running.values())
+        for each in running if self._progress.live else running[-1:]:
+            parts.append(f" {self._name(each.job)} {each.text}")
+        left = self._left(statuses)
+        self._progress(counts["done"], len(statuses), "  ".join(parts), left=left, now=now)
+
+    def _left(self, statuses: Sequence[JobStatus]) -> float | None:
+        """Seconds left, once as many runs were timed, or rated, as go on at once."""
+        rated = {name: list(values) for name, values in self._rated.items()}
+        for each in self._running.values():
+            if each.seconds is not None:
+                rated.setdefault(each.job.algorithm, []).append(each.seconds)
+        timed = sum(status.seconds is not None for status in statuses)
+        parallel = self._launcher.parallel
+        enough = sum(map(len, rated.values())) >= min(parallel, len(statuses))
+        if not enough and timed < max(_LEAST_TIMED, parallel):
+            return None
+        means = {name: fmean(values) for name, values in rated.items()} | mean_seconds(statuses)
+        shares = {folder: each.share for folder, each in self._running.items()}
+        return seconds_left(statuses, means, parallel, shares)
+
+
+@final
+class _Running:
+    """A run that goes on: how far it is, and how long it will have taken."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.share = 0.0
+        self.seconds: float | None = None
+        self.text = ""
+        self._pace = Pace()
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        steps = (record.get("args") or {}).get("steps") or self.job.steps or DEFAULT_STEPS
+        reached = record["step"] + 1
+        self.share = min(1.0, reached / steps)
+        if isinstance(record.get("seconds"), int | float):
+            rate = self._pace.rate(reached, record["seconds"])
+            self.seconds = self.seconds if rate is None else steps / rate
+        tests = [record.get(f"env{domain}_in_acc") for domain in self.job.test_domains]
+        found = [value for value in tests if isinstance(value, int | float)]
+        self.text = f"{reached}/{steps}"
+        if found:
+            self.text += f" OOD {100 * fmean(found):.1f} %"

@@ -17,10 +17,10 @@ from hessalign.bench.runs.domainbed import PRESET
 from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.sweep.selection import SELECTIONS
 
-ALL: Final = "all"
+_ALL: Final = "all"
 DEFAULT_PRESET: Final = "domainbed-2022"
 
-Domain = str | int
+_Domain = str | int
 """A domain by its name or its number."""
 
 
@@ -54,7 +54,7 @@ class SweepSpec:
     datasets: tuple[str, ...]
     algorithms: tuple[str, ...]
     data_dir: str = "data"
-    test_domains: Mapping[str, tuple[Domain, ...]] = field(default_factory=dict)
+    test_domains: Mapping[str, tuple[_Domain, ...]] = field(default_factory=dict)
     trials: int = 3
     draws: int = 20
     preset: str = DEFAULT_PRESET
@@ -110,7 +110,7 @@ class SweepSpec:
         }
         entries["test_domains"] = {
             dataset: list(domains) for dataset, domains in self.test_domains.items()
-        } or ALL
+        } or _ALL
         text: str = yaml.safe_dump(entries, sort_keys=False)
         return text
 
@@ -163,7 +163,7 @@ def _names(key: str, value: object) -> tuple[str, ...]:
 
 
 def _algorithms(key: str, value: object) -> tuple[str, ...]:
-    if value == ALL:
+    if value == _ALL:
         return tuple(ALGORITHMS)
     found, problems = [], []
     for name in _names(key, value):
@@ -177,7 +177,7 @@ def _algorithms(key: str, value: object) -> tuple[str, ...]:
 
 
 def _selections(key: str, value: object) -> tuple[str, ...]:
-    if value == ALL:
+    if value == _ALL:
         return tuple(SELECTIONS)
     names = _names(key, value)
     for name in names:
@@ -187,7 +187,7 @@ def _selections(key: str, value: object) -> tuple[str, ...]:
 
 def _domains(key: str, value: object) -> object:
     """A list for every data set, a mapping, or None for all; see `_by_dataset`."""
-    if value == ALL:
+    if value == _ALL:
         return None
     if isinstance(value, Mapping):
         return {name: _domains(f"{key} of {name}", domains) for name, domains in value.items()}

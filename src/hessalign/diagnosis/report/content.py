@@ -14,7 +14,7 @@ from hessalign._errors import InputTypeError
 from hessalign._version import __version__
 from hessalign.diagnosis import Diagnosis
 
-LEFT_OUT: Final = frozenset({"parameters"})
+_LEFT_OUT: Final = frozenset({"parameters"})
 """Fields that are not about the domains."""
 
 
@@ -30,17 +30,14 @@ def render_diagnosis_json(diagnosis: Diagnosis) -> str:
     """
     holdout = diagnosis.holdout
     extra = {} if holdout is None else {"plain": holdout.plain, "aligned": holdout.aligned}
-    content = {"hessalign": __version__, **plain(diagnosis)}
+    content = {"hessalign": __version__, **_plain(diagnosis)}
     if holdout is not None:
         content["holdout"] |= extra
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
     """A value as what JSON knows.
-
-    Args:
-        value: A dataclass, tensor, mapping, sequence or scalar.
 
     Returns:
         Dictionaries, lists, strings, numbers, booleans and None.
@@ -50,18 +47,18 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
 
     Example:
         >>> import torch
-        >>> plain({"a": (torch.tensor([1.0, float("nan")]), True)})
+        >>> _plain({"a": (torch.tensor([1.0, float("nan")]), True)})
         {'a': [[1.0, None], True]}
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value))
-        return {name: plain(getattr(value, name)) for name in fields if name not in LEFT_OUT}
+        return {name: _plain(getattr(value, name)) for name in fields if name not in _LEFT_OUT}
     if isinstance(value, Tensor):
-        return plain(value.tolist())
+        return _plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):

@@ -1,4 +1,4 @@
-"""The sections of a diagnosis as HTML: a figure each, and the numbers behind it."""
+"""The sections of a diagnosis: a figure each, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -11,39 +11,56 @@ from hessalign.diagnosis import Diagnosis, DistanceMatrix, PairContributions
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.diagnosis.report.text import (
     BOUND_COLUMNS,
+    HEAD_COLUMNS,
     bound_rows,
     distance_cells,
+    head_rows,
     interval,
     number,
     pair_name,
     percent,
 )
-from hessalign.report.page_parts import captioned, folded, paragraph, section, table
+from hessalign.report.page import Figure, Section, Table
 from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
 
-MANY_CLASSES: Final = 10
+_MANY_CLASSES: Final = 10
 """Up to this many classes all are drawn."""
 
-SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
+_SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
 
 
-def distances_section(diagnosis: Diagnosis) -> str:
-    """Heat maps and table of the distances.
+def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
+    """The sections of a diagnosis that it has.
 
     Args:
         diagnosis: The diagnosis.
 
     Returns:
-        HTML.
+        In the order of the page.
     """
+    sections = (
+        _distances(diagnosis),
+        _attributes(diagnosis),
+        _contributions(diagnosis),
+        _shift(diagnosis),
+        _holdout(diagnosis),
+        _crossing(diagnosis),
+        _bounds(diagnosis),
+        _head(diagnosis),
+    )
+    return [section for section in sections if section is not None]
+
+
+def _distances(diagnosis: Diagnosis) -> Section:
+    """Heat maps and table of the distances."""
     report, spectral = diagnosis.distances, diagnosis.spectral
-    maps = "".join(
-        captioned(caption, _distance_map(diagnosis, matrix, caption))
+    maps = [
+        Figure(caption, _distance_map(diagnosis, matrix, caption))
         for caption, matrix in (
             ("Hessians, Frobenius norm of the difference", report.hessian),
             ("Gradients, norm of the difference", report.gradient),
         )
-    )
+    ]
     rows = [
         [
             pair_name(diagnosis, entry.pair),
@@ -58,16 +75,12 @@ def distances_section(diagnosis: Diagnosis) -> str:
     header = ["pair"]
     for quantity in ("Hessian ‖·‖", "Hessian ‖·‖₂", "gradient"):
         header += [quantity, "95 %, less noise", "noise"]
-    content = (
-        paragraph(
-            "On the diagonal: the distance of two random halves of the same domain. Squares that "
-            "are not much darker than the diagonal of their row and column show sampling, not a "
-            "difference."
-        )
-        + f'<div class="figures">{maps}</div>'
-        + table(header, rows)
+    text = (
+        "On the diagonal: the distance of two random halves of the same domain. Squares that are "
+        "not much darker than the diagonal of their row and column show sampling, not a difference."
     )
-    return section("How far apart", content, f"{report.how} Spectral norm: {spectral.how}")
+    how = f"{report.how} Spectral norm: {spectral.how}"
+    return Section("How far apart", how, text, maps, Table(header, rows))
 
 
 def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> str:
@@ -88,15 +101,8 @@ def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> s
     return heat_map(names, names, marks, title)
 
 
-def attributes_section(diagnosis: Diagnosis) -> str:
-    """Bars and table of the attributes of Table 1.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML.
-    """
+def _attributes(diagnosis: Diagnosis) -> Section:
+    """Bars and table of the attributes of Table 1."""
     report = diagnosis.attributes
     titles = [ATTRIBUTE_TITLES[name] for name in report.distances]
     marks = [
@@ -121,27 +127,23 @@ def attributes_section(diagnosis: Diagnosis) -> str:
         for title, matrix in zip(titles, report.distances.values(), strict=True)
     ]
     header = ["attribute", "of the noise", *(pair_name(diagnosis, entry.pair) for entry in focus)]
-    content = captioned(
-        "Distance beyond noise, as a share of the attribute's size in a single sample", drawing
-    ) + folded("Distances by pair", table(header, rows))
-    return section("In what they differ", content, report.how)
+    caption = "Distance beyond noise, as a share of the attribute's size in a single sample"
+    return Section(
+        "In what they differ",
+        report.how,
+        figures=[Figure(caption, drawing)],
+        table=Table(header, rows, folded="Distances by pair"),
+    )
 
 
-def contributions_section(diagnosis: Diagnosis) -> str:
-    """Classes and samples that distances come from.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML.
-    """
+def _contributions(diagnosis: Diagnosis) -> Section:
+    """Classes and samples that distances come from."""
     report = diagnosis.contributions
-    drawings = ""
+    drawings = []
     for quantity in ("hessian", "gradient"):
         entries = [entry for entry in report.pairs if entry.quantity == quantity]
         total = torch.stack([entry.classes.clamp_min(0) for entry in entries]).sum(0)
-        shown = _largest(total, MANY_CLASSES)
+        shown = _largest(total, _MANY_CLASSES)
         few = entries if len(entries) <= LABELLED else _farthest(diagnosis, quantity, LABELLED)
         marks = [
             [
@@ -161,9 +163,8 @@ def contributions_section(diagnosis: Diagnosis) -> str:
         if len(few) < len(entries):
             caption += f" (the {len(few)} farthest of {len(entries)} pairs)"
         names = [_pair(diagnosis, entry.pair) for entry in few]
-        drawings += captioned(
-            caption, heat_map(names, [diagnosis.classes[c] for c in shown], marks, caption)
-        )
+        classes = [diagnosis.classes[c] for c in shown]
+        drawings.append(Figure(caption, heat_map(names, classes, marks, caption)))
     rows = [
         [
             pair_name(diagnosis, entry.pair),
@@ -176,11 +177,9 @@ def contributions_section(diagnosis: Diagnosis) -> str:
         ]
         for entry in report.pairs
     ]
-    listing = table(["pair", "of", "samples with the largest shares"], rows, words=True)
-    content = f'<div class="figures">{drawings}</div>' + folded(
-        "Samples that contribute most", listing
-    )
-    return section("Which classes and samples", content, report.how)
+    header = ["pair", "of", "samples with the largest shares"]
+    listing = Table(header, rows, words=True, folded="Samples that contribute most")
+    return Section("Which classes and samples", report.how, figures=drawings, table=listing)
 
 
 def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
@@ -200,18 +199,11 @@ def _farthest(diagnosis: Diagnosis, quantity: str, count: int) -> list[PairContr
     return sorted(entries, key=lambda entry: -float(matrix[entry.pair]))[:count]
 
 
-def shift_section(diagnosis: Diagnosis) -> str:
-    """Stacked bars of label shift, feature shift and noise.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML.
-    """
+def _shift(diagnosis: Diagnosis) -> Section:
+    """Stacked bars of label shift, feature shift and noise."""
     report = diagnosis.shift
     names = [pair_name(diagnosis, entry.pair) for entry in report.pairs]
-    drawings = ""
+    drawings = []
     for title, parts in (
         ("Gradient", [entry.gradient for entry in report.pairs]),
         ("Hessian", [entry.hessian for entry in report.pairs]),
@@ -228,7 +220,7 @@ def shift_section(diagnosis: Diagnosis) -> str:
             )
         caption = f"What the squared {title} distance is made of"
         labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
-        drawings += captioned(caption, bars(labels, marks, caption), SHIFT_KEYS)
+        drawings.append(Figure(caption, bars(labels, marks, caption), _SHIFT_KEYS))
     rows = [
         [
             name,
@@ -243,22 +235,16 @@ def shift_section(diagnosis: Diagnosis) -> str:
     ]
     header = ["pair", "class shares differ by", "gradient: features", "labels", "noise"]
     header += ["Hessian: features", "labels", "noise"]
-    content = f'<div class="figures">{drawings}</div>' + table(header, rows)
-    return section("Label shift or feature shift", content, report.how)
+    return Section(
+        "Label shift or feature shift", report.how, figures=drawings, table=Table(header, rows)
+    )
 
 
-def holdout_section(diagnosis: Diagnosis) -> str:
-    """Accuracies on domains held out.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML, empty if there are none.
-    """
+def _holdout(diagnosis: Diagnosis) -> Section | None:
+    """Accuracies on domains held out."""
     report = diagnosis.holdout
     if report is None:
-        return ""
+        return None
     names, marks, rows = [], [], []
     for entry in report.domains:
         name = diagnosis.domains[entry.domain]
@@ -284,22 +270,15 @@ def holdout_section(diagnosis: Diagnosis) -> str:
         header += [f"at {strength:g}" for strength in report.strengths]
         keys += [("dot1", "aligned"), ("dot2", "best strength in hindsight")]
     caption = "Accuracy on a domain that was not trained on"
-    content = captioned(caption, dots(names, marks, caption), keys) + table(header, rows)
-    return section("Leave one domain out", content, report.how)
+    drawing = Figure(caption, dots(names, marks, caption), keys)
+    return Section("Leave one domain out", report.how, figures=[drawing], table=Table(header, rows))
 
 
-def crossing_section(diagnosis: Diagnosis) -> str:
-    """Losses of single domains' heads elsewhere, against Hessian distance.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML, empty if there are none.
-    """
+def _crossing(diagnosis: Diagnosis) -> Section | None:
+    """Losses of single domains' heads elsewhere, against Hessian distance."""
     report = diagnosis.crossing
     if report is None:
-        return ""
+        return None
     names = [diagnosis.domains[e] for e in report.domains]
     marks = [
         [
@@ -316,13 +295,16 @@ def crossing_section(diagnosis: Diagnosis) -> str:
             distance = float(measured[e, f])
             text = f"{names[i]} – {names[j]}: distance {number(distance)}, regret {number(regret)}"
             points.append((distance, regret, text))
-    drawings = captioned(
-        "Loss of the head of one domain (row) on another (column)",
-        heat_map(names, names, marks, "Loss of the head of one domain on another"),
-    ) + captioned(
-        "Each dot is a pair of domains",
-        scatter(points, ("Hessian distance", "regret"), "Regret against Hessian distance"),
-    )
+    drawings = [
+        Figure(
+            "Loss of the head of one domain (row) on another (column)",
+            heat_map(names, names, marks, "Loss of the head of one domain on another"),
+        ),
+        Figure(
+            "Each dot is a pair of domains",
+            scatter(points, ("Hessian distance", "regret"), "Regret against Hessian distance"),
+        ),
+    ]
     if report.correlation is None or report.low is None or report.high is None:
         text = "No rank correlation: distances or regrets are all the same."
     else:
@@ -330,22 +312,14 @@ def crossing_section(diagnosis: Diagnosis) -> str:
             f"Rank correlation over {report.pairs} pairs: {report.correlation:+.2f} (95 %: "
             f"{report.low:+.2f} to {report.high:+.2f}), p = {report.p_value:.3f}."
         )
-    content = f'{paragraph(text)}<div class="figures">{drawings}</div>'
-    return section("Does Hessian distance foretell the loss?", content, report.how)
+    return Section("Does Hessian distance foretell the loss?", report.how, text, drawings)
 
 
-def bounds_section(diagnosis: Diagnosis) -> str:
-    """Theorem 1 for pairs of domains.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        HTML, empty if there is none.
-    """
+def _bounds(diagnosis: Diagnosis) -> Section | None:
+    """Theorem 1 for pairs of domains."""
     report = diagnosis.bounds
     if report is None:
-        return ""
+        return None
     names = {e: diagnosis.domains[e] for e in diagnosis.focus}
     values = {(entry.source, entry.target): entry.value for entry in report.pairs}
     marks = [
@@ -361,12 +335,23 @@ def bounds_section(diagnosis: Diagnosis) -> str:
     ]
     caption = "Bound of the transfer measure, from row to column"
     everyone = list(names.values())
-    content = (
-        paragraph(
-            "How much worse than on the source can a head be on the target, if its loss on the "
-            f"source is within {report.tolerance:g} of the best?"
-        )
-        + captioned(caption, heat_map(everyone, everyone, marks, caption))
-        + folded("The terms of each bound", table(BOUND_COLUMNS, bound_rows(diagnosis, report)))
+    text = (
+        "How much worse than on the source can a head be on the target, if its loss on the source "
+        f"is within {report.tolerance:g} of the best?"
     )
-    return section("The transfer bound", content, report.how)
+    terms = Table(BOUND_COLUMNS, bound_rows(diagnosis, report), folded="The terms of each bound")
+    drawing = Figure(caption, heat_map(everyone, everyone, marks, caption))
+    return Section("The transfer bound", report.how, text, [drawing], terms)
+
+
+def _head(diagnosis: Diagnosis) -> Section:
+    """How good the head is."""
+    head = diagnosis.head
+    state = "is at its optimum" if head.at_optimum else "is not at its optimum"
+    best = "" if head.best is None else f" Refitted, its mean loss would be {number(head.best)}."
+    text = (
+        f"The head ({head.origin}) {state}: the gradient of its objective over "
+        f"{', '.join(head.domains[:8])}{' and others' if len(head.domains) > 8 else ''} has norm "
+        f"{head.gradient_norm:.2g}, {head.relative:.1e} of a single sample's at zero.{best}"
+    )
+    return Section("The head", head.how, text, table=Table(HEAD_COLUMNS, head_rows(diagnosis)))

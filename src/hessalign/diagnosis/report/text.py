@@ -9,8 +9,8 @@ from hessalign.diagnosis import BoundReport, Diagnosis, DistanceMatrix
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.report.tables import markdown_table
 
-WIDTH: Final = 100
-SHOWN: Final = 3
+_WIDTH: Final = 100
+_SHOWN: Final = 3
 
 HEAD_COLUMNS: Final = ("domain", "samples", "loss", "accuracy")
 BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "target", "remainder")
@@ -41,14 +41,7 @@ def render_diagnosis_text(diagnosis: Diagnosis) -> str:
 
 
 def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """How the head does on each domain, under `HEAD_COLUMNS`.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        One row per domain that is examined by itself.
-    """
+    """How the head does on each domain, under `HEAD_COLUMNS`."""
     head = diagnosis.head
     return [
         [
@@ -62,15 +55,7 @@ def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
 
 
 def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
-    """The terms of the transfer bounds, under `BOUND_COLUMNS`.
-
-    Args:
-        diagnosis: The diagnosis.
-        report: Its bounds.
-
-    Returns:
-        One row per pair of domains.
-    """
+    """The terms of the transfer bounds, under `BOUND_COLUMNS`."""
     return [
         [
             f"{diagnosis.domains[entry.source]} → {diagnosis.domains[entry.target]}",
@@ -84,9 +69,6 @@ def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
 def number(value: float) -> str:
     """A number with three digits that matter.
 
-    Args:
-        value: The number.
-
     Returns:
         For example "0.0123" or "1.2e-05".
 
@@ -98,60 +80,29 @@ def number(value: float) -> str:
 
 
 def interval(low: float, high: float) -> str:
-    """An interval.
-
-    Args:
-        low: Its lower end.
-        high: Its upper end.
-
-    Returns:
-        For example "0.1 – 0.2".
-    """
+    """An interval."""
     return f"{number(low)} – {number(high)}"
 
 
 def percent(value: float) -> str:
-    """A fraction as a percentage.
-
-    Args:
-        value: The fraction.
-
-    Returns:
-        For example "12 %".
-    """
+    """A fraction as a percentage."""
     return f"{100 * value:.0f} %"
 
 
 def pair_name(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
-    """What a pair of domains is called.
-
-    Args:
-        diagnosis: The diagnosis, for the domains' names.
-        pair: Their positions.
-
-    Returns:
-        Both names.
-    """
+    """What a pair of domains is called."""
     return " – ".join(diagnosis.domains[e] for e in pair)
 
 
 def distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
-    """Distance, interval and noise of a pair.
-
-    Args:
-        matrix: The distances.
-        pair: Positions of the two domains.
-
-    Returns:
-        Three cells of a table.
-    """
+    """Distance, interval and noise of a pair."""
     values = (float(part[pair]) for part in (matrix.measured, matrix.low, matrix.high))
     measured, low, high = values
     return [number(measured), interval(low, high), number(float(matrix.noise[pair]))]
 
 
 def _wrapped(text: str) -> str:
-    return fill(text, WIDTH)
+    return fill(text, _WIDTH)
 
 
 def _section(title: str, table: str, how: str) -> str:
@@ -163,7 +114,7 @@ def _title(diagnosis: Diagnosis) -> str:
         f"{len(diagnosis.domains)} domains, {len(diagnosis.classes)} classes, "
         f"{diagnosis.features:,} features"
     )
-    notes = [fill(note, WIDTH, initial_indent="Note: ") for note in diagnosis.notes]
+    notes = [fill(note, _WIDTH, initial_indent="Note: ") for note in diagnosis.notes]
     return "\n".join(
         [f"# Diagnosis of {diagnosis.name}: {counts}", "", _wrapped(diagnosis.how), *notes]
     )
@@ -180,7 +131,7 @@ def _reading(diagnosis: Diagnosis) -> str:
         if not texts:
             continue
         lines += [title] if title else []
-        lines += [fill(text, WIDTH, initial_indent="- ", subsequent_indent="  ") for text in texts]
+        lines += [fill(text, _WIDTH, initial_indent="- ", subsequent_indent="  ") for text in texts]
     return "\n".join(lines)
 
 
@@ -231,13 +182,13 @@ def _attributes(diagnosis: Diagnosis) -> str:
 def _contributions(diagnosis: Diagnosis) -> str:
     rows = []
     for entry in diagnosis.contributions.pairs:
-        order = entry.classes.argsort(descending=True).tolist()[:SHOWN]
+        order = entry.classes.argsort(descending=True).tolist()[:_SHOWN]
         classes = ", ".join(
             f"{diagnosis.classes[c]} {percent(float(entry.classes[c]))}" for c in order
         )
         samples = ", ".join(
             f"{diagnosis.domains[s.domain]} #{s.row} {100 * s.share:.1f} %"
-            for s in entry.samples[:SHOWN]
+            for s in entry.samples[:_SHOWN]
         )
         rows.append([pair_name(diagnosis, entry.pair), entry.quantity, classes, samples])
     table = markdown_table(["pair", "of", "classes", "samples"], rows, text_columns=4)

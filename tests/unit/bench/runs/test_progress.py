@@ -1,11 +1,12 @@
+"""What is said about runs while they go on."""
+
 import io
 import re
 
 import pytest
 
 from hessalign.bench.runs import ColoredMnistConfig, Record
-from hessalign.bench.runs import progress as progress_module
-from hessalign.bench.runs.progress import CountProgress, Progress, RunsProgress, StageProgress
+from hessalign.bench.runs.progress import RunsProgress, run_progress
 
 
 class Terminal(io.StringIO):
@@ -19,32 +20,17 @@ def record(step, seconds=4.0):
     return Record(step, seconds, terms, metrics)
 
 
-def test_a_terminal_gets_one_line_that_is_rewritten():
+def test_a_run_shows_its_steps_and_what_was_measured():
     stream = Terminal()
-    progress = Progress("hgp", 3, stream)
+    show = run_progress("hgp", 3, stream)
     for step in range(3):
-        progress(record(step, 4.0 * (step + 1)))
-    text = stream.getvalue()
-    assert text.count("\n") == 1
-    assert text.endswith("\n")
-    assert text.count("\r") == 3
-    assert "step  3/3  train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01" in text
-    first, second, third = text.split("\r")[1:]
-    assert first.endswith("‖H₁−H₂‖ 3.00e-01")
-    assert second.endswith("‖H₁−H₂‖ 3.00e-01  0.2 steps/s  4 s left")
-    assert third.rstrip().endswith("‖H₁−H₂‖ 3.00e-01  0.2 steps/s")
-
-
-def test_a_log_gets_plain_lines_now_and_then(monkeypatch):
-    clock = iter([0.0, 1.0, 11.0, 11.0, 12.0, 12.0])
-    monkeypatch.setattr("hessalign.bench.runs.progress.time.monotonic", lambda: next(clock))
-    stream = io.StringIO()
-    progress = Progress("hgp", 4, stream)
-    for step in (0, 1, 2, 3):
-        progress(record(step))
-    lines = stream.getvalue().splitlines()
-    assert "\r" not in stream.getvalue()
-    assert [line.split()[2] for line in lines] == ["2/4", "4/4"]
+        show(record(step, 4.0 * (step + 1)))
+    first, second, third = stream.getvalue().split("\r")[1:]
+    measured = "train 80.0 %  OOD 20.0 %  risk 0.500  hessian 1.0e-01  ‖H₁−H₂‖ 3.00e-01"
+    assert first == f"hgp          1/3 steps  {measured}"
+    assert second == f"hgp          2/3 steps  15 steps/min  4 s left  {measured}"
+    assert third.rstrip() == f"hgp          3/3 steps  15 steps/min  {measured}"
+    assert third.endswith("\n")
 
 
 ERM, FULL = ColoredMnistConfig("erm"), ColoredMnistConfig("full", seed=3, imbalance="paper")
@@ -73,8 +59,8 @@ def test_several_runs_in_a_log_have_lines_of_their_own():
     progress(FULL, record(1))
     progress(ERM, record(1))
     lines = stream.getvalue().splitlines()
-    assert [line.split("   ")[0] for line in lines] == ["1/2 runs", "2/2 runs"]
-    assert "paper full #3 step" in lines[0]
+    assert [line.split("  ")[0] for line in lines] == ["1/2 runs", "2/2 runs"]
+    assert "paper full #3 2/2  train 80.0 %  OOD 20.0 %  risk 0.500" in lines[0]
 
 
 def lefts(text):
@@ -82,7 +68,7 @@ def lefts(text):
     units = {"s": 1, "min": 60, "h": 3600}
     return [
         float(number) * units[unit]
-        for number, unit in re.findall(r"runs, ([\d.]+) (s|min|h) left", text)
+        for number, unit in re.findall(r"runs  ([\d.]+) (s|min|h) left", text)
     ]
 
 
@@ -111,50 +97,3 @@ def test_time_left_is_told_when_it_is_right_within_a_factor_of_two(startup, jobs
     assert shown
     for told, true in shown:
         assert true / 2 <= told <= 2 * true
-
-
-def test_the_first_evaluation_does_not_count_as_a_step():
-    """It may take as long as a hundred steps."""
-    stream = Terminal()
-    progress = Progress("erm", 1000, stream)
-    progress(record(0, 100.0))
-    assert "left" not in stream.getvalue()
-    for step in range(300, 1000, 300):
-        progress(record(step, 100.0 + step))
-    *_, last = stream.getvalue().split("\r")
-    assert re.search(r"[01]\.\d steps/s  \d+ s left", last)
-
-
-def test_counting_says_how_long_it_takes_once_it_knows(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
-    stream = Terminal()
-    progress = CountProgress("extracting", "images", stream)
-    progress(64, 6400)  # continued
-    now[0] = 20.0  # the processes start
-    progress(128, 6400)
-    assert "left" not in stream.getvalue()
-    for done in range(192, 6400, 64):
-        now[0] += 2.0
-        progress(done, 6400)
-        *_, line = stream.getvalue().split("\r")
-        for found in re.findall(r"(\d+) s left", line):
-            true = (6400 - done) / 32
-            assert true / 2 <= float(found) <= 2 * true
-    assert "31 images/s" in stream.getvalue()
-
-
-@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
-def test_stages_on_a_terminal_and_in_a_file(kind):
-    stream = kind()
-    progress = StageProgress("diagnosing", stream)
-    progress("a long first stage", 0, 2)
-    progress("second", 1, 2)
-    progress("done", 2, 2)
-    written = stream.getvalue()
-    if kind is Terminal:
-        assert written.count("\n") == 1
-        assert written.split("\r")[2].startswith("diagnosing 1/2  second  0 s ")
-    else:
-        assert written.splitlines()[1] == "diagnosing 1/2  second  0 s"
-    assert written.endswith("\n")

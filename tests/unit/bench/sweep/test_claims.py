@@ -100,8 +100,8 @@ def test_of_many_processes_one_gets_it(tmp_path):
         ({}, 1e6, False),  # this process is alive, however long it did not renew
         ({"process": GONE}, 0.0, True),
         ({"started": "earlier"}, 0.0, True),  # the number is used by another process now
-        ({"machine": "elsewhere", "process": GONE}, claims.STALE_SECONDS - 30, False),
-        ({"machine": "elsewhere"}, claims.STALE_SECONDS + 30, True),
+        ({"machine": "elsewhere", "process": GONE}, claims._STALE_SECONDS - 30, False),
+        ({"machine": "elsewhere"}, claims._STALE_SECONDS + 30, True),
     ],
 )
 def test_when_a_claim_is_stale(tmp_path, changes, age, stale):

@@ -11,10 +11,10 @@ from tests.browser import measure, needs_browser
 from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.report.content import plain, render_diagnosis_json
+from hessalign.diagnosis.report.content import _plain, render_diagnosis_json
 from hessalign.diagnosis.report.page import render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
-from hessalign.report.page_parts import POLICY
+from hessalign.report.page import _POLICY
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"
 ATTRIBUTE = "\"><img src=x onerror='document.documentElement.dataset.pwned=1'>&amp;"
@@ -76,7 +76,7 @@ def test_nothing_is_fetched_and_nothing_runs(page):
     assert "@import" not in style
     assert "url(" not in style
     assert not re.search(r"https?:", style)
-    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}) in elements.found
+    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": _POLICY}) in elements.found
 
 
 def test_names_are_shown_as_they_are(page):
@@ -118,7 +118,7 @@ def test_json_holds_everything_and_parses(diagnosis):
 
 def test_json_refuses_what_it_does_not_know():
     with pytest.raises(TypeError, match="Expected a value for JSON, got SimpleNamespace"):
-        plain(SimpleNamespace())
+        _plain(SimpleNamespace())
 
 
 def test_text_has_a_table_for_each_section(diagnosis):

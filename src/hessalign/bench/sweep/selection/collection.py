@@ -1,22 +1,20 @@
-"""From the folder of a sweep to tables: read, check, select, tabulate."""
+"""From the folder of a sweep to tables: read, check, select, tabulate.
+
+Runs are put in one table if they are finished, each there once, and of one protocol.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 from hessalign._errors import InputError
-from hessalign.bench.sweep.selection.checks import (
-    check_protocols,
-    distinct_runs,
-    finished_runs,
-    unread_runs,
-)
+from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.sweep.selection.methods import SELECTIONS, find_selection
-from hessalign.bench.sweep.selection.reading import read_runs
-from hessalign.bench.sweep.selection.records import Note
+from hessalign.bench.sweep.selection.reading import Note, Run, braces, read_runs
 from hessalign.bench.sweep.selection.tables import Table, build_tables
 
 
@@ -67,8 +65,8 @@ def collect(
                 f"unfinished, such as {found[0].text} Include them with --include-unfinished."
             )
         runs, notes = finished, notes + found
-    runs, found = distinct_runs(runs)
-    notes += found + unread_runs(runs)
+    runs, found = _distinct_runs(runs)
+    notes += found + _unread_runs(runs)
     if not mix:
         check_protocols(runs)
     return Collection(
@@ -76,3 +74,179 @@ def collect(
         tables=tuple(build_tables(runs, methods)),
         notes=tuple(notes),
     )
+
+
+def _unfinished_reason(run: Run) -> str | None:
+    """Why a run counts as unfinished.
+
+    A run is finished if it has a record of its last step and all that its arguments imply before
+    it. The mark `done` decides only where the arguments do not say how many steps there are.
+
+    Returns:
+        The reason; None if it is finished.
+    """
+    reason, sure = _missing_records(run)
+    if run.unreadable and not (sure and reason is None):
+        return f"it lost the records of lines {', '.join(map(str, run.unreadable))}"
+    return reason
+
+
+def _missing_records(run: Run) -> tuple[str | None, bool]:
+    """Why records are missing, if they are; and whether it is known which there should be."""
+    info = catalog_entry(run.key.dataset)
+    steps = run.protocol.steps or None
+    if steps is None:
+        if run.done:
+            steps = run.records[-1].step + 1
+        elif info is None:
+            return "it is not marked as done and does not say how many steps it takes", False
+        else:
+            steps = DEFAULT_STEPS
+    if run.records[-1].step < steps - 1:
+        return f"its last record is of step {run.records[-1].step}, not {steps - 1}", True
+    freq = run.protocol.checkpoint_freq or (info.checkpoint_freq if info else None)
+    if freq is None:
+        return None, False
+    found = {record.step for record in run.records}
+    implied = _evaluated_steps(steps, freq)
+    # Where the frequency is the data set's, steps outside of it show that the code had another one.
+    if run.protocol.checkpoint_freq is None and not found <= implied:
+        return None, False
+    lost = sorted(implied - found)
+    reason = f"it lacks the records of steps {', '.join(map(str, lost))}" if lost else None
+    return reason, True
+
+
+@lru_cache
+def _evaluated_steps(steps: int, freq: int) -> frozenset[int]:
+    return frozenset([*range(0, steps, freq), steps - 1])
+
+
+def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
+    """The runs that are finished, and a note for each of the others."""
+    kept: list[Run] = []
+    notes: list[Note] = []
+    for run in runs:
+        reason = _unfinished_reason(run)
+        if reason is None:
+            kept.append(run)
+        else:
+            notes.append(Note("unfinished run", f"{run.path}: {reason}."))
+    return kept, notes
+
+
+def _unread_runs(runs: Iterable[Run]) -> list[Note]:
+    """What no method of model selection reads."""
+    return [
+        Note(
+            "unread run",
+            f"{run.path} has {len(run.key.test_domains)} test domains, "
+            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
+        )
+        for run in runs
+        if len(run.key.test_domains) > 2
+    ]
+
+
+def _distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
+    """Of several copies of a run keep the longest; the first of equals."""
+    kept: dict[Hashable, Run] = {}
+    notes: list[Note] = []
+    for run in sorted(runs, key=lambda run: run.path):
+        other = kept.setdefault(run.key, run)
+        if other is run:
+            continue
+        difference = _difference(other, run)
+        if difference is not None:
+            raise InputError(
+                f"Expected one run of {run.key}, got two that differ in {difference}: {other.path} "
+                f"and {run.path}. Remove one of them."
+            )
+        better, worse = (run, other) if len(run.records) > len(other.records) else (other, run)
+        kept[run.key] = better
+        notes.append(Note("repeated run", f"{worse.path} repeats {better.path}; it is left out."))
+    return list(kept.values()), notes
+
+
+def _difference(first: Run, second: Run) -> str | None:
+    if first.protocol != second.protocol:
+        names = _differing(first.protocol._asdict(), second.protocol._asdict())
+        return f"their protocol ({', '.join(names)})"
+    if first.hparams != second.hparams:
+        names = _differing(first.hparams, second.hparams)
+        return f"their hyper-parameters ({', '.join(names)})"
+    by_step = {record.step: record for record in first.records}
+    for record in second.records:
+        if by_step.get(record.step, record) != record:
+            return f"the record of step {record.step}"
+    return None
+
+
+def check_protocols(runs: Sequence[Run]) -> None:
+    """Refuse to put runs in one table that were made under different protocols.
+
+    Runs of one data set must agree in steps, frequency of evaluation and number of domains; all
+    runs, which the table of averages puts side by side, in task and splits; runs with the same
+    seeds in hyper-parameters.
+
+    Raises:
+        InputError: If they disagree; the text lists the fields, the values and a run of each.
+    """
+    problems: list[str] = []
+    for name in ("task", "holdout_fraction", "uda_holdout_fraction"):
+        problems += _disagreement(name, [(getattr(run.protocol, name), run) for run in runs])
+    by_dataset: dict[str, list[Run]] = {}
+    for run in runs:
+        by_dataset.setdefault(run.key.dataset, []).append(run)
+    for dataset, group in by_dataset.items():
+        for name in ("steps", "checkpoint_freq"):
+            values = [(getattr(run.protocol, name), run) for run in group]
+            problems += _disagreement(f"{dataset}: {name}", values)
+        problems += _disagreement(
+            f"{dataset}: number of domains", [(run.domains, run) for run in group]
+        )
+    problems += _hparams_disagreements(runs)
+    if problems:
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        raise InputError(
+            f"Expected runs of one protocol in one table, got several:{listed}\nCollect them "
+            "apart, or mix them on purpose (--mix)."
+        )
+
+
+def _disagreement(name: str, values: Sequence[tuple[object, Run]]) -> list[str]:
+    groups: dict[object, list[Run]] = {}
+    for value, run in values:
+        groups.setdefault(value, []).append(run)
+    if len(groups) < 2:
+        return []
+    parts = [
+        f"{value!r} ({len(group)} run{'s' * (len(group) > 1)}, such as {group[0].path})"
+        for value, group in groups.items()
+    ]
+    return [f"{name}: {', '.join(parts)}"]
+
+
+def _hparams_disagreements(runs: Sequence[Run]) -> list[str]:
+    first: dict[Hashable, Run] = {}
+    problems = []
+    for run in runs:
+        key = run.key
+        seeds = (key.dataset, key.algorithm, key.trial_seed, key.hparams_seed)
+        other = first.setdefault(seeds, run)
+        if other.hparams != run.hparams:
+            names = ", ".join(_differing(other.hparams, run.hparams))
+            problems.append(
+                f"{key.dataset}, {key.algorithm}, trial seed {key.trial_seed}, hyper-parameter "
+                f"seed {key.hparams_seed}: {names} differ between {other.path} and {run.path}"
+            )
+    return problems[:5]
+
+
+def _differing(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    absent = object()
+    return [
+        name
+        for name in sorted({*first, *second})
+        if first.get(name, absent) != second.get(name, absent)
+    ]

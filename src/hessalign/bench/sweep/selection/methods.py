@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from hessalign._names import UnknownNameError
-from hessalign.bench.sweep.selection.records import Run, braces
+from hessalign.bench.sweep.selection.reading import Run, braces
 
 Runs = Mapping[tuple[int, ...], Run]
 """Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""

@@ -1,4 +1,7 @@
-"""Reading the runs of a sweep: a tree of folders, each with `results.jsonl` and perhaps `done`."""
+"""Runs and their records, read from folders, each with `results.jsonl` and perhaps `done`.
+
+They are reduced to what selection needs, so that large sweeps fit in memory.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, final
 
 from hessalign._errors import InputError
-from hessalign.bench.sweep.selection.records import Note, Record, Run, RunKey, RunProtocol
 
 RESULTS: Final = "results.jsonl"
 DONE: Final = "done"
@@ -35,6 +38,145 @@ _PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _REMEDY: Final = "Remove the run's folder, or train it again."
 
+_NoteKind = Literal[
+    "torn line",
+    "unreadable line",
+    "repeated record",
+    "empty run",
+    "run not started",
+    "unfinished run",
+    "repeated run",
+    "unread run",
+    "missing",
+]
+"""What can be odd about a sweep without making its tables wrong."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the reader of a table should know.
+
+    Attributes:
+        kind: What it is about.
+        text: A sentence that names the file.
+    """
+
+    kind: _NoteKind
+    text: str
+
+
+@final
+class Record(NamedTuple):
+    """Accuracies of a run after one of its steps, by domain.
+
+    Attributes:
+        step: The step, from 0.
+        inner: Accuracy on the larger part of each domain ("in"); None for training domains where
+            it was not measured, since no selection reads it.
+        outer: Accuracy on the part of each domain that was held out ("out"); NaN, as in `inner`,
+            only where no selection reads it.
+    """
+
+    step: int
+    inner: tuple[float | None, ...]
+    outer: tuple[float, ...]
+
+    def test(self, domain: int) -> float:
+        """The accuracy on the larger part of a test domain; reading made sure that it is there."""
+        value = self.inner[domain]
+        if value is None:
+            raise InputError(f"Expected env{domain}_in_acc at step {self.step}, found none.")
+        return value
+
+
+@final
+class RunKey(NamedTuple):
+    """What tells a run from the others of a sweep.
+
+    Attributes:
+        dataset: Name of the data set.
+        algorithm: Name of the algorithm.
+        test_domains: Indices of the domains that were not trained on, ascending.
+        trial_seed: Which trial.
+        hparams_seed: Which draw of hyper-parameters.
+    """
+
+    dataset: str
+    algorithm: str
+    test_domains: tuple[int, ...]
+    trial_seed: int
+    hparams_seed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.algorithm} on {self.dataset} with test domains {braces(self.test_domains)}, "
+            f"trial seed {self.trial_seed}, hyper-parameter seed {self.hparams_seed}"
+        )
+
+
+@final
+class RunProtocol(NamedTuple):
+    """What all runs of a table must share, under the names that records give it.
+
+    Attributes:
+        task: What is learned.
+        holdout_fraction: How much of each domain is held out.
+        uda_holdout_fraction: How much is set aside without labels.
+        steps: Steps of training; None for the data set's own.
+        checkpoint_freq: Steps between evaluations; None for the data set's own.
+    """
+
+    task: str | None
+    holdout_fraction: float | None
+    uda_holdout_fraction: float | None
+    steps: int | None
+    checkpoint_freq: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training run.
+
+    Attributes:
+        path: The file its records were read from.
+        key: What tells it from the others.
+        protocol: What it must share with the others.
+        hparams: Its hyper-parameters.
+        records: Its records by ascending step, at least one and one per step.
+        done: Whether it was marked as done.
+        unreadable: Numbers of lines before the last that are not records.
+        domain_names: Names of the domains, if its records tell them.
+    """
+
+    path: str
+    key: RunKey
+    protocol: RunProtocol
+    hparams: Mapping[str, object]
+    records: tuple[Record, ...]
+    done: bool = True
+    unreadable: tuple[int, ...] = ()
+    domain_names: tuple[str, ...] = ()
+
+    @property
+    def domains(self) -> int:
+        """Number of domains of the data set."""
+        return len(self.records[0].inner)
+
+
+def braces(domains: tuple[int, ...]) -> str:
+    """A set of domains as messages show it.
+
+    Returns:
+        For example "{0,2}".
+
+    Example:
+        >>> braces((0, 2))
+        '{0,2}'
+    """
+    return "{" + ",".join(map(str, domains)) + "}"
+
 
 def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
     """Read all runs below a folder.
@@ -56,13 +198,10 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
         )
     runs: list[Run] = []
     notes: list[Note] = []
-    for path, has_results, done in _job_folders(root):
-        if has_results:
-            run, found = read_run(os.path.join(path, RESULTS), done=done)
-            notes += found
-            runs += [run] if run is not None else []
-        else:
-            notes.append(Note("run not started", f"{path} has no {RESULTS}."))
+    for path in _job_folders(root):
+        run, found = read_run(path)
+        notes += found
+        runs += [run] if run is not None else []
     if not runs:
         raise InputError(
             f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name "
@@ -71,32 +210,53 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
     return runs, notes
 
 
-def _job_folders(root: Path) -> Iterator[tuple[str, bool, bool]]:
+def _job_folders(root: Path) -> Iterator[str]:
     for path, folders, files in os.walk(root):
         folders.sort()
-        has_results = RESULTS in files
-        if has_results or _JOB_FOLDER.fullmatch(os.path.basename(path)):
-            yield path, has_results, DONE in files
+        if RESULTS in files or _JOB_FOLDER.fullmatch(os.path.basename(path)):
+            yield path
 
 
-def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, list[Note]]:
+def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     """Read the records of one run.
 
     Lines that are not JSON are skipped: the last one if writing it was interrupted, or one in the
     middle, which the run then remembers unless the complete record follows it. Of records of the
-    same step with the same accuracies one is kept.
+    same step with the same accuracies one is kept. Records that contradict each other or make no
+    sense raise an InputError.
 
     Args:
-        path: The file.
-        done: Whether the run was marked as done.
+        folder: The folder of the run.
 
     Returns:
-        The run, None if there is no record, and what was odd about the file.
-
-    Raises:
-        InputError: If records contradict each other or make no sense.
+        The run, None if there is no record, and what was odd about its files.
     """
-    name = os.fspath(path)
+    name = os.path.join(folder, RESULTS)
+    if not os.path.exists(name):
+        return None, [Note("run not started", f"{os.fspath(folder)} has no {RESULTS}.")]
+    first, records, unreadable, notes = _read_lines(name)
+    if first is None:
+        return None, [*notes, Note("empty run", f"{name} has no records.")]
+    key, protocol = _identity(first["args"], name)
+    run = Run(
+        path=name,
+        key=key,
+        protocol=protocol,
+        hparams=_hparams(first, name),
+        records=tuple(records[step] for step in sorted(records)),
+        done=os.path.exists(os.path.join(folder, DONE)),
+        unreadable=unreadable,
+        domain_names=_domain_names(first, name),
+    )
+    _check_domains(run)
+    _check_read(run)
+    return run, notes
+
+
+def _read_lines(
+    name: str,
+) -> tuple[Mapping[str, Any] | None, dict[int, Record], tuple[int, ...], list[Note]]:
+    """What a file holds: its first record, records by step, lost lines, and what was odd."""
     notes: list[Note] = []
     unreadable: dict[int, bytes] = {}
     lines: dict[int, int] = {}
@@ -104,7 +264,7 @@ def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, l
     first: Mapping[str, Any] | None = None
     for number, line, complete in _lines(name):
         where = f"{name}, line {number}"
-        fields = _parse(line)
+        fields = parse_record(line)
         if fields is None:
             fields = _after_tear(line)
             if fields is not None:
@@ -137,22 +297,7 @@ def read_run(path: str | os.PathLike[str], *, done: bool) -> tuple[Run | None, l
     notes += [
         Note("unreadable line", f"{name}, line {number} is not a record.") for number in unreadable
     ]
-    if first is None:
-        return None, [*notes, Note("empty run", f"{name} has no records.")]
-    key, protocol = _identity(first["args"], name)
-    run = Run(
-        path=name,
-        key=key,
-        protocol=protocol,
-        hparams=_hparams(first, name),
-        records=tuple(records[step] for step in sorted(records)),
-        done=done,
-        unreadable=tuple(unreadable),
-        domain_names=_domain_names(first, name),
-    )
-    _check_domains(run)
-    _check_read(run)
-    return run, notes
+    return first, records, tuple(unreadable), notes
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
@@ -163,7 +308,15 @@ def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
                 yield number, line, line.endswith(b"\n")
 
 
-def _parse(line: bytes) -> Mapping[str, Any] | None:
+def parse_record(line: bytes) -> Mapping[str, Any] | None:
+    """What a line of `results.jsonl` holds.
+
+    Args:
+        line: The line.
+
+    Returns:
+        Values by name; None if it is no record, or not a whole one.
+    """
     try:
         fields = json.loads(line.decode())
     except ValueError:  # includes bytes that are not UTF-8
@@ -175,7 +328,7 @@ def _after_tear(line: bytes) -> Mapping[str, Any] | None:
     """The record that a later process wrote on the line of one that was cut off."""
     start = line.find(b"{", 1)
     while start > 0:
-        fields = _parse(line[start:])
+        fields = parse_record(line[start:])
         if fields is not None and "args" in fields and "step" in fields:
             return fields
         start = line.find(b"{", start + 1)

@@ -14,9 +14,9 @@ import numpy as np
 
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
 from hessalign.bench.sweep.selection.methods import Candidate, Runs, Selection, choose
-from hessalign.bench.sweep.selection.records import Run
+from hessalign.bench.sweep.selection.reading import Run
 
-ALGORITHM_ORDER: Final = (
+_ALGORITHM_ORDER: Final = (
     "ERM", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL",
     "SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg", "Fishr", "TRM",
     "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer", "CausIRL_CORAL", "CausIRL_MMD",
@@ -95,14 +95,7 @@ class Table:
     trials: tuple[int, ...]
 
     def without_value(self, row: Row) -> list[str]:
-        """The columns in which a row has no value.
-
-        Args:
-            row: A row of the table.
-
-        Returns:
-            Their names.
-        """
+        """The columns in which a row has no value."""
         return [
             column
             for column, cell in zip(self.columns, row.cells, strict=True)
@@ -110,8 +103,8 @@ class Table:
         ]
 
 
-Seeds = dict[int, dict[tuple[int, ...], Run]]
-Trials = dict[int, Seeds]
+_Seeds = dict[int, dict[tuple[int, ...], Run]]
+_Trials = dict[int, _Seeds]
 
 
 def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[Table]:
@@ -125,13 +118,13 @@ def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[T
         For each method a table per data set, then the averages; data sets and algorithms in
         DomainBed's order, those it does not know after the others by name.
     """
-    index: dict[str, dict[str, Trials]] = {}
+    index: dict[str, dict[str, _Trials]] = {}
     for run in runs:
         trials = index.setdefault(run.key.dataset, {}).setdefault(run.key.algorithm, {})
         seeds = trials.setdefault(run.key.trial_seed, {})
         seeds.setdefault(run.key.hparams_seed, {})[run.key.test_domains] = run
     datasets = _ordered(index, DATASETS)
-    algorithms = _ordered({run.key.algorithm for run in runs}, ALGORITHM_ORDER)
+    algorithms = _ordered({run.key.algorithm for run in runs}, _ALGORITHM_ORDER)
     tables = []
     for selection in selections:
         group = [_dataset_table(selection, name, index[name], algorithms) for name in datasets]
@@ -146,7 +139,7 @@ def _ordered(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def _dataset_table(
-    selection: Selection, dataset: str, index: Mapping[str, Trials], algorithms: Sequence[str]
+    selection: Selection, dataset: str, index: Mapping[str, _Trials], algorithms: Sequence[str]
 ) -> Table:
     all_trials = list(index.values())
     trial_seeds = sorted({trial for trials in all_trials for trial in trials})
@@ -187,7 +180,7 @@ def _domain_names(dataset: str, runs: Sequence[Run], domains: int) -> tuple[str,
 
 def _cell(
     selection: Selection,
-    trials: Trials,
+    trials: _Trials,
     trial_seeds: Sequence[int],
     hparams_seeds: Sequence[int],
     domain: int,

@@ -16,7 +16,7 @@ def test_a_run_keeps_what_selection_needs(tmp_path):
             record(0, [2, 0], seed=3, trial=1, env2_out_acc=1),
         ],
     )
-    run, notes = read_run(path, done=True)
+    run, notes = read_run(path.parent)
     assert notes == []
     assert run.path == str(path)
     assert run.key == RunKey("Debug28", "ERM", (0, 2), trial_seed=1, hparams_seed=3)
@@ -65,7 +65,7 @@ def test_job_folders_without_records_are_noted(tmp_path):
 def test_a_torn_last_line_is_skipped_with_a_note(tmp_path, cut):
     path = write(tmp_path, [record(0, [0])])
     path.write_text(path.read_text() + json.dumps(record(1, [0]))[:cut])
-    run, notes = read_run(path, done=False)
+    run, notes = read_run(path.parent)
     assert [found.step for found in run.records] == [0]
     assert run.unreadable == ()
     assert notes == [Note("torn line", f"{path}, line 2 was cut off; it is skipped.")]
@@ -74,7 +74,7 @@ def test_a_torn_last_line_is_skipped_with_a_note(tmp_path, cut):
 def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path):
     path = write(tmp_path, [record(0, [0]), record(1, [0])])
     path.write_text(path.read_text().rstrip("\n"))
-    run, notes = read_run(path, done=True)
+    run, notes = read_run(path.parent)
     assert [found.step for found in run.records] == [0, 1]
     assert notes == []
 
@@ -86,7 +86,7 @@ def test_an_unreadable_line_in_the_middle_is_remembered(tmp_path, damage):
     path = write(tmp_path, [record(0, [0]), record(1, [0])])
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + b"\n" + damage + second)
-    run, notes = read_run(path, done=True)
+    run, notes = read_run(path.parent)
     assert [found.step for found in run.records] == [0, 1]
     assert run.unreadable == (3,)
     assert notes == [Note("unreadable line", f"{path}, line 3 is not a record.")]
@@ -95,14 +95,14 @@ def test_an_unreadable_line_in_the_middle_is_remembered(tmp_path, damage):
 def test_a_torn_only_line_leaves_no_run(tmp_path):
     path = write(tmp_path, [])
     path.write_text('{"args"')
-    run, notes = read_run(path, done=False)
+    run, notes = read_run(path.parent)
     assert run is None
     assert [note.kind for note in notes] == ["torn line", "empty run"]
 
 
 def test_a_repeated_record_is_dropped_with_a_note(tmp_path):
     path = write(tmp_path, [record(0, [0]), record(1, [0]), record(0, [0], step_time=9.0)])
-    run, notes = read_run(path, done=True)
+    run, notes = read_run(path.parent)
     assert [found.step for found in run.records] == [0, 1]
     assert notes == [Note("repeated record", f"{path}, line 3 repeats step 0 of line 1.")]
 
@@ -114,13 +114,13 @@ def test_contradicting_records_name_both_lines(tmp_path):
         r"and .*results.jsonl, line 2\. Remove the lines of the attempt"
     )
     with pytest.raises(ValueError, match=text):
-        read_run(path, done=True)
+        read_run(path.parent)
 
 
 def test_training_domains_need_no_accuracy_on_their_larger_part(tmp_path):
     found = record(0, [1])
     del found["env0_in_acc"], found["env2_in_acc"]
-    run, notes = read_run(write(tmp_path, [found]), done=True)
+    run, notes = read_run(write(tmp_path, [found]).parent)
     assert not notes
     assert run.records[0].inner == (None, found["env1_in_acc"], None)
     assert run.records[0].test(1) == found["env1_in_acc"]
@@ -163,19 +163,19 @@ def without(found, name):
 def test_records_that_make_no_sense_are_refused(tmp_path, second, text):
     path = write(tmp_path, [record(0, [0]), second])
     with pytest.raises(ValueError, match=text):
-        read_run(path, done=True)
+        read_run(path.parent)
 
 
 @pytest.mark.parametrize("domains", [[], [3], [-1], [0, 3]])
 def test_test_domains_must_exist(tmp_path, domains):
     path = write(tmp_path, [record(0, domains)])
     with pytest.raises(ValueError, match=r"Expected test domains from 0 to 2 in .*, got \["):
-        read_run(path, done=True)
+        read_run(path.parent)
 
 
 def test_other_arguments_may_change_within_a_run(tmp_path):
     path = write(tmp_path, [record(0, [0]), record(1, [0], args={"output_dir": "moved"})])
-    assert len(read_run(path, done=True)[0].records) == 2
+    assert len(read_run(path.parent)[0].records) == 2
 
 
 def test_a_folder_without_runs_is_named(tmp_path):

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from tests.sweeps import PROTOCOL, run
 
-from hessalign.bench.sweep.selection.checks import (
+from hessalign.bench.sweep.selection.collection import (
+    _distinct_runs,
+    _unfinished_reason,
     check_protocols,
-    distinct_runs,
     finished_runs,
-    unfinished_reason,
 )
 
 
@@ -42,7 +42,7 @@ EVERY_300 = [0, 300, 600, 900]
     ],
 )
 def test_finished(found):
-    assert unfinished_reason(found) is None
+    assert _unfinished_reason(found) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_finished(found):
     ],
 )
 def test_unfinished(found, reason):
-    assert reason in unfinished_reason(found)
+    assert reason in _unfinished_reason(found)
 
 
 def test_unfinished_runs_are_left_out_with_a_note():
@@ -89,7 +89,7 @@ def copy(path, levels, **changes):
 )
 def test_of_copies_the_longest_is_kept_with_a_note(order, first, second, kept):
     runs = [copy("a", first), copy("b", second)]
-    found, notes = distinct_runs([runs[i] for i in order])
+    found, notes = _distinct_runs([runs[i] for i in order])
     assert [item.path for item in found] == [kept]
     left = "b" if kept == "a" else "a"
     assert [note.text for note in notes] == [f"{left} repeats {kept}; it is left out."]
@@ -108,12 +108,12 @@ def test_contradicting_copies_name_both_files(change, text):
     with pytest.raises(
         ValueError, match=r"Expected one run of ERM on PACS .*, got two that " + text
     ):
-        distinct_runs([copy("b", **changes), copy("a", [0.1, 0.2])])
+        _distinct_runs([copy("b", **changes), copy("a", [0.1, 0.2])])
 
 
 def test_runs_with_other_seeds_are_no_copies():
     runs = [copy("a", [0.1]), copy("b", [0.2], seed=1), copy("c", [0.3], trial=1)]
-    assert distinct_runs(runs) == (runs, [])
+    assert _distinct_runs(runs) == (runs, [])
 
 
 # --- protocols ------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import re
 import pytest
 from tests.sweeps import write_sweep
 
-from hessalign.bench.sweep.collected import chosen_rows, latex_escape
-from hessalign.bench.sweep.formats import FORMATS
+from hessalign.bench.sweep.printed import FORMATS, _chosen_rows, _latex_escape
 from hessalign.bench.sweep.selection import collect
 
 ORACLE = "test-domain validation set (oracle)"
@@ -94,19 +93,19 @@ def test_latex_compiles_in_principle_and_has_the_reasons_below_each_table(lackin
 
 
 def test_latex_escapes_names():
-    assert latex_escape(r"a_b 50% \x ~^ #&$") == (
+    assert _latex_escape(r"a_b 50% \x ~^ #&$") == (
         r"a\_b 50\% \textbackslash{}x \textasciitilde{}\textasciicircum{} \#\&\$"
     )
 
 
 def test_chosen_runs_are_added_on_request(complete, tmp_path):
     hparams = '{"batch_size": 8, "lr": 0.1}'
-    rows = chosen_rows(complete.tables[0])
+    rows = _chosen_rows(complete.tables[0])
     assert len(rows) == 6
     assert rows[1] == [
         "ERM", "0", "1", "0.570000", "0.570000", "1", "1", str(tmp_path / "ERM-1-1-0"), hparams
     ]  # fmt: skip
-    assert chosen_rows(complete.tables[1]) == []
+    assert _chosen_rows(complete.tables[1]) == []
     for name in ("text", "domainbed"):
         text = FORMATS[name](complete, chosen=True)
         assert text.startswith(FORMATS[name](complete))
@@ -118,7 +117,7 @@ def test_chosen_runs_are_added_on_request(complete, tmp_path):
     markdown = FORMATS["markdown"](complete, chosen=True)
     assert [cell.strip() for cell in markdown.splitlines()[-9].split("|")[1:-1]] == rows[3]
     latex = FORMATS["latex"](complete, chosen=True)
-    assert " & ".join(map(latex_escape, rows[5])) + r" \\" in latex.splitlines()
+    assert " & ".join(map(_latex_escape, rows[5])) + r" \\" in latex.splitlines()
 
 
 # --- for programs ---------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""Pages: everything from outside is escaped, wherever it stands."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from jinja2 import UndefinedError
+
+from hessalign.report.page import Figure, Section, Table, render_page
+from hessalign.report.svg import Mark, bars
+
+EVIL = "<script>alert('\"&')</script>"
+
+TEMPLATE = """{% extends "page.html.j2" %}
+{% import "parts.html.j2" as parts %}
+{% block content %}
+{{ parts.cards([(word, word)]) }}{{ parts.bullets([word]) }}{{ parts.section(section) }}
+{% endblock %}
+"""
+
+DRAWING = bars([EVIL], [[Mark(1.0, EVIL, EVIL)]], EVIL)
+SECTION = Section(
+    EVIL,
+    EVIL,
+    EVIL,
+    [Figure(EVIL, DRAWING, [("part0", EVIL)])] * 2,
+    Table([EVIL, EVIL], [[EVIL, EVIL]], folded=EVIL),
+)
+
+
+class Content(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.text = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package with a template, as one that comes later would have it."""
+    folder = tmp_path / "pages_of_a_test"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "one.html.j2").write_text(TEMPLATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder.name
+
+
+@pytest.mark.parametrize(
+    "section",
+    [SECTION, replace(SECTION, figures=SECTION.figures[:1], table=Table([EVIL], [[EVIL]]))],
+    ids=["folded", "open"],
+)
+def test_markup_is_escaped_everywhere(package, section):
+    page = render_page(package, "one.html.j2", EVIL, word=EVIL, section=section, footnote=EVIL)
+    found = Content(page)
+    assert not {"script", "img"} & set(found.tags)
+    assert "<script" not in page
+    # Title, card (two), list, heading, paragraph, how, footer; a figure: caption, key, title,
+    # title of a mark; names and numbers of the drawing are cut or shown.
+    assert sum(EVIL in text for text in found.text) >= 12
+    assert page.endswith("</html>\n")
+    assert found.tags.count("svg") == len(section.figures)
+    assert ("details" in found.tags) == bool(section.table.folded)
+    assert ('class="figures"' in page) == (len(section.figures) > 1)
+
+
+def test_a_page_follows_the_scheme_of_the_reader(package):
+    page = render_page(package, "one.html.j2", "t", word="w", section=SECTION)
+    assert "prefers-color-scheme: dark" in page
+    assert "color-scheme: light dark" in page
+
+
+def test_what_a_template_lacks_is_an_error(package):
+    with pytest.raises(UndefinedError, match="'word' is undefined"):
+        render_page(package, "one.html.j2", "t", section=SECTION)
