@@ -2,7 +2,7 @@
 
     00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, size, size, 3]
     00-00000.json  written after it: checksum, fingerprint of the image files, their sizes
-    lock           held by the process that writes
+    lock           held by the process that writes; lock.holder says which one
 
 A part is complete if its `.json` is there, so work that was killed continues with the parts that
 are missing. The fingerprint covers class, name, length and time of change of every image file, in
@@ -21,13 +21,12 @@ kept, so that a crop has the shape it would have had there (see `augment`).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -38,6 +37,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
+from hessalign._locks import exclusive
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
 from hessalign.bench.data.parallel import completed
@@ -54,6 +54,9 @@ FAULTS: Final = {
     "other files": "was made from other files than those of now",
     "damaged": "is damaged",
 }
+
+WAIT_SECONDS: Final = 6 * 3600.0
+"""How long to wait at most for another process that prepares the same cache."""
 
 Report = Callable[[int, int], None]
 Warn = Callable[[str], None]
@@ -290,7 +293,8 @@ def prepare_images(
     """Decode and resize all images, and keep them.
 
     What is there already is checked and kept; the rest is made. It may be interrupted at any time
-    and continued by calling it again. If another process prepares it, it waits for that one.
+    and continued by calling it again. If another process prepares it, it waits for that one, and
+    says so.
 
     Args:
         data: The data set; its inputs are paths.
@@ -466,15 +470,12 @@ def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
 @contextmanager
 def _writing(folder: Path, warn: Warn) -> Iterator[None]:
     """Exclusive use of the cache's folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("a")
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    with lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            warn(f"Another process is preparing {folder}. Waiting for it.")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive(folder / "lock", warn, WAIT_SECONDS))
+        except TimeoutError as error:
+            raise ImageCacheError(str(error)) from error
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         yield
