@@ -50,4 +50,5 @@ from hessalign.bench.data.shifts import make_shifted_data as make_shifted_data
 from hessalign.bench.data.source import find_dataset as find_dataset
 from hessalign.bench.data.source import read_dataset as read_dataset
 from hessalign.bench.data.splits import Split as Split
+from hessalign.bench.data.splits import split_dataset as split_dataset
 from hessalign.bench.data.splits import split_domain as split_domain

@@ -7,7 +7,6 @@ Work that was killed continues with the parts that are missing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -213,7 +212,7 @@ def _floats(images: Tensor) -> Tensor:
 def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[str, Any]:
     return {
         "data": data.name,
-        "data_sha256": _data_digest(data),
+        "data_sha256": data.fingerprint(),
         "backbone": spec.backbone,
         "weights": spec.weights,
         "weights_sha256": state_digest(backbone),
@@ -221,18 +220,6 @@ def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[
         "normalisation": "ImageNet's mean and deviation, no augmentation",
         "software": describe_software(),
     }
-
-
-def _data_digest(data: DomainDataset) -> str:
-    """Names and lengths of image files, or the arrays themselves, with their labels."""
-    digest = hashlib.sha256(json.dumps([data.classes, data.domain_names]).encode())
-    for domain in data.domains:
-        digest.update(domain.labels.numpy().tobytes())
-        if isinstance(domain.inputs, Tensor):
-            digest.update(np.ascontiguousarray(domain.inputs.numpy()).tobytes())
-        for path in domain.paths:
-            digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
-    return digest.hexdigest()
 
 
 def _begin(folder: Path, made_with: Mapping[str, Any], warn: Warn) -> None:

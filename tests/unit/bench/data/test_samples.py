@@ -388,7 +388,7 @@ def test_data_that_are_made_are_made_once_for_a_seed(tmp_path, monkeypatch):
         made.append(seed)
         return two_domains()
 
-    monkeypatch.setitem(scope["MADE"], "ColoredMNIST", make)
+    monkeypatch.setitem(scope["_MADE"], "ColoredMNIST", make)
     for seed in (1, 1, 2):
         find_dataset("ColoredMNIST", tmp_path, seed)
     scope["_make_once"].cache_clear()
