@@ -21,7 +21,7 @@ References:
     Hemati, Zhang, Estiri and Chen (2023), Understanding Hessian alignment for domain
     generalization: section 5.2 uses the balanced set, section 5.3 the imbalanced one. Its text
     numbers the classes the other way round (class 1 from digit 5 on); its code labels as here.
-    For MNIST itself see `hessalign.bench.data.mnist14`.
+    For MNIST itself see `hessalign.bench.data.mnist`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
-from hessalign.bench.data.mnist14 import load_mnist14
+from hessalign.bench.data.mnist import load_mnist14
 
 TRAIN_POOL: Final = 50_000
 TEST_POOL: Final = 10_000

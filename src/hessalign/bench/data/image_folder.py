@@ -10,8 +10,8 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
-from hessalign.bench.data.csv_lines import not_utf8
 from hessalign.bench.data.samples import DomainDataset, group_samples
+from hessalign.bench.data.tables import not_utf8
 
 EXTENSIONS: Final = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",

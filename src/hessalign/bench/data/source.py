@@ -11,11 +11,10 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
-from hessalign.bench.data import arrays, manifest
+from hessalign.bench.data import arrays, tables
 from hessalign.bench.data.catalog import PRESETS
 from hessalign.bench.data.image_folder import read_image_folder
-from hessalign.bench.data.mnist_domains import make_domainbed_colored_mnist, make_rotated_mnist
-from hessalign.bench.data.number_table import is_number_table, read_number_table
+from hessalign.bench.data.mnist import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.bench.data.samples import DomainDataset
 
 ENTRY_POINTS: Final = "hessalign.datasets"
@@ -55,14 +54,14 @@ def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
         return read_image_folder(path, preset)
     if preset is not None:
         raise InputError(f"Expected a folder for a preset, got the file {path}.")
-    if is_number_table(path):
-        return read_number_table(path)
-    if path.suffix in manifest.SUFFIXES:
-        return manifest.read_manifest(path)
+    if tables.is_number_table(path):
+        return tables.read_number_table(path)
+    if path.suffix in tables.SUFFIXES:
+        return tables.read_manifest(path)
     if path.suffix in arrays.SUFFIXES:
         return arrays.read_arrays(path)
     raise InputError(
-        f"Expected a folder, or a file named {', '.join(manifest.SUFFIXES + arrays.SUFFIXES)}; got "
+        f"Expected a folder, or a file named {', '.join(tables.SUFFIXES + arrays.SUFFIXES)}; got "
         f"{path}."
     )
 
@@ -96,7 +95,7 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
         places = [folder / "MNIST" / "raw", folder / "MNIST", folder / "mnist", folder]
         place = next(place for place in places if place.is_dir() or place == folder)
         return _make_once(name, place, seed)
-    files = [folder / f"{name}{suffix}" for suffix in (*arrays.SUFFIXES, *manifest.SUFFIXES)]
+    files = [folder / f"{name}{suffix}" for suffix in (*arrays.SUFFIXES, *tables.SUFFIXES)]
     for path in (*files, folder / name):
         if path.is_file() or (path.is_dir() and name not in PRESETS):
             return _read_once(path, path.stat().st_mtime_ns, None)

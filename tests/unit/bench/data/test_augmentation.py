@@ -19,11 +19,14 @@ from PIL import Image, ImageEnhance
 from tests.pictures import picture
 
 from hessalign.bench.data import Augmentation, augment, normalise
-from hessalign.bench.data.augmentation import IMAGENET_MEAN, IMAGENET_STD, draw_crops, resized_crop
-from hessalign.bench.data.colour import (
+from hessalign.bench.data.augmentation import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     change_brightness,
     change_contrast,
     change_saturation,
+    draw_crops,
+    resized_crop,
     turn_hue,
 )
 from hessalign.bench.models.torchvision_import import import_torchvision
