@@ -39,7 +39,7 @@ from hessalign.bench.data.mnist import load_mnist14
 
 TRAIN_POOL: Final = 50_000
 TEST_POOL: Final = 10_000
-LABEL_NOISE: Final = 0.25
+_LABEL_NOISE: Final = 0.25
 TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
 TEST_COLOUR_NOISE: Final = 0.9
 
@@ -271,7 +271,7 @@ class _Pool:
     def draw(first: int, size: int, count: int, generator: torch.Generator) -> _Pool:
         mnist = load_mnist14()
         chosen = first + torch.randperm(size, generator=generator)[:count]
-        flipped = torch.rand(size, generator=generator)[:count] < LABEL_NOISE
+        flipped = torch.rand(size, generator=generator)[:count] < _LABEL_NOISE
         uniform = torch.rand(size, generator=generator)[:count]
         digit = mnist.digits[chosen]
         label = (digit < 5).long() ^ flipped.long()

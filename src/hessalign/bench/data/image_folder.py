@@ -13,7 +13,7 @@ from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
 from hessalign.bench.data.samples import DomainDataset, group_samples
 from hessalign.bench.data.tables import not_utf8
 
-EXTENSIONS: Final = (
+_EXTENSIONS: Final = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 """What counts as an image, in any case: the list of torchvision's ImageFolder."""
@@ -59,7 +59,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         raise FileNotFoundError(f"Expected a folder of domains, found no folder {root}.")
     if preset is not None:
         check_name("preset", preset, PRESETS)
-        root = find_root(root, PRESETS[preset])
+        root = _find_root(root, PRESETS[preset])
     name = root.resolve().name if preset is None else preset
     domains = _folders(root) if preset is None else list(PRESETS[preset].domains)
     if not domains:
@@ -78,27 +78,15 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         if not found:
             raise InputError(
                 f"Expected images in {root / domain}/<class>/, found none. Add images "
-                f"({' '.join(EXTENSIONS)}) or remove the folder: every folder of {root} is a "
+                f"({' '.join(_EXTENSIONS)}) or remove the folder: every folder of {root} is a "
                 "domain."
             )
         rows += found
     return dataclasses.replace(group_samples(name, rows, domains), root=root)
 
 
-def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
-    """The folder that holds the domains of a benchmark data set.
-
-    Args:
-        folder: That folder; or one that holds it under the data set's name, the name DomainBed
-            gives it, or the name that the published archive unpacks to.
-        preset: Which data set.
-
-    Returns:
-        The folder of the domains.
-
-    Raises:
-        FileNotFoundError: If some domain is missing.
-    """
+def _find_root(folder: Path, preset: ImageFolderPreset) -> Path:
+    """The folder that holds the domains of a benchmark data set."""
     candidates = _places(folder, preset)
     best = max(candidates, key=lambda root: sum((root / d).is_dir() for d in preset.domains))
     missing = [domain for domain in preset.domains if not (best / domain).is_dir()]
@@ -183,5 +171,5 @@ def _images(folder: Path) -> list[Path]:
         Path(where) / name
         for where, _, names in sorted(os.walk(folder, followlinks=True))
         for name in sorted(names)
-        if name.lower().endswith(EXTENSIONS)
+        if name.lower().endswith(_EXTENSIONS)
     ]

@@ -41,17 +41,17 @@ from hessalign._names import check_name
 from hessalign._shapes import Int
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 
-SHIPPED: Final = "mnist14.bin.xz"
-SHIPPED_SHA256: Final = "36975800581fb1687582601604a72d5ab48c4251ff41b20d4af06cfc21849d30"
+_SHIPPED: Final = "mnist14.bin.xz"
+_SHIPPED_SHA256: Final = "36975800581fb1687582601604a72d5ab48c4251ff41b20d4af06cfc21849d30"
 _COUNT: Final = 60_000
 _SMALL: Final = 14
 _SIDE: Final = 28
 
-ANGLES: Final = (0, 15, 30, 45, 60, 75)
-COLOUR_NOISE: Final = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
-LABEL_NOISE: Final = 0.25
+_ANGLES: Final = (0, 15, 30, 45, 60, 75)
+_COLOUR_NOISE: Final = {"+90%": 0.1, "+80%": 0.2, "-90%": 0.9}
+_LABEL_NOISE: Final = 0.25
 
-Interpolation = Literal["bilinear", "bicubic"]
+_Interpolation = Literal["bilinear", "bicubic"]
 
 _UNSIGNED_BYTE: Final = 0x08
 _REMEDY: Final = (
@@ -61,7 +61,7 @@ _REMEDY: Final = (
 
 @final
 @dataclass(frozen=True)
-class IdxFile:
+class _IdxFile:
     """One of the four files, and what it must hold.
 
     Attributes:
@@ -75,23 +75,23 @@ class IdxFile:
     sha256: str
 
 
-FILES: Final = (
-    IdxFile(
+_FILES: Final = (
+    _IdxFile(
         "train-images-idx3-ubyte",
         (60_000, _SIDE, _SIDE),
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     ),
-    IdxFile(
+    _IdxFile(
         "train-labels-idx1-ubyte",
         (60_000,),
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     ),
-    IdxFile(
+    _IdxFile(
         "t10k-images-idx3-ubyte",
         (10_000, _SIDE, _SIDE),
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     ),
-    IdxFile(
+    _IdxFile(
         "t10k-labels-idx1-ubyte",
         (10_000,),
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
@@ -132,7 +132,7 @@ def load_mnist14() -> Mnist:
         >>> mnist.digits[:5].tolist()
         [5, 0, 4, 1, 9]
     """
-    path = files("hessalign.bench.data").joinpath(SHIPPED)
+    path = files("hessalign.bench.data").joinpath(_SHIPPED)
     remedy = "Reinstall hessalign (pip install --force-reinstall --no-deps hessalign)."
     try:
         content = path.read_bytes()
@@ -141,9 +141,9 @@ def load_mnist14() -> Mnist:
             f"Expected the MNIST file {path}, found none. {remedy}"
         ) from error
     found = hashlib.sha256(content).hexdigest()
-    if found != SHIPPED_SHA256:
+    if found != _SHIPPED_SHA256:
         raise MissingPackageError(
-            f"The MNIST file {path} is damaged: expected SHA-256 {SHIPPED_SHA256}, found {found}. "
+            f"The MNIST file {path} is damaged: expected SHA-256 {_SHIPPED_SHA256}, found {found}. "
             f"{remedy}"
         )
     raw = np.frombuffer(lzma.decompress(content), np.uint8)
@@ -164,27 +164,15 @@ def load_mnist(folder: Path) -> Mnist:
     Returns:
         Training and test images together.
     """
-    train_images, train_labels, test_images, test_labels = (read_idx(folder, f) for f in FILES)
+    train_images, train_labels, test_images, test_labels = (_read_idx(folder, f) for f in _FILES)
     return Mnist(
         torch.tensor(np.concatenate([train_images, test_images])),
         torch.tensor(np.concatenate([train_labels, test_labels]).astype(np.int64)),
     )
 
 
-def read_idx(folder: Path, expected: IdxFile) -> np.ndarray:
-    """Read one idx file of unsigned bytes and check its header and content.
-
-    Args:
-        folder: Where it is, see `load_mnist`.
-        expected: Name, shape and digest of the file.
-
-    Returns:
-        The bytes of the file in the expected shape.
-
-    Raises:
-        FileNotFoundError: If the file is not there.
-        InputError: If it is damaged or another one.
-    """
+def _read_idx(folder: Path, expected: _IdxFile) -> np.ndarray:
+    """Read one idx file of unsigned bytes and check its header and content."""
     places = [folder, folder / "MNIST" / "raw", folder / "raw"]
     candidates = [p / f"{expected.name}{end}" for p in places for end in (".gz", "")]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
@@ -214,7 +202,7 @@ def read_idx(folder: Path, expected: IdxFile) -> np.ndarray:
 
 
 def make_rotated_mnist(
-    folder: Path, seed: int, interpolation: Interpolation = "bilinear"
+    folder: Path, seed: int, interpolation: _Interpolation = "bilinear"
 ) -> DomainDataset:
     """Rotated MNIST: ten digits, each domain turned by an angle of its own, anticlockwise.
 
@@ -229,7 +217,7 @@ def make_rotated_mnist(
     Raises:
         MissingPackageError: If Pillow is not installed.
     """
-    check_name("interpolation", interpolation, get_args(Interpolation))
+    check_name("interpolation", interpolation, get_args(_Interpolation))
     try:
         from PIL import Image
     except ImportError as error:
@@ -246,10 +234,10 @@ def make_rotated_mnist(
         return torch.from_numpy(np.stack(turned)).unsqueeze(1).float() / 255
 
     generator = torch.Generator().manual_seed(seed)
-    parts = _dealt(load_mnist(folder), len(ANGLES), generator)
+    parts = _dealt(load_mnist(folder), len(_ANGLES), generator)
     domains = tuple(
         DomainSamples(str(angle), rotated(images, angle), digits)
-        for angle, (images, digits) in zip(ANGLES, parts, strict=True)
+        for angle, (images, digits) in zip(_ANGLES, parts, strict=True)
     )
     return DomainDataset("RotatedMNIST", tuple(map(str, range(10))), domains)
 
@@ -270,10 +258,10 @@ def make_domainbed_colored_mnist(folder: Path, seed: int) -> DomainDataset:
     """
     generator = torch.Generator().manual_seed(seed)
     domains = []
-    parts = _dealt(load_mnist(folder), len(COLOUR_NOISE), generator)
-    for (name, noise), (images, digits) in zip(COLOUR_NOISE.items(), parts, strict=True):
+    parts = _dealt(load_mnist(folder), len(_COLOUR_NOISE), generator)
+    for (name, noise), (images, digits) in zip(_COLOUR_NOISE.items(), parts, strict=True):
         count = len(digits)
-        label = (digits < 5).long() ^ (torch.rand(count, generator=generator) < LABEL_NOISE).long()
+        label = (digits < 5).long() ^ (torch.rand(count, generator=generator) < _LABEL_NOISE).long()
         colour = label ^ (torch.rand(count, generator=generator) < noise).long()
         pixels = torch.zeros(count, 2, *images.shape[1:])
         pixels[torch.arange(count), colour] = images.float() / 255

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -251,9 +250,9 @@ def _domain(name: str, samples: list[tuple[int, Path]]) -> DomainSamples:
     return DomainSamples(name, tuple(path for _, path in ordered), labels)
 
 
-def _content(values: Tensor) -> np.ndarray:
+def _content(values: Tensor) -> memoryview:
     """The bytes of a tensor."""
-    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _short(places: Sequence[int]) -> str:

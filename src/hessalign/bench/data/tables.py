@@ -86,7 +86,7 @@ def is_number_table(path: Path) -> bool:
     """
     if path.suffix != _NUMBERS or not path.is_file():
         return False
-    _, header = next(csv_lines(path), (1, []))
+    _, header = next(_csv_lines(path), (1, []))
     return _PATH not in header and any(cell in _LABELS for cell in header)
 
 
@@ -117,7 +117,7 @@ def read_number_table(path: Path) -> DomainDataset:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected a CSV file of numbers, found no file {path}.")
-    lines = csv_lines(path)
+    lines = _csv_lines(path)
     _, header = next(lines, (1, []))
     label, domain = _columns(path, header)
     features: dict[str, list[list[float]]] = {}
@@ -145,11 +145,8 @@ def read_number_table(path: Path) -> DomainDataset:
     return DomainDataset(path.stem, classes, domains)
 
 
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     r"""The header of a CSV file, then its lines; blanks around values are not part of them.
-
-    Args:
-        path: The file, in UTF-8.
 
     Yields:
         The number of a line and its values, as many as the header has; empty lines are passed over.
@@ -161,7 +158,7 @@ def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "a.csv"
         >>> _ = path.write_text("age, y\n\n61, ill\n")
-        >>> list(csv_lines(path))
+        >>> list(_csv_lines(path))
         [(1, ['age', 'y']), (3, ['61', 'ill'])]
     """
     width = None
@@ -224,7 +221,7 @@ def _check_columns(path: Path, number: int, columns: list[str]) -> None:
 
 
 def _manifest_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    lines = csv_lines(path)
+    lines = _csv_lines(path)
     number, header = next(lines, (1, []))
     _check_columns(path, number, header)
     for number, cells in lines:

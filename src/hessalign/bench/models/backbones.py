@@ -34,7 +34,7 @@ from hessalign.bench.models.weights import (
 )
 
 MNIST_CNN: Final = "mnist_cnn"
-ENTRY_POINTS: Final = "hessalign.backbones"
+_ENTRY_POINTS: Final = "hessalign.backbones"
 
 _LIBRARIES: Final = {"torchvision": make_torchvision_model, "timm": make_timm_model}
 """Whose models have ImageNet weights, and how they are made."""
@@ -95,7 +95,7 @@ def is_published(backbone: str) -> bool:
     library, colon, _ = backbone.partition(":")
     if colon:
         return library in _LIBRARIES
-    return backbone != MNIST_CNN and backbone not in entry_point_names(ENTRY_POINTS)
+    return backbone != MNIST_CNN and backbone not in entry_point_names(_ENTRY_POINTS)
 
 
 def describe_random_weights(backbone: str, weights: str | None = None) -> str | None:
@@ -186,13 +186,13 @@ def _located(backbone: str) -> tuple[str, str]:
     timm = import_timm()
     if timm.is_model(backbone):
         return "timm", backbone
-    valid = [*names, *timm.list_models(), *entry_point_names(ENTRY_POINTS)]
+    valid = [*names, *timm.list_models(), *entry_point_names(_ENTRY_POINTS)]
     raise UnknownNameError("backbone", backbone, valid, _EXPECTED)
 
 
 def _from_user(backbone: str) -> nn.Module:
     """What the user's function, or that of an installed package, returns."""
-    make = find_plugin(ENTRY_POINTS, backbone, "backbone")
+    make = find_plugin(_ENTRY_POINTS, backbone, "backbone")
     if make is None:
         raise InputError(f"Expected {_EXPECTED} as backbone, got {backbone!r}.")
     made = call_plugin(backbone, "backbone", make)

@@ -16,7 +16,7 @@ from hessalign.bench.models.backbones import feature_width, make_backbone
 from hessalign.bench.models.network import Network
 from hessalign.bench.models.normalisation import FrozenBatchNorm
 
-ENTRY_POINTS: Final = "hessalign.heads"
+_ENTRY_POINTS: Final = "hessalign.heads"
 
 
 @final
@@ -132,9 +132,9 @@ def _head(width: int, spec: NetworkSpec) -> nn.Module:
 
 def _own_head(name: str, features: int, outputs: int) -> nn.Module:
     """The head that a user's function returns, tried on two rows of features."""
-    make = find_plugin(ENTRY_POINTS, name, "head")
+    make = find_plugin(_ENTRY_POINTS, name, "head")
     if make is None:
-        offered = entry_point_names(ENTRY_POINTS)
+        offered = entry_point_names(_ENTRY_POINTS)
         raise UnknownNameError("head", name, offered, "'package.module:name' of a function")
     head = call_plugin(name, "head", make, features, outputs)
     if not isinstance(head, nn.Module):

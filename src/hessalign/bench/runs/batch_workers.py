@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from hessalign._errors import InputError
 from hessalign._processes import describe_end, holding_back_interrupts, start_worker
 
-FillBatch = Callable[[int, Tensor, Tensor], None]
+_FillBatch = Callable[[int, Tensor, Tensor], None]
 """Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
 
 VARIABLE: Final = "HESSALIGN_BATCH_WORKERS"
@@ -77,7 +77,7 @@ class BatchWorkers:
         workers: How many processes; with 0 this one makes its batches itself.
     """
 
-    def __init__(self, fill: FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
+    def __init__(self, fill: _FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
         self._fill, self._templates, self._workers = fill, (x, y), workers
         self._numbers = _Numbers()
         self._batches: _Batches | None = None
@@ -181,7 +181,7 @@ class _Numbers:
 class _Batches(Dataset["Exception | None"]):
     """The batches, by number, each in its place in shared memory."""
 
-    def __init__(self, fill: FillBatch, x: Tensor, y: Tensor) -> None:
+    def __init__(self, fill: _FillBatch, x: Tensor, y: Tensor) -> None:
         self._fill, self._x, self._y = fill, x, y
 
     def place(self, number: int) -> tuple[Tensor, Tensor]:

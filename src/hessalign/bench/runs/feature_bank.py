@@ -19,7 +19,7 @@ from hessalign._files import atomic_file
 from hessalign.bench.data import DomainDataset
 
 SUFFIXES: Final = (".safetensors", ".npz")
-MADE_WITH: Final = "made_with"
+_MADE_WITH: Final = "made_with"
 """Where a bank tells what it was made with."""
 
 
@@ -69,7 +69,7 @@ def write_bank(
     with atomic_file(bank) as partial:
         if bank.suffix == ".npz":
             texts: dict[str, Any] = {
-                name: np.array(value) for name, value in {**names, MADE_WITH: text}.items()
+                name: np.array(value) for name, value in {**names, _MADE_WITH: text}.items()
             }
             with partial.open("wb") as file:
                 np.savez(file, **arrays, **texts)
@@ -78,7 +78,7 @@ def write_bank(
         metadata = {name: json.dumps(values) for name, values in names.items()}
         partial.touch()
         mode = partial.stat().st_mode
-        save_file(arrays, partial, metadata={**metadata, MADE_WITH: text})
+        save_file(arrays, partial, metadata={**metadata, _MADE_WITH: text})
         partial.chmod(mode)  # it makes files that nobody else may read
 
 
@@ -104,13 +104,13 @@ def read_description(bank: Path) -> dict[str, Any]:
 
 def _npz_text(bank: Path) -> str | None:
     with np.load(bank, allow_pickle=False) as file:
-        return str(file[MADE_WITH]) if MADE_WITH in file.files else None
+        return str(file[_MADE_WITH]) if _MADE_WITH in file.files else None
 
 
 def _safetensors_text(bank: Path) -> str | None:
     safe_open, _ = _safetensors(bank)
     with safe_open(bank, "numpy") as file:
-        text: str | None = (file.metadata() or {}).get(MADE_WITH)
+        text: str | None = (file.metadata() or {}).get(_MADE_WITH)
     return text
 
 

@@ -28,7 +28,7 @@ from hessalign.bench.data import (
 )
 from hessalign.bench.runs.batch_workers import BatchWorkers, default_workers
 
-Rows = Sequence[int] | np.ndarray
+_Rows = Sequence[int] | np.ndarray
 """Samples of a domain, for example a part of its `Split`."""
 
 
@@ -88,7 +88,7 @@ class ImageMinibatches:
     def __init__(
         self,
         reader: ImageReader,
-        rows: Mapping[int, Rows],
+        rows: Mapping[int, _Rows],
         batch_size: int,
         seed: int,
         augmentation: Augmentation | None,
@@ -125,11 +125,7 @@ class ImageMinibatches:
         return {"step": torch.tensor(self._step)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a position.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Continue from a position."""
         self._step = int(state["step"])
 
     def close(self) -> None:
@@ -146,7 +142,7 @@ class ImageMinibatches:
 def image_chunks(
     reader: ImageReader,
     domain: int,
-    rows: Rows,
+    rows: _Rows,
     *,
     size: int = 64,
     augmentation: Augmentation | None = None,

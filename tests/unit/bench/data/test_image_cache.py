@@ -452,7 +452,7 @@ def test_only_one_process_writes_and_others_wait_for_it(data, tmp_path, reads, u
 
 
 def test_a_cache_that_others_use_all_the_time_is_an_error(data, tmp_path, monkeypatch):
-    monkeypatch.setitem(unwrap(prepare_images).__globals__, "WAIT_SECONDS", 0.2)
+    monkeypatch.setitem(unwrap(prepare_images).__globals__, "_WAIT_SECONDS", 0.2)
     (tmp_path / "cache").mkdir()
     with (tmp_path / "cache" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -463,7 +463,7 @@ def test_a_cache_that_others_use_all_the_time_is_an_error(data, tmp_path, monkey
 
 
 def test_a_cache_of_many_parts_needs_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setitem(unwrap(prepare_images).__globals__, "PER_PART", 1)
+    monkeypatch.setitem(unwrap(prepare_images).__globals__, "_PER_PART", 1)
     data = read_image_folder(make_folder(tmp_path / "pets", each=20))
     reader = prepare_images(data, tmp_path / "cache", SIZE)
     expected = reader.read(0, range(40)).pixels
