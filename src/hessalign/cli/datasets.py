@@ -32,11 +32,7 @@ _FEW_CLASSES: Final = 20
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser("datasets", help="list, check and prepare data sets")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="the benchmarks, and where to obtain them")
@@ -70,11 +66,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a data set.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Let a command take a data set."""
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the data set")
     add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
@@ -185,13 +177,6 @@ def _summarise(findings: Sequence[Finding], shown: int) -> list[str]:
 
 
 def read_source(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:
-    """The data set that a command was given.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The data set, and what it should hold if it is a benchmark.
-    """
+    """The data set that a command was given, and what it should hold if it is a benchmark."""
     name = options.preset or (matching_preset(options.path) if options.path.is_dir() else None)
     return read_dataset(options.path, name), PRESETS.get(name or "")

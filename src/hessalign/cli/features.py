@@ -18,11 +18,7 @@ from hessalign.cli.train import warn
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser("features", help="turn images into a bank of features")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     extract = actions.add_parser(
@@ -67,18 +63,7 @@ def _run_extract(options: argparse.Namespace) -> None:
 
 
 def extract(data: DomainDataset, spec: BankSpec, bank: Path, cache: Path, jobs: int) -> Path:
-    """Make a feature bank, or continue one, with progress.
-
-    Args:
-        data: The data set.
-        spec: What to make it with.
-        bank: The file of the bank.
-        cache: Where a cache of the images would be.
-        jobs: Processes.
-
-    Returns:
-        The file of the bank.
-    """
+    """Make a feature bank, or continue one, with progress; returns its file."""
     progress = CountProgress("extracting", "images", sys.stderr)
     return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=progress, warn=warn)
 

@@ -60,18 +60,7 @@ DATASETS: Mapping[str, DatasetInfo] = {row.name: row for row in _ROWS}
 
 
 def catalog_entry(name: str) -> DatasetInfo | None:
-    """What the catalog knows of a data set.
-
-    Args:
-        name: Its name; a feature bank is called DATASET@BACKBONE.
-
-    Returns:
-        The row of the data set, or of that from which features were made; None if there is none.
-
-    Example:
-        >>> catalog_entry("PACS@resnet18").domains
-        ('A', 'C', 'P', 'S')
-    """
+    """The row of a data set, or of that from which a bank DATASET@BACKBONE was made, if any."""
     return DATASETS.get(name.partition("@")[0])
 
 

@@ -105,14 +105,7 @@ def _places(folder: Path, preset: ImageFolderPreset) -> list[Path]:
 
 
 def matching_preset(root: Path) -> str | None:
-    """The benchmark data set a folder looks like, by the names of its domains.
-
-    Args:
-        root: The folder.
-
-    Returns:
-        The name of the preset, or None.
-    """
+    """The benchmark that a folder looks like, by the names of its domains; None if none."""
     for preset in PRESETS.values():
         for candidate in _places(root, preset):
             if candidate.is_dir() and _folders(candidate) == sorted(preset.domains):
@@ -121,14 +114,13 @@ def matching_preset(root: Path) -> str | None:
 
 
 def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
-    """The images of a folder that are to be left out, whatever is done with it.
+    """The images of a folder that are to be left out, and lines of its list that name no file.
 
-    Args:
-        root: The folder of the domains. Its `exclude.txt`, if there is one, has an image on each
-            line: as `domain/class/image`, or with any folders before that.
+    The list, `exclude.txt` beside the domains, has an image on each line: as `domain/class/image`,
+    or with any folders before that.
 
     Returns:
-        Their paths, and the lines that name no file.
+        Paths, and lines.
 
     Raises:
         InputError: If the list is not text in UTF-8.

@@ -96,14 +96,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
 
 
 def find_damage(path: Path) -> ImageError | None:
-    """Whether an image can be read to its end.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What is wrong with it, or None.
-    """
+    """What is wrong with an image, read to its end; None if nothing is."""
     try:
         _decoded(path, allow_truncated=False)
     except ImageError as error:

@@ -62,13 +62,7 @@ _REMEDY: Final = (
 @final
 @dataclass(frozen=True)
 class _IdxFile:
-    """One of the four files, and what it must hold.
-
-    Attributes:
-        name: Its name, without `.gz`.
-        shape: Length of every axis.
-        sha256: Hexadecimal SHA-256 of the decompressed file, header included.
-    """
+    """One of the four files, without `.gz`, its shape, and the SHA-256 of what it holds."""
 
     name: str
     shape: tuple[int, ...]

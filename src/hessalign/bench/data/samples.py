@@ -74,14 +74,7 @@ class DomainSamples:
         return () if isinstance(self.inputs, Tensor) else self.inputs
 
     def counts(self, classes: int) -> list[int]:
-        """How many samples each class has.
-
-        Args:
-            classes: The number of classes.
-
-        Returns:
-            One number per class.
-        """
+        """How many samples each of so many classes has."""
         return torch.bincount(self.labels, minlength=classes).tolist()
 
 
@@ -132,14 +125,7 @@ class DomainDataset:
         return tuple(domain.name for domain in self.domains)
 
     def domain_index(self, domain: str | int) -> int:
-        """The number of a domain, as a test domain is named on a command line.
-
-        Args:
-            domain: Its name or its number.
-
-        Returns:
-            Its number, from 0. An unknown one raises an UnknownNameError.
-        """
+        """The number of a domain, given by its name or number; see `domain_index`."""
         return domain_index(self.name, self.domain_names, domain)
 
     def fingerprint(self) -> str:

@@ -80,14 +80,7 @@ class ShiftedData:
     weights: Float[Tensor, " d"]
 
     def invariant_accuracy(self, domain: SyntheticDomain) -> float:
-        """Accuracy of the invariant predictor.
-
-        Args:
-            domain: Where to measure it.
-
-        Returns:
-            A fraction.
-        """
+        """Accuracy of the invariant predictor on a domain, as a fraction."""
         return float(((domain.x @ self.weights > 0).long() == domain.y).double().mean())
 
 

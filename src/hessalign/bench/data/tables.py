@@ -76,14 +76,7 @@ def read_manifest(path: Path) -> DomainDataset:
 
 
 def is_number_table(path: Path) -> bool:
-    """Whether a file is a CSV file with a column for labels, as this module reads.
-
-    Args:
-        path: A file.
-
-    Returns:
-        Whether its header has a column "y" or "label", and none for paths, as a manifest has.
-    """
+    """Whether a file is a CSV with a column "y" or "label", and none for paths."""
     if path.suffix != _NUMBERS or not path.is_file():
         return False
     _, header = next(_csv_lines(path), (1, []))
@@ -184,15 +177,7 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def not_utf8(path: Path, error: UnicodeDecodeError) -> str:
-    """What to say of a file that is not text in UTF-8.
-
-    Args:
-        path: The file.
-        error: What was found.
-
-    Returns:
-        An error's text.
-    """
+    """What to say of a file that is not text in UTF-8."""
     found = error.object[error.start : error.start + 1].hex()
     return f"Expected text in UTF-8 in {path}, found the byte 0x{found}. Save it as UTF-8."
 

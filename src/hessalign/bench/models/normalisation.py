@@ -80,14 +80,7 @@ class FrozenBatchNorm(nn.Module):
         return features
 
     def train(self, mode: bool = True) -> FrozenBatchNorm:
-        """Enter or leave training mode.
-
-        Args:
-            mode: Whether to enter it.
-
-        Returns:
-            This module.
-        """
+        """Enter or leave training mode, all but the batch normalisation."""
         super().train(mode)
         for module in self.inner.modules():
             if isinstance(module, _BatchNorm):

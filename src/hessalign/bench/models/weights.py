@@ -67,18 +67,7 @@ def _weights_folders() -> list[Path]:
 
 
 def named_file(weights: str, names: Iterable[str]) -> Path:
-    """The file that a user named.
-
-    Args:
-        weights: What the user named.
-        names: Names of weights that would have been accepted.
-
-    Returns:
-        Its path.
-
-    Raises:
-        UnknownNameError: If it is neither a file nor called as one.
-    """
+    """The file that a user named instead of weights with one of these names."""
     path = Path(weights).expanduser()
     if path.is_file() or path.suffix in SUFFIXES:
         return path
@@ -87,14 +76,7 @@ def named_file(weights: str, names: Iterable[str]) -> Path:
 
 
 def find_file(names: Sequence[str]) -> Path | None:
-    """A file of weights that is here already.
-
-    Args:
-        names: What it may be called.
-
-    Returns:
-        The first that is there, or None.
-    """
+    """The first file of these names that is here already, if any."""
     places = [folder / name for folder in _weights_folders() for name in names]
     return next((place for place in places if place.is_file()), None)
 
@@ -137,16 +119,7 @@ def fetch_file(url: str) -> Path:
 
 
 def missing_message(name: str, url: str, error: Exception) -> str:
-    """What to do about weights that cannot be fetched.
-
-    Args:
-        name: What the file should be called.
-        url: Where it is on the internet.
-        error: Why it could not be downloaded.
-
-    Returns:
-        An error's text.
-    """
+    """What to do about a file of weights that cannot be downloaded, and why it cannot."""
     reason = str(error).rstrip(".") or type(error).__name__
     return (
         f"Cannot fetch the weights {name}: {reason}. Download {url} on a machine that can, and put "
@@ -240,14 +213,7 @@ def load_state(
 
 
 def state_digest(module: nn.Module) -> str:
-    """A checksum of all parameters and buffers, wherever they came from.
-
-    Args:
-        module: The module.
-
-    Returns:
-        A SHA-256 sum of names, types and values.
-    """
+    """The SHA-256 sum of names, types and values of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {value.dtype} {_shape(value)}\n".encode())

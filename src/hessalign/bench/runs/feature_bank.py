@@ -51,14 +51,7 @@ def bank_path(data: str, backbone: str) -> Path:
 def write_bank(
     bank: Path, data: DomainDataset, features: np.ndarray, made_with: Mapping[str, Any]
 ) -> None:
-    """Write a bank, all at once.
-
-    Args:
-        bank: The file.
-        data: The data set; its labels and names go into the bank.
-        features: One row for each sample, domain after domain.
-        made_with: What to tell about it.
-    """
+    """Write a bank, all at once: one row of features for each sample, domain after domain."""
     arrays: dict[str, Any] = {
         "x": features,
         "y": torch.cat([domain.labels for domain in data.domains]).numpy(),
@@ -83,15 +76,7 @@ def write_bank(
 
 
 def read_description(bank: Path) -> dict[str, Any]:
-    """What a bank was made with.
-
-    Args:
-        bank: The bank.
-
-    Returns:
-        Backbone, checksum of its weights, size, software and so on, by name; nothing if the file is
-        not a bank of ours.
-    """
+    """What a bank was made with, by name; nothing if the file is not a bank of ours."""
     if bank.suffix != ".npz":
         _safetensors(bank)  # says what to install
     try:
@@ -115,15 +100,7 @@ def _safetensors_text(bank: Path) -> str | None:
 
 
 def check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
-    """Refuse a bank that was made with something else.
-
-    Args:
-        bank: The bank.
-        made_with: What it should be made with.
-
-    Raises:
-        FeatureBankError: If it was not.
-    """
+    """Refuse a bank that was made with something else."""
     found = read_description(bank)
     for name, value in made_with.items():
         if name != "software" and found.get(name) != value:

@@ -90,16 +90,7 @@ class TensorInputs:
 
 
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
-    """How often a network is right.
-
-    Args:
-        network: The network, in evaluation mode.
-        chunks: Inputs, a few at a time.
-        labels: All their labels.
-
-    Returns:
-        A share; NaN if there are no samples.
-    """
+    """How often a network in evaluation mode is right; NaN if there are no samples."""
     device = device_of(network)
     predicted = [network(x.to(device)).argmax(1).cpu() for x in chunks]
     if not predicted:
