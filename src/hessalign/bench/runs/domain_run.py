@@ -385,6 +385,7 @@ def network_spec(
         weights=None if weights is None else str(weights),
         freeze_batch_norm=hyper.truth("freeze_batch_norm", default=True),
         nonlinear_head=hyper.truth("nonlinear_classifier"),
+        head=None if values.get("head") is None else str(values["head"]),
     )
 
 

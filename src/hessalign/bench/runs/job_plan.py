@@ -14,10 +14,9 @@ import torch
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.algorithms.hyper_parameters import RunHyperParameters, run_hyper_parameters
-from hessalign.bench.data import DomainDataset, Family, find_dataset, split_domain
+from hessalign.bench.data import DomainDataset, Family, find_dataset, split_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE
-from hessalign.bench.data.splits import least_size
 from hessalign.bench.runs.job import Job
 
 Evaluated = Literal["needed", "all"]
@@ -29,6 +28,7 @@ AUGMENTED: Final = "augment_validation"
 MODEL_KEYS: Final = (
     "backbone",
     "weights",
+    "head",
     "hidden",
     "freeze_batch_norm",
     "image_size",
@@ -134,8 +134,7 @@ def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
         Everything that is needed to train it.
 
     Raises:
-        InputError: If the test domains do not fit the data set, or a domain is too small to be
-            split.
+        InputError: If the test domains do not fit the data set; `split_dataset` may raise one too.
     """
     data_dir = Path(job.data_dir) if data_dir is None else data_dir
     data = find_dataset(job.dataset, data_dir, job.seed)
@@ -146,7 +145,7 @@ def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
             f"Expected test domains of {data.name} that leave one or more to train on, got "
             f"{list(job.test_domains)}. It has: {names}."
         )
-    _check_sizes(data, job.holdout_fraction)
+    splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
     overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
     preset = overrides.pop(PRESET, "domainbed-2022")
     family = family_of(data)
@@ -161,10 +160,6 @@ def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
         overrides=overrides,
         model_keys=MODEL_KEYS,
     )
-    splits = [
-        split_domain(len(samples), job.trial_seed, number, job.holdout_fraction)
-        for number, samples in enumerate(data.domains)
-    ]
     return JobPlan(
         job,
         data_dir,
@@ -176,17 +171,6 @@ def plan_job(job: Job, data_dir: Path | None = None) -> JobPlan:
         tuple(split.inner for split in splits),
         tuple(split.outer for split in splits),
     )
-
-
-def _check_sizes(data: DomainDataset, holdout_fraction: float) -> None:
-    least = least_size(holdout_fraction)
-    small = [f"{domain.name!r} has {len(domain)}" for domain in data.domains if len(domain) < least]
-    if small:
-        raise InputError(
-            f"Expected {least} or more samples in each domain of {data.name}, of which "
-            f"{holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains with "
-            "others, or leave them out."
-        )
 
 
 def family_of(data: DomainDataset) -> Family:
