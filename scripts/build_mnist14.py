@@ -9,7 +9,7 @@ setup of Arjovsky et al. (2019).
 Format of the result: one xz stream (LZMA2, CRC32) whose content is 60,000 × 14 × 14 bytes of grey
 values, image by image and row by row, followed by 60,000 bytes, one digit each. It holds no time
 stamp and no name, so the same liblzma writes the same bytes again. After a change, put the printed
-digest into `SHA256` of `hessalign/data/mnist14.py`.
+digest into `_SHIPPED_SHA256` of `hessalign/bench/data/mnist.py`.
 
 The inputs are checked by the SHA-256 of what they hold, not of the gzip files: mirrors compress
 the same MNIST differently.

@@ -24,23 +24,19 @@ from hessalign.cli.train import warn
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
-SHOWN: Final = 10
+_SHOWN: Final = 10
 """How many findings of a kind are shown, unless all are asked for."""
 
-FEW_CLASSES: Final = 20
+_FEW_CLASSES: Final = 20
 """Up to how many classes the table has a row for each."""
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser("datasets", help="list, check and prepare data sets")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="the benchmarks, and where to obtain them")
-    listing.set_defaults(run=run_list)
+    listing.set_defaults(run=_run_list)
 
     check = actions.add_parser(
         "check",
@@ -52,7 +48,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add_source(check)
     _add_workers(check)
     check.add_argument("--all", action="store_true", help="show all findings")
-    check.set_defaults(run=run_check)
+    check.set_defaults(run=_run_check)
 
     prepare = actions.add_parser(
         "prepare",
@@ -66,15 +62,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
     add("--cache", type=Path, metavar="DIR", help="where to keep it (default: beside PATH)")
     add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
-    prepare.set_defaults(run=run_prepare, continues=True)
+    prepare.set_defaults(run=_run_prepare, continues=True)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a data set.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Let a command take a data set."""
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the data set")
     add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
@@ -87,12 +79,8 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_list(options: argparse.Namespace) -> None:
-    """List the benchmarks.
-
-    Args:
-        options: The parsed command line.
-    """
+def _run_list(options: argparse.Namespace) -> None:
+    """List the benchmarks."""
     rows = [
         [
             preset.name,
@@ -114,21 +102,14 @@ def run_list(options: argparse.Namespace) -> None:
     )
 
 
-def run_check(options: argparse.Namespace) -> int:
-    """Check a data set and say what was found.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The exit code: 1 if something should be mended.
-    """
+def _run_check(options: argparse.Namespace) -> int:
+    """Check a data set and say what was found."""
     data, preset = read_source(options)
-    sys.stdout.write(counts_table(data, preset) + "\n\n")
+    sys.stdout.write(_counts_table(data, preset) + "\n\n")
     with Progress("checking", "images", bar=True) as progress:
         findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
-    shown = len(findings) if options.all else SHOWN
-    sys.stdout.write("".join(f"{line}\n" for line in summarise(findings, shown)))
+    shown = len(findings) if options.all else _SHOWN
+    sys.stdout.write("".join(f"{line}\n" for line in _summarise(findings, shown)))
     wrong = [finding for finding in findings if finding.kind != "note"]
     if not wrong:
         files = "all readable, none twice" if data.domains[0].paths else "arrays"
@@ -140,12 +121,8 @@ def run_check(options: argparse.Namespace) -> int:
     return 1
 
 
-def run_prepare(options: argparse.Namespace) -> None:
-    """Make the cache of a data set.
-
-    Args:
-        options: The parsed command line.
-    """
+def _run_prepare(options: argparse.Namespace) -> None:
+    """Make the cache of a data set."""
     data, _ = read_source(options)
     folder = options.cache or cache_folder(data.root or options.path, options.size)
     with (
@@ -165,18 +142,10 @@ def run_prepare(options: argparse.Namespace) -> None:
     sys.stdout.write(f"{len(data):,} images of {data.name} are in {folder}.\n")
 
 
-def counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
-    """Samples by domain, and by class if there are not too many.
-
-    Args:
-        data: The data set.
-        preset: What it should hold, if it is a benchmark.
-
-    Returns:
-        A Markdown table.
-    """
+def _counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
+    """Samples by domain, and by class if there are not too many."""
     rows = []
-    if len(data.classes) <= FEW_CLASSES:
+    if len(data.classes) <= _FEW_CLASSES:
         columns = [domain.counts(len(data.classes)) for domain in data.domains]
         rows = [
             [name, *(str(column[index]) for column in columns)]
@@ -189,19 +158,15 @@ def counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
     return markdown_table(header, rows)
 
 
-def summarise(findings: Sequence[Finding], shown: int) -> list[str]:
+def _summarise(findings: Sequence[Finding], shown: int) -> list[str]:
     """Findings by kind, the first few of each.
-
-    Args:
-        findings: The findings.
-        shown: How many of a kind to show.
 
     Returns:
         Lines.
 
     Example:
         >>> found = [Finding("count", "a: expected 2 images, found 1."), Finding("count", "b …")]
-        >>> summarise(found, 1)
+        >>> _summarise(found, 1)
         ['count: a: expected 2 images, found 1.', 'count: 1 more; --all shows them.']
     """
     kinds: dict[str, list[str]] = {}
@@ -216,13 +181,6 @@ def summarise(findings: Sequence[Finding], shown: int) -> list[str]:
 
 
 def read_source(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:
-    """The data set that a command was given.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The data set, and what it should hold if it is a benchmark.
-    """
+    """The data set that a command was given, and what it should hold if it is a benchmark."""
     name = options.preset or (matching_preset(options.path) if options.path.is_dir() else None)
     return read_dataset(options.path, name), PRESETS.get(name or "")

@@ -18,11 +18,7 @@ from hessalign.report.progress import Progress
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser("features", help="turn images into a bank of features")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     extract = actions.add_parser(
@@ -46,19 +42,15 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
     jobs = os.cpu_count() or 1
     add("--jobs", type=int, default=jobs, metavar="N", help="processes (default: all cores)")
-    extract.set_defaults(run=run_extract, continues=True)
+    extract.set_defaults(run=_run_extract, continues=True)
 
     show = actions.add_parser("show", help="what a bank was made with")
     show.add_argument("bank", type=Path, metavar="BANK", help="the bank")
-    show.set_defaults(run=run_show)
+    show.set_defaults(run=_run_show)
 
 
-def run_extract(options: argparse.Namespace) -> None:
-    """Make a feature bank.
-
-    Args:
-        options: The parsed command line.
-    """
+def _run_extract(options: argparse.Namespace) -> None:
+    """Make a feature bank."""
     data, _ = read_source(options)
     bank = extract(
         data,
@@ -87,15 +79,8 @@ def extract(data: DomainDataset, spec: BankSpec, bank: Path, cache: Path, jobs: 
         return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=show, warn=warn)
 
 
-def run_show(options: argparse.Namespace) -> None:
-    """Say what a bank was made with.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        InputError: If it does not tell.
-    """
+def _run_show(options: argparse.Namespace) -> None:
+    """Say what a bank was made with."""
     description = read_description(options.bank)
     if not description:
         raise InputError(

@@ -19,7 +19,7 @@ from hessalign.bench.data import (
     read_image_folder,
 )
 from hessalign.bench.runs.feature_bank import FeatureBankError, bank_path, read_description
-from hessalign.bench.runs.feature_extraction import PER_PART, BankSpec, extract_features
+from hessalign.bench.runs.feature_extraction import _PER_PART, BankSpec, extract_features
 from hessalign.cli import main
 
 SIZE = 8
@@ -135,7 +135,7 @@ def test_interrupted_work_continues(data, tmp_path):
     assert not bank.exists()
     counts = []
     extract_features(data, SPEC, bank, report=lambda *done: counts.append(done))
-    assert counts[0] == (PER_PART, 160)
+    assert counts[0] == (_PER_PART, 160)
     torch.testing.assert_close(all_features(bank), oracle(data), rtol=1e-4, atol=1e-5)
 
 

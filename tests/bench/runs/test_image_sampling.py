@@ -133,17 +133,31 @@ def test_a_corrupt_image_is_named(tmp_path, workers):
 def test_a_worker_that_died_is_an_error_not_a_wait(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        os.kill(sampler._pool._workers[0].process.pid, signal.SIGKILL)
+        os.kill(sampler._batches.processes[0].pid, signal.SIGKILL)
         with pytest.raises(
             BatchWorkerError, match=r"killed by SIGKILL.*BATCH_WORKERS=0.*checkpoint"
         ):
             drawn(sampler, 4)
 
 
+def test_a_worker_that_died_disturbs_nothing_before_its_batch_is_due(cached):
+    handler, state = signal.getsignal(signal.SIGCHLD), torch.get_rng_state()
+    with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
+        sampler.draw()
+        assert signal.getsignal(signal.SIGCHLD) is handler
+        process = sampler._batches.processes[0]
+        process.kill()
+        process.join()
+        sampler.load_state_dict({"step": torch.tensor(9)})
+        with pytest.raises(BatchWorkerError, match=r"killed by SIGKILL.* before batch 9 was"):
+            sampler.draw()
+    assert torch.equal(torch.get_rng_state(), state)  # the loader has a generator of its own
+
+
 def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
     sampler = ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1)
     sampler.draw()
-    process = sampler._pool._workers[0].process
+    process = sampler._batches.processes[0]
     assert process.is_alive()
     del sampler
     assert not process.is_alive()
@@ -152,7 +166,7 @@ def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
 def test_no_process_is_left_after_closing(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        process = sampler._pool._workers[0].process
+        process = sampler._batches.processes[0]
     assert not process.is_alive()
 
 
@@ -165,7 +179,7 @@ if __name__ == "__main__":
     reader = open_images(read_image_folder(Path(sys.argv[1])), Path("no"), 8)
     sampler = ImageMinibatches(reader, {0: [0, 1]}, 2, 0, None, workers=1)
     sampler.draw()
-    print(sampler._pool._workers[0].process.pid, flush=True)
+    print(sampler._batches.processes[0].pid, flush=True)
     time.sleep(600)
 """
 
@@ -243,15 +257,3 @@ def test_the_environment_may_ask_for_another_number_of_processes(monkeypatch):
         ValueError, match="BATCH_WORKERS as a whole number of 0 or more, got 'many'"
     ):
         default_workers()
-
-
-@pytest.mark.parametrize("end", [EOFError, ConnectionResetError, BrokenPipeError])
-def test_a_worker_goes_quietly_when_its_line_ends(monkeypatch, end):
-    from hessalign.bench.runs import batch_workers
-
-    class Line:
-        def recv(self):
-            raise end
-
-    monkeypatch.setattr(batch_workers, "start_worker", lambda: None)
-    batch_workers._work(Line(), None, torch.empty(0), torch.empty(0))

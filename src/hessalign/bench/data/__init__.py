@@ -32,16 +32,11 @@ from hessalign.bench.data.images import ResizedImage as ResizedImage
 from hessalign.bench.data.images import read_image as read_image
 from hessalign.bench.data.inspection import Finding as Finding
 from hessalign.bench.data.inspection import inspect_dataset as inspect_dataset
-from hessalign.bench.data.manifest import read_manifest as read_manifest
 from hessalign.bench.data.mnist import Mnist as Mnist
 from hessalign.bench.data.mnist import load_mnist as load_mnist
-from hessalign.bench.data.mnist14 import Mnist14 as Mnist14
-from hessalign.bench.data.mnist14 import load_mnist14 as load_mnist14
-from hessalign.bench.data.mnist_domains import (
-    make_domainbed_colored_mnist as make_domainbed_colored_mnist,
-)
-from hessalign.bench.data.mnist_domains import make_rotated_mnist as make_rotated_mnist
-from hessalign.bench.data.number_table import read_number_table as read_number_table
+from hessalign.bench.data.mnist import load_mnist14 as load_mnist14
+from hessalign.bench.data.mnist import make_domainbed_colored_mnist as make_domainbed_colored_mnist
+from hessalign.bench.data.mnist import make_rotated_mnist as make_rotated_mnist
 from hessalign.bench.data.samples import DomainDataset as DomainDataset
 from hessalign.bench.data.samples import DomainSamples as DomainSamples
 from hessalign.bench.data.shifts import ShiftedData as ShiftedData
@@ -50,4 +45,7 @@ from hessalign.bench.data.shifts import make_shifted_data as make_shifted_data
 from hessalign.bench.data.source import find_dataset as find_dataset
 from hessalign.bench.data.source import read_dataset as read_dataset
 from hessalign.bench.data.splits import Split as Split
+from hessalign.bench.data.splits import split_dataset as split_dataset
 from hessalign.bench.data.splits import split_domain as split_domain
+from hessalign.bench.data.tables import read_manifest as read_manifest
+from hessalign.bench.data.tables import read_number_table as read_number_table

@@ -14,11 +14,11 @@ from torch import Tensor
 from hessalign._errors import InputError, MissingPackageError
 from hessalign.bench.data.samples import LARGEST, DomainDataset, DomainSamples
 
-ARRAYS: Final = ("x", "y", "domain")
-NAMES: Final = ("classes", "domains")
+_ARRAYS: Final = ("x", "y", "domain")
+_NAMES: Final = ("classes", "domains")
 SUFFIXES: Final = (".npz", ".safetensors")
 
-Array = np.ndarray
+_Array = np.ndarray
 
 
 def read_arrays(path: Path) -> DomainDataset:
@@ -55,13 +55,13 @@ def read_arrays(path: Path) -> DomainDataset:
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of arrays, found no file {path}.")
     arrays = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
-    missing = [name for name in ARRAYS if name not in arrays]
+    missing = [name for name in _ARRAYS if name not in arrays]
     if missing:
         raise InputError(
             f"Expected the arrays x, y and domain in {path}, found {', '.join(sorted(arrays))}; "
             f"missing: {', '.join(missing)}."
         )
-    lengths = {name: len(np.atleast_1d(arrays[name])) for name in ARRAYS}
+    lengths = {name: len(np.atleast_1d(arrays[name])) for name in _ARRAYS}
     if len(set(lengths.values())) > 1 or lengths["x"] == 0:
         found = ", ".join(f"{count} of {name}" for name, count in lengths.items())
         raise InputError(f"Expected x, y and domain of the same samples in {path}, found {found}.")
@@ -75,7 +75,7 @@ def read_arrays(path: Path) -> DomainDataset:
     return DomainDataset(path.stem, classes, domains, root=path)
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def _read_npz(path: Path) -> dict[str, _Array]:
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
@@ -88,7 +88,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
         ) from error
 
 
-def _read_safetensors(path: Path) -> dict[str, Array]:
+def _read_safetensors(path: Path) -> dict[str, _Array]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -97,9 +97,9 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
         ) from error
     try:
         with safe_open(path, "numpy") as file:
-            arrays: dict[str, Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            arrays: dict[str, _Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata: Mapping[str, str] = file.metadata() or {}
-        names = {name: np.array(json.loads(metadata[name])) for name in NAMES if name in metadata}
+        names = {name: np.array(json.loads(metadata[name])) for name in _NAMES if name in metadata}
     except (SafetensorError, ValueError, TypeError) as error:  # numpy does not have every type
         raise InputError(
             f"Cannot read {path}: {error}. Expected what safetensors writes, with x as float32 or "
@@ -108,7 +108,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
     return arrays | names
 
 
-def _tensor(path: Path, x: Array) -> Tensor:
+def _tensor(path: Path, x: _Array) -> Tensor:
     if x.dtype.kind not in "fiub":
         raise InputError(f"Expected numbers in x of {path}, found {x.dtype}.")
     if x.ndim < 2 or 0 in x.shape:
@@ -124,7 +124,7 @@ def _tensor(path: Path, x: Array) -> Tensor:
     return torch.tensor(_native(x))
 
 
-def _native(x: Array) -> Array:
+def _native(x: _Array) -> _Array:
     """The same numbers in a type that torch has: of this machine's byte order, 64 bits at most."""
     if x.dtype.kind == "f" and x.dtype.itemsize > 8:
         return x.astype(np.float64)
@@ -134,7 +134,7 @@ def _native(x: Array) -> Array:
 
 
 def _numbered(
-    path: Path, name: str, values: Array, names: Array | None
+    path: Path, name: str, values: _Array, names: _Array | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Numbers from 0, and what they stand for."""
     if values.ndim != 1:

@@ -12,7 +12,12 @@ has the four changes of colour in an order of its own. Crops begin and end at wh
 image that is given, and are resized as Pillow does it: bilinear, with antialiasing where they
 shrink, rounded to whole grey values if the image has them.
 
-Indices: n image, three channels, then rows and columns.
+Changes of colour are Pillow's. They work in place, on floats from 0 to 255, one channel after the
+other in memory, and pass over the pixels as few times as they can, in operations that torch runs
+with vector instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as
+long. An image may also have one channel, its grey values: then it has no colours to change.
+
+Indices: n image, c channel (three, or one), then rows and columns.
 """
 
 from __future__ import annotations
@@ -28,16 +33,13 @@ from torch.nn.functional import interpolate
 from hessalign._errors import InputError
 from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float, Int
-from hessalign.bench.data.colour import (
-    WHITE,
-    change_brightness,
-    change_contrast,
-    change_saturation,
-    grey_values,
-    turn_hue,
-)
 
-ATTEMPTS: Final = 10
+_WHITE: Final = 255.0
+
+_LUMA: Final = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
+
+_ATTEMPTS: Final = 10
 """Draws of a crop before the largest central one is taken."""
 
 
@@ -105,7 +107,7 @@ def normalise(images: Tensor) -> Float[Tensor, "n 3 h w"]:
     """
     _check_images(images)
     planes = images.contiguous()  # one channel after the other
-    floats = planes.float() if images.dtype == torch.uint8 else planes * WHITE
+    floats = planes.float() if images.dtype == torch.uint8 else planes * _WHITE
     return _normalised(floats, out=floats)
 
 
@@ -153,7 +155,7 @@ def augment(
             f"Expected the width and height of {count} images in original_sizes, got a tensor of "
             f"shape {list(original_sizes.shape)}."
         )
-    boxes = draw_crops(original_sizes, generator, settings.scale, settings.ratio)
+    boxes = _draw_crops(original_sizes, generator, settings.scale, settings.ratio)
     flipped = torch.rand(count, generator=generator) < settings.flip
     factors = _factors(count, generator, settings)
     order = torch.rand(count, 4, generator=generator).argsort(dim=1)
@@ -166,19 +168,16 @@ def augment(
     draws = (places, flipped, factors, order, grey)
     for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
         box, flip, factor, kinds, without_colour = drawn
-        crop = resized_crop(image, box, settings.size, flip)
+        crop = _resized_crop(image, box, settings.size, flip)
         if torch.equal(crop[0], crop[1]) and torch.equal(crop[1], crop[2]):
             crop = crop[:1]  # a drawing in black and white: a third of the work
-        changed = room[: len(crop)].copy_(crop if crop.dtype == torch.uint8 else crop * WHITE)
+        changed = room[: len(crop)].copy_(crop if crop.dtype == torch.uint8 else crop * _WHITE)
         for kind in kinds:
             _CHANGES[kind](changed, factor[kind])
         if without_colour:
-            changed = grey_values(changed)
+            changed = _grey_values(changed)
         _normalised(changed, out=place)
     return out
-
-
-_CHANGES: Final = (change_brightness, change_contrast, change_saturation, turn_hue)
 
 
 def _check_images(images: Tensor) -> None:
@@ -190,7 +189,7 @@ def _check_images(images: Tensor) -> None:
         raise InputError(f"Expected images as uint8 or floats, got {images.dtype}.")
 
 
-def draw_crops(
+def _draw_crops(
     sizes: Int[Tensor, "n 2"],
     generator: torch.Generator,
     scale: tuple[float, float],
@@ -203,23 +202,17 @@ def draw_crops(
     possible. What does not fit is drawn again, ten times in all; then the largest central crop with
     an allowed ratio is taken.
 
-    Args:
-        sizes: Width and height of each image.
-        generator: Source of the draws; it is advanced.
-        scale: Least and largest share of the area.
-        ratio: Least and largest width / height.
-
     Returns:
         Left, top, width and height of each crop, in whole pixels.
 
     Example:
-        >>> boxes = draw_crops(torch.tensor([[9, 9]]), torch.Generator(), (1.0, 1.0), (1.0, 1.0))
+        >>> boxes = _draw_crops(torch.tensor([[9, 9]]), torch.Generator(), (1.0, 1.0), (1.0, 1.0))
         >>> boxes.tolist()
         [[0.0, 0.0, 9.0, 9.0]]
     """
     count = len(sizes)
     limits = sizes.double()
-    share, aspect = torch.rand(2, count, ATTEMPTS, generator=generator, dtype=torch.float64)
+    share, aspect = torch.rand(2, count, _ATTEMPTS, generator=generator, dtype=torch.float64)
     area = limits.prod(dim=1, keepdim=True) * (scale[0] + (scale[1] - scale[0]) * share)
     low, high = torch.tensor(ratio, dtype=torch.float64).log()
     aspect = (low + (high - low) * aspect).exp()
@@ -234,22 +227,17 @@ def draw_crops(
     return boxes.float()
 
 
-def resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
-    """A crop, resized to a square, perhaps flipped left to right.
+def _resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
+    """The crop left, top, right, bottom, resized to a square, perhaps flipped left to right.
 
-    Args:
-        image: The image, of any type; [3, h, w]. It is fastest as uint8 with the channels of a
-            pixel together in memory, as `ImageReader` gives it.
-        box: Left, top, right and bottom of the crop.
-        size: Height and width of the result.
-        flip: Whether to flip it.
+    It is fastest for uint8 with the channels of a pixel together in memory, as `ImageReader` gives.
 
     Returns:
         A new image of the same type, [3, size, size].
 
     Example:
         >>> image = torch.arange(12.0).reshape(3, 2, 2)
-        >>> resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
+        >>> _resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
         [[1.0, 0.0], [1.0, 0.0]]
     """
     left, top, right, bottom = box
@@ -283,7 +271,7 @@ def _normalised(images: Tensor, out: Tensor) -> Tensor:
     for channel, (mean, std) in enumerate(zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)):
         plane = images[..., min(channel, images.shape[-3] - 1), :, :]
         shift = out.new_tensor(-mean / std)
-        torch.add(shift, plane, alpha=1 / (WHITE * std), out=out[..., channel, :, :])
+        torch.add(shift, plane, alpha=1 / (_WHITE * std), out=out[..., channel, :, :])
     return out
 
 
@@ -294,3 +282,83 @@ def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> 
     )
     drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
     return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
+
+
+def _grey_values(image: Float[Tensor, "c h w"]) -> Float[Tensor, "1 h w"]:
+    """An image without its colours: one channel, a new one if it has three."""
+    if len(image) == 1:
+        return image
+    return (image.new_tensor([_LUMA]) @ image.flatten(1)).view(1, *image.shape[1:])
+
+
+def _change_brightness(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Make an image lighter or darker: 0 is black, 1 changes nothing."""
+    image.mul_(factor)
+    _cut_off(image, factor)
+
+
+def _change_contrast(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Move an image away from its mean grey value or towards it: 0 is that grey, 1 as it was."""
+    grey = _grey_values(image.mean(dim=(1, 2), keepdim=True)).item()
+    image.mul_(factor).add_((1 - factor) * grey)
+    _cut_off(image, factor)
+
+
+def _change_saturation(image: Float[Tensor, "c h w"], factor: float) -> None:
+    """Give an image more or less colour: 0 is grey, 1 changes nothing."""
+    if len(image) == 1:
+        return
+    grey = _grey_values(image).mul_(1 - factor)
+    image.mul_(factor).add_(grey)
+    _cut_off(image, factor)
+
+
+def _turn_hue(image: Float[Tensor, "c h w"], turn: float) -> None:
+    r"""Turn an image's colours around the colour circle, at equal saturation and value.
+
+    Let $l$ and $v$ be a pixel's smallest and largest channel, $c = v - l$, and $h$ its hue in
+    sixths of the circle, from $-3$ to $3$: red is at 0, green at 2, blue at $-2$. A turn by a
+    third of the circle only exchanges channels, so what remains is to turn by $t$ sixths with
+    $|t| \le 1$. With $y_k = c\,(h + t - h_k)$, at most $6c$ in size, the channel whose colour is at
+    $h_k$ becomes
+
+    $$l + c\,[2 - \mathrm{dist}(h + t, h_k)] = \min(v, \max(l,\; ||y_k| - 3c| + l - c)),$$
+
+    where $[\cdot]$ is cut off at 0 and 1 and the distance goes around the circle. And $c\,h$ needs
+    no division: for red $r$, green $g$ and blue $b$,
+
+    $$c\,h = \mathrm{sign}(g - b)\,(c + \max(g, b) + \max(r, \min(g, b)) - 2r).$$
+
+    Example:
+        >>> image = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+        >>> _turn_hue(image, 1 / 3)
+        >>> image.flatten().tolist()
+        [0.0, 1.0, 0.0]
+        >>> _turn_hue(image, 1 / 12)
+        >>> image.flatten().tolist()
+        [0.0, 1.0, 0.5]
+    """
+    if len(image) == 1:
+        return
+    thirds = round(3 * turn)
+    rest = 6 * turn - 2 * thirds
+    red, green, blue = image
+    high, low = torch.maximum(green, blue), torch.minimum(green, blue)
+    value, least = torch.maximum(high, red), torch.minimum(low, red)
+    chroma = value - least
+    hue = torch.maximum(low, red).add_(high).sub_(red, alpha=2).add_(chroma)
+    hue.copysign_(torch.sub(green, blue, out=low)).add_(chroma, alpha=rest)
+    for channel, place in enumerate((0, 2, -2)):
+        torch.sub(hue, chroma, alpha=place, out=image[(channel + thirds) % 3])
+    image.abs_().sub_(torch.mul(chroma, 3, out=high)).abs_()
+    image.add_(torch.sub(least, chroma, out=low))
+    torch.minimum(torch.maximum(image, least, out=image), value, out=image)
+
+
+_CHANGES: Final = (_change_brightness, _change_contrast, _change_saturation, _turn_hue)
+
+
+def _cut_off(image: Tensor, factor: float) -> None:
+    """Cut off at black and white what is beyond them, which only factors above 1 make."""
+    if factor > 1:
+        image.clamp_(0, _WHITE)

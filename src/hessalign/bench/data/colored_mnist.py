@@ -21,7 +21,7 @@ References:
     Hemati, Zhang, Estiri and Chen (2023), Understanding Hessian alignment for domain
     generalization: section 5.2 uses the balanced set, section 5.3 the imbalanced one. Its text
     numbers the classes the other way round (class 1 from digit 5 on); its code labels as here.
-    For MNIST itself see `hessalign.bench.data.mnist14`.
+    For MNIST itself see `hessalign.bench.data.mnist`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float, Int
 from hessalign.bench.data.catalog import COLORED_MNIST
-from hessalign.bench.data.mnist14 import load_mnist14
+from hessalign.bench.data.mnist import load_mnist14
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 
 TRAIN_POOL: Final = 50_000
 TEST_POOL: Final = 10_000
-LABEL_NOISE: Final = 0.25
+_LABEL_NOISE: Final = 0.25
 TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
 TEST_COLOUR_NOISE: Final = 0.9
 
@@ -335,7 +335,7 @@ class _Pool:
     def draw(first: int, size: int, count: int, generator: torch.Generator) -> _Pool:
         mnist = load_mnist14()
         chosen = first + torch.randperm(size, generator=generator)[:count]
-        flipped = torch.rand(size, generator=generator)[:count] < LABEL_NOISE
+        flipped = torch.rand(size, generator=generator)[:count] < _LABEL_NOISE
         uniform = torch.rand(size, generator=generator)[:count]
         digit = mnist.digits[chosen]
         label = (digit < 5).long() ^ flipped.long()

@@ -2,7 +2,7 @@
 
     00-00000.bin   pixels of the first 128 images of domain 0: uint8, [n, size, size, 3]
     00-00000.json  written after it: checksum, fingerprint of the image files, their sizes
-    lock           held by the process that writes
+    lock           held by the process that writes; lock.holder says which one
 
 A part is complete if its `.json` is there, so work that was killed continues with the parts that
 are missing. The fingerprint covers class, name, length and time of change of every image file, in
@@ -21,13 +21,12 @@ kept, so that a crop has the shape it would have had there (see `augment`).
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -38,25 +37,29 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
+from hessalign._locks import exclusive
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
 from hessalign.bench.data.parallel import completed
 from hessalign.bench.data.samples import DomainDataset
 
-FORMAT: Final = 2
+_FORMAT: Final = 2
 """2: the channels of a pixel are together; 1 had one channel after the other."""
 
-PER_PART: Final = 128
+_PER_PART: Final = 128
 SIZE: Final = 224
 
-FAULTS: Final = {
+_FAULTS: Final = {
     "old": "was made by another version of hessalign",
     "other files": "was made from other files than those of now",
     "damaged": "is damaged",
 }
 
-Report = Callable[[int, int], None]
-Warn = Callable[[str], None]
+_WAIT_SECONDS: Final = 6 * 3600.0
+"""How long to wait at most for another process that prepares the same cache."""
+
+_Report = Callable[[int, int], None]
+_Warn = Callable[[str], None]
 
 
 @final
@@ -206,7 +209,7 @@ class ImageReader:
         if self.cached:
             files = self._files[domain]
             for row, index in zip(pixels, chosen.tolist(), strict=True):
-                files[index // PER_PART].read(index % PER_PART, row)
+                files[index // _PER_PART].read(index % _PER_PART, row)
             sizes = self._sizes[domain][chosen]
         else:
             paths = self.data.domains[domain].paths
@@ -243,7 +246,7 @@ def open_images(
     size: int = SIZE,
     *,
     allow_truncated: bool = False,
-    warn: Warn = lambda message: None,
+    warn: _Warn = lambda message: None,
 ) -> ImageReader:
     """The images of a data set, from its cache where there is one.
 
@@ -283,14 +286,15 @@ def prepare_images(
     *,
     workers: int = 1,
     allow_truncated: bool = False,
-    report: Report = lambda done, total: None,
-    report_verified: Report = lambda done, total: None,
-    warn: Warn = lambda message: None,
+    report: _Report = lambda done, total: None,
+    report_verified: _Report = lambda done, total: None,
+    warn: _Warn = lambda message: None,
 ) -> ImageReader:
     """Decode and resize all images, and keep them.
 
     What is there already is checked and kept; the rest is made. It may be interrupted at any time
-    and continued by calling it again. If another process prepares it, it waits for that one.
+    and continued by calling it again. If another process prepares it, it waits for that one, and
+    says so.
 
     Args:
         data: The data set; its inputs are paths.
@@ -336,20 +340,20 @@ def _parts(
             )
         parts.append([
             _Part(
-                folder / f"{number:02d}-{first // PER_PART:05d}",
+                folder / f"{number:02d}-{first // _PER_PART:05d}",
                 domain.name,
-                domain.paths[first : first + PER_PART],
-                _fingerprint(domain.name, domain.paths[first : first + PER_PART]),
+                domain.paths[first : first + _PER_PART],
+                _fingerprint(domain.name, domain.paths[first : first + _PER_PART]),
                 size,
                 allow_truncated,
             )
-            for first in range(0, len(domain), PER_PART)
+            for first in range(0, len(domain), _PER_PART)
         ])  # fmt: skip
     return parts
 
 
 def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
-    lines = [f"{FORMAT} {domain}"]
+    lines = [f"{_FORMAT} {domain}"]
     for path in paths:
         try:
             status = path.stat()
@@ -366,10 +370,10 @@ def _description(part: _Part) -> dict[str, Any]:
 
 
 def _fault(part: _Part, *, verify: bool) -> str | None:
-    """Why a part cannot be used: a key of `FAULTS`, or "missing"."""
+    """Why a part cannot be used: a key of `_FAULTS`, or "missing"."""
     try:
         found = _description(part)
-        if found["format"] != FORMAT:
+        if found["format"] != _FORMAT:
             return "old"
         if found["size"] != part.size or found["fingerprint"] != part.fingerprint:
             return "other files"
@@ -384,7 +388,7 @@ def _fault(part: _Part, *, verify: bool) -> str | None:
     return None
 
 
-def _verified(parts: Sequence[_Part], report: Report) -> list[tuple[_Part, str | None]]:
+def _verified(parts: Sequence[_Part], report: _Report) -> list[tuple[_Part, str | None]]:
     """The parts and what is wrong with them, by their checksums too."""
     there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
     faults, done = [], 0
@@ -404,9 +408,9 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: Warn) -> None:
+def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: _Warn) -> None:
     """Say what will be made again and why; what was never made needs no words."""
-    for kind, meaning in FAULTS.items():
+    for kind, meaning in _FAULTS.items():
         domains = [part.domain for part, fault in faults if fault == kind]
         if domains:
             where = ", ".join(dict.fromkeys(domains))
@@ -440,7 +444,7 @@ def _make(part: _Part) -> int:
     ]
     pixels = np.stack([image.pixels for image in images]).tobytes()
     description = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "domain": part.domain,
         "size": part.size,
         "fingerprint": part.fingerprint,
@@ -464,17 +468,14 @@ def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
 
 
 @contextmanager
-def _writing(folder: Path, warn: Warn) -> Iterator[None]:
+def _writing(folder: Path, warn: _Warn) -> Iterator[None]:
     """Exclusive use of the cache's folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("a")
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    with lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            warn(f"Another process is preparing {folder}. Waiting for it.")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(exclusive(folder / "lock", warn, _WAIT_SECONDS))
+        except TimeoutError as error:
+            raise ImageCacheError(str(error)) from error
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         yield

@@ -10,10 +10,10 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
-from hessalign.bench.data.csv_lines import not_utf8
 from hessalign.bench.data.samples import DomainDataset, group_samples
+from hessalign.bench.data.tables import not_utf8
 
-EXTENSIONS: Final = (
+_EXTENSIONS: Final = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 """What counts as an image, in any case: the list of torchvision's ImageFolder."""
@@ -59,7 +59,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         raise FileNotFoundError(f"Expected a folder of domains, found no folder {root}.")
     if preset is not None:
         check_name("preset", preset, PRESETS)
-        root = find_root(root, PRESETS[preset])
+        root = _find_root(root, PRESETS[preset])
     name = root.resolve().name if preset is None else preset
     domains = _folders(root) if preset is None else list(PRESETS[preset].domains)
     if not domains:
@@ -78,27 +78,15 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         if not found:
             raise InputError(
                 f"Expected images in {root / domain}/<class>/, found none. Add images "
-                f"({' '.join(EXTENSIONS)}) or remove the folder: every folder of {root} is a "
+                f"({' '.join(_EXTENSIONS)}) or remove the folder: every folder of {root} is a "
                 "domain."
             )
         rows += found
     return dataclasses.replace(group_samples(name, rows, domains), root=root)
 
 
-def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
-    """The folder that holds the domains of a benchmark data set.
-
-    Args:
-        folder: That folder; or one that holds it under the data set's name, the name DomainBed
-            gives it, or the name that the published archive unpacks to.
-        preset: Which data set.
-
-    Returns:
-        The folder of the domains.
-
-    Raises:
-        FileNotFoundError: If some domain is missing.
-    """
+def _find_root(folder: Path, preset: ImageFolderPreset) -> Path:
+    """The folder that holds the domains of a benchmark data set."""
     candidates = _places(folder, preset)
     best = max(candidates, key=lambda root: sum((root / d).is_dir() for d in preset.domains))
     missing = [domain for domain in preset.domains if not (best / domain).is_dir()]
@@ -117,14 +105,7 @@ def _places(folder: Path, preset: ImageFolderPreset) -> list[Path]:
 
 
 def matching_preset(root: Path) -> str | None:
-    """The benchmark data set a folder looks like, by the names of its domains.
-
-    Args:
-        root: The folder.
-
-    Returns:
-        The name of the preset, or None.
-    """
+    """The benchmark that a folder looks like, by the names of its domains; None if none."""
     for preset in PRESETS.values():
         for candidate in _places(root, preset):
             if candidate.is_dir() and _folders(candidate) == sorted(preset.domains):
@@ -133,14 +114,13 @@ def matching_preset(root: Path) -> str | None:
 
 
 def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
-    """The images of a folder that are to be left out, whatever is done with it.
+    """The images of a folder that are to be left out, and lines of its list that name no file.
 
-    Args:
-        root: The folder of the domains. Its `exclude.txt`, if there is one, has an image on each
-            line: as `domain/class/image`, or with any folders before that.
+    The list, `exclude.txt` beside the domains, has an image on each line: as `domain/class/image`,
+    or with any folders before that.
 
     Returns:
-        Their paths, and the lines that name no file.
+        Paths, and lines.
 
     Raises:
         InputError: If the list is not text in UTF-8.
@@ -183,5 +163,5 @@ def _images(folder: Path) -> list[Path]:
         Path(where) / name
         for where, _, names in sorted(os.walk(folder, followlinks=True))
         for name in sorted(names)
-        if name.lower().endswith(EXTENSIONS)
+        if name.lower().endswith(_EXTENSIONS)
     ]

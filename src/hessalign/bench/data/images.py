@@ -16,7 +16,7 @@ import numpy as np
 
 from hessalign._errors import InputError, MissingPackageError
 
-Damage = Literal["truncated", "unreadable"]
+_Damage = Literal["truncated", "unreadable"]
 
 _DEEP_MODES: Final = ("I", "F")
 """Pillow's modes with more than 8 bits for a grey value, or the beginning of their names."""
@@ -32,7 +32,7 @@ class ImageError(InputError):
         reason: What is wrong with it.
     """
 
-    def __init__(self, path: Path, damage: Damage, reason: str) -> None:
+    def __init__(self, path: Path, damage: _Damage, reason: str) -> None:
         remedy = (
             "Replace it, or leave it out: name it in exclude.txt in the folder of the domains, or "
             "take it off the manifest."
@@ -47,7 +47,7 @@ class ImageError(InputError):
         self.damage = damage
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[ImageError], tuple[Path, Damage, str]]:
+    def __reduce__(self) -> tuple[type[ImageError], tuple[Path, _Damage, str]]:
         return ImageError, (self.path, self.damage, self.reason)
 
 
@@ -96,14 +96,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
 
 
 def find_damage(path: Path) -> ImageError | None:
-    """Whether an image can be read to its end.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What is wrong with it, or None.
-    """
+    """What is wrong with an image, read to its end; None if nothing is."""
     try:
         _decoded(path, allow_truncated=False)
     except ImageError as error:
@@ -130,7 +123,7 @@ def _loaded(open_image: Any, path: Path, allow_truncated: bool) -> Any:  # noqa:
         return image.convert("RGB")
 
 
-def _damage(open_image: Any, path: Path) -> Damage:  # noqa: ANN401
+def _damage(open_image: Any, path: Path) -> _Damage:  # noqa: ANN401
     try:
         _loaded(open_image, path, allow_truncated=True)
     except Exception:

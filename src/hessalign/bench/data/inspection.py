@@ -16,9 +16,9 @@ from hessalign.bench.data.parallel import completed
 from hessalign.bench.data.samples import DomainDataset
 from hessalign.bench.data.splits import least_size
 
-Kind = Literal["count", "class", "truncated", "unreadable", "duplicate", "note"]
+_Kind = Literal["count", "class", "truncated", "unreadable", "duplicate", "note"]
 
-PER_JOB = 64
+_PER_JOB = 64
 """Images a process checks at a time."""
 
 
@@ -32,7 +32,7 @@ class Finding:
         text: A sentence.
     """
 
-    kind: Kind
+    kind: _Kind
     text: str
 
 
@@ -66,7 +66,7 @@ def inspect_dataset(
     findings = list(_missing(data) if preset is None else _differences(data, preset))
     findings += [*_small(data), *_exclusions(data)]
     paths = [path for domain in data.domains for path in domain.paths]
-    jobs = [tuple(paths[first : first + PER_JOB]) for first in range(0, len(paths), PER_JOB)]
+    jobs = [tuple(paths[first : first + _PER_JOB]) for first in range(0, len(paths), _PER_JOB)]
     done = 0
     damaged: list[tuple[Path, Finding]] = []
     for count, found in completed(_damaged, jobs, workers):

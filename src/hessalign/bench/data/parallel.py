@@ -10,18 +10,18 @@ from typing import Any, Final, TypeVar
 from hessalign._errors import InputError
 from hessalign._processes import WorkerPool, start_worker
 
-POLL_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.5
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
 
 
 def completed(
-    function: Callable[[Job], Result],
-    jobs: Sequence[Job],
+    function: Callable[[_Job], _Result],
+    jobs: Sequence[_Job],
     workers: int,
     prepare: Callable[[], None] | None = None,
-) -> Iterator[Result]:
+) -> Iterator[_Result]:
     """Results as they come, in no particular order if there are several workers.
 
     An error, Ctrl-C, or a worker that is killed, ends it all at once.
@@ -52,7 +52,7 @@ def completed(
     with WorkerPool(min(workers, len(jobs)), _receive, (prepare, _Parcel(function))) as pool:
         left = {pool.submit(_call, job) for job in jobs}
         while left:
-            done, left = wait(left, POLL_SECONDS, FIRST_COMPLETED)
+            done, left = wait(left, _POLL_SECONDS, FIRST_COMPLETED)
             for future in done:
                 yield future.result()
             pool.check()

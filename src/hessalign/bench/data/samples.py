@@ -6,6 +6,8 @@ A folder of images, a manifest, a file of arrays and the MNIST variants all beco
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +34,11 @@ class DomainSamples:
         name: The name of the domain.
         inputs: Paths of images, or a tensor with one row per sample.
         labels: The index of each sample's class.
-        held_out: Indices of the part to hold out, where the data set says which; None leaves it to
-            the protocol of a run.
+        held_out: The samples that are held out whatever the trial, by their places: an official
+            split. None leaves it to the split of the protocol, see `split_dataset`.
+
+    Raises:
+        InputError: If labels or the samples held out do not fit the inputs.
 
     Example:
         >>> samples = DomainSamples("photo", torch.zeros(3, 2), torch.tensor([0, 0, 1]))
@@ -52,6 +57,13 @@ class DomainSamples:
                 f"Expected one label per input in the domain {self.name!r}, got "
                 f"{len(self.inputs)} inputs and {len(self.labels)} labels."
             )
+        held_out = [] if self.held_out is None else sorted(self.held_out.tolist())
+        within = not held_out or (held_out[0] >= 0 and held_out[-1] < len(self))
+        if not within or len(set(held_out)) != len(held_out) or 0 < len(self) == len(held_out):
+            raise InputError(
+                f"Expected different places from 0 to {len(self) - 1} in held_out of the domain "
+                f"{self.name!r}, and not all of them, got {_short(held_out)}."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -62,14 +74,7 @@ class DomainSamples:
         return () if isinstance(self.inputs, Tensor) else self.inputs
 
     def counts(self, classes: int) -> list[int]:
-        """How many samples each class has.
-
-        Args:
-            classes: The number of classes.
-
-        Returns:
-            One number per class.
-        """
+        """How many samples each of so many classes has."""
         return torch.bincount(self.labels, minlength=classes).tolist()
 
 
@@ -120,15 +125,33 @@ class DomainDataset:
         return tuple(domain.name for domain in self.domains)
 
     def domain_index(self, domain: str | int) -> int:
-        """The number of a domain, as a test domain is named on a command line.
+        """The number of a domain, given by its name or number; see `domain_index`."""
+        return domain_index(self.name, self.domain_names, domain)
 
-        Args:
-            domain: Its name or its number.
+    def fingerprint(self) -> str:
+        """A checksum by which the same data are known again, wherever they are kept.
 
         Returns:
-            Its number, from 0. An unknown one raises an UnknownNameError.
+            The SHA-256 sum of classes, domains, labels, samples held out, and of the inputs
+            themselves; of image files only of their names and lengths, which takes no time.
+
+        Example:
+            >>> photo = DomainSamples("photo", torch.zeros(2, 1), torch.tensor([0, 1]))
+            >>> DomainDataset("pets", ("cat", "dog"), (photo,)).fingerprint()[:12]
+            '04337c510c43'
         """
-        return domain_index(self.name, self.domain_names, domain)
+        digest = hashlib.sha256(json.dumps([self.classes, self.domain_names]).encode())
+        for domain in self.domains:
+            digest.update(_content(domain.labels))
+            if isinstance(domain.inputs, Tensor):
+                digest.update(_content(domain.inputs))
+            for path in domain.paths:
+                line = f"{path.parent.name}/{path.name} {path.stat().st_size}\n"
+                digest.update(line.encode(errors="surrogateescape"))  # names need not be in UTF-8
+            if domain.held_out is not None:
+                digest.update(b"held out")
+                digest.update(_content(domain.held_out.long()))
+        return digest.hexdigest()
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
         """Classes of which a domain has no sample: allowed, but worth knowing.
@@ -211,6 +234,17 @@ def _domain(name: str, samples: list[tuple[int, Path]]) -> DomainSamples:
     ordered = sorted(samples, key=lambda sample: sample[0])
     labels = torch.tensor([label for label, _ in ordered], dtype=torch.int64)
     return DomainSamples(name, tuple(path for _, path in ordered), labels)
+
+
+def _content(values: Tensor) -> memoryview:
+    """The bytes of a tensor."""
+    return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _short(places: Sequence[int]) -> str:
+    return (
+        str(list(places)) if len(places) <= 5 else f"{len(places)} from {places[0]} to {places[-1]}"
+    )
 
 
 def _check_labels(name: str, domain: DomainSamples, classes: int) -> None:

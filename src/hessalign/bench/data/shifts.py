@@ -27,12 +27,12 @@ from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 
-Shift = Literal["correlation", "diversity", "label"]
+_Shift = Literal["correlation", "diversity", "label"]
 
-CORE_SIGNAL = 1.0
+_CORE_SIGNAL = 1.0
 """Distance of the classes' means from 0 along the core direction, in standard deviations."""
 
-TARGET = 2.0
+_TARGET = 2.0
 """The place of the target; those of source domains run from 0 to 1."""
 
 _AGREES = (0.98, 0.86, 0.1)
@@ -80,14 +80,7 @@ class ShiftedData:
     weights: Float[Tensor, " d"]
 
     def invariant_accuracy(self, domain: SyntheticDomain) -> float:
-        """Accuracy of the invariant predictor.
-
-        Args:
-            domain: Where to measure it.
-
-        Returns:
-            A fraction.
-        """
+        """Accuracy of the invariant predictor on a domain, as a fraction."""
         return float(((domain.x @ self.weights > 0).long() == domain.y).double().mean())
 
 
@@ -127,7 +120,7 @@ def make_shifted_data(
         >>> round(float(follows.double().mean()), 1)
         0.1
     """
-    check_name("shift", shift, get_args(Shift))
+    check_name("shift", shift, get_args(_Shift))
     for name, value, least in (
         ("domains", domains, 1),
         ("samples", samples, 1),
@@ -148,7 +141,7 @@ def make_shifted_data(
         prior = _between(_PRIORS, place, strength) if shift == "label" else 0.5
         y = (torch.rand(samples, generator=generator) < prior).long()
         sign = (2 * y - 1).float().unsqueeze(1)
-        c = torch.randn(samples, core, generator=generator) + CORE_SIGNAL * sign * direction
+        c = torch.randn(samples, core, generator=generator) + _CORE_SIGNAL * sign * direction
         s = torch.randn(samples, other, generator=generator)
         if shift == "correlation":
             agrees = _between(_AGREES, place, strength)
@@ -163,7 +156,7 @@ def make_shifted_data(
     places = [index / max(1, domains - 1) for index in range(domains)]
     source = tuple(draw(f"source {index}", place) for index, place in enumerate(places))
     weights = torch.cat([direction, torch.zeros(other)])
-    return ShiftedData(source, draw("target", TARGET), weights)
+    return ShiftedData(source, draw("target", _TARGET), weights)
 
 
 def _between(ends: tuple[float, float, float], place: float, strength: float) -> float:

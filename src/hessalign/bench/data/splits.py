@@ -1,7 +1,7 @@
-"""The split of a domain into a part to train on and a part held out, as DomainBed draws it.
+"""The split of a domain into a part to train on and a part held out.
 
-It depends on the trial and on the domain's index alone, so all algorithms and hyper-parameters of a
-trial see the same split.
+As DomainBed draws it, it depends on the trial and on the domain's index alone, so all algorithms
+and hyper-parameters of a trial see the same split. A data set may bring its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
+from hessalign.bench.data.samples import DomainDataset
 
 HOLDOUT_FRACTION: Final = 0.2
 """How much of each domain is held out, as in DomainBed."""
@@ -63,6 +64,55 @@ def split_domain(
     np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
     held_out = _held_out(size, holdout_fraction)
     return Split(inner=order[held_out:], outer=order[:held_out])
+
+
+def split_dataset(
+    data: DomainDataset, trial_seed: int, holdout_fraction: float = HOLDOUT_FRACTION
+) -> tuple[Split, ...]:
+    """Split all domains: as the data set says, else as DomainBed does.
+
+    Args:
+        data: The data set.
+        trial_seed: Which trial; it does not matter to domains with a split of their own.
+        holdout_fraction: How much of the other domains is held out.
+
+    Returns:
+        One split for each domain.
+
+    Raises:
+        InputError: If a domain is too small to be split.
+
+    Example:
+        >>> import torch
+        >>> from hessalign.bench.data.samples import DomainSamples
+        >>> x, y = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
+        >>> official = DomainSamples("photo", x, y, held_out=torch.tensor([3, 0]))
+        >>> (split,) = split_dataset(DomainDataset("pets", ("cat",), (official,)), trial_seed=0)
+        >>> split.inner.tolist(), split.outer.tolist()
+        ([1, 2], [3, 0])
+    """
+    least = least_size(holdout_fraction)
+    small = [
+        f"{domain.name!r} has {len(domain)}"
+        for domain in data.domains
+        if domain.held_out is None and len(domain) < least
+    ]
+    if small:
+        raise InputError(
+            f"Expected {least} or more samples in each domain of {data.name}, of which "
+            f"{holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains with "
+            "others, or leave them out."
+        )
+    return tuple(
+        split_domain(len(domain), trial_seed, number, holdout_fraction)
+        if domain.held_out is None
+        else _own_split(len(domain), domain.held_out.numpy())
+        for number, domain in enumerate(data.domains)
+    )
+
+
+def _own_split(size: int, held_out: np.ndarray) -> Split:
+    return Split(inner=np.setdiff1d(np.arange(size), held_out), outer=held_out.astype(np.int64))
 
 
 def least_size(holdout_fraction: float = HOLDOUT_FRACTION) -> int:

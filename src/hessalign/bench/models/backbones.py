@@ -1,18 +1,16 @@
 """Backbones: networks that turn images into features, by name or brought by the user.
 
 A backbone is named as torchvision or timm name it ("resnet50", "vit_b_16", "timm:NAME" where both
-have one of that name), as "module:callable" for a function that returns a module, or is
-"mnist_cnn", DomainBed's network for digits. Its classifier is taken off, so that it gives one row
-of features for each image.
+have one of that name), as "package.module:name" for a function that returns a module, as an
+installed package offers it (entry points of the group `hessalign.backbones`), or is "mnist_cnn",
+DomainBed's network for digits. Its classifier is taken off, so that it gives one row of features
+for each image.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -20,10 +18,13 @@ from torch import Tensor, nn
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
-from hessalign.bench.models.mnist_cnn import make_mnist_cnn
-from hessalign.bench.models.timm_models import make_timm_model
+from hessalign._plugins import call_plugin, entry_point_names, find_plugin
+from hessalign.bench.models.published import (
+    make_timm_model,
+    make_torchvision_model,
+    torchvision_names,
+)
 from hessalign.bench.models.torchvision_import import import_timm
-from hessalign.bench.models.torchvision_models import make_torchvision_model, torchvision_names
 from hessalign.bench.models.weights import (
     IMAGENET,
     WeightsError,
@@ -33,12 +34,16 @@ from hessalign.bench.models.weights import (
 )
 
 MNIST_CNN: Final = "mnist_cnn"
-LIBRARIES: Final = {"torchvision": make_torchvision_model, "timm": make_timm_model}
+_ENTRY_POINTS: Final = "hessalign.backbones"
+
+_LIBRARIES: Final = {"torchvision": make_torchvision_model, "timm": make_timm_model}
 """Whose models have ImageNet weights, and how they are made."""
 
-EXPECTED: Final = (
-    f"a model of torchvision or timm, {MNIST_CNN!r}, or 'module:callable' for your own"
+_EXPECTED: Final = (
+    f"a model of torchvision or timm, {MNIST_CNN!r}, or 'package.module:name' for your own"
 )
+_WIDTHS: Final = (64, 128, 128, 128)
+_GROUPS: Final = 8
 
 
 def make_backbone(
@@ -64,11 +69,12 @@ def make_backbone(
     if isinstance(backbone, nn.Module):
         module = _with_weights(copy.deepcopy(backbone), type(backbone).__name__, weights)
     elif backbone == MNIST_CNN:
-        module = _with_weights(make_mnist_cnn(channels), MNIST_CNN, weights)
-    else:
+        module = _with_weights(_make_mnist_cnn(channels), MNIST_CNN, weights)
+    elif is_published(backbone):
         library, name = _located(backbone)
-        make = LIBRARIES.get(library)
-        module = _from_user(library, name, weights) if make is None else make(name, weights)
+        module = _LIBRARIES[library](name, weights)
+    else:
+        module = _with_weights(_from_user(backbone), backbone, weights)
     _adapt_channels(module, channels)
     return module.eval()
 
@@ -87,7 +93,9 @@ def is_published(backbone: str) -> bool:
         [True, True, False, False]
     """
     library, colon, _ = backbone.partition(":")
-    return library in LIBRARIES if colon else backbone != MNIST_CNN
+    if colon:
+        return library in _LIBRARIES
+    return backbone != MNIST_CNN and backbone not in entry_point_names(_ENTRY_POINTS)
 
 
 def describe_random_weights(backbone: str, weights: str | None = None) -> str | None:
@@ -116,8 +124,7 @@ def describe_random_weights(backbone: str, weights: str | None = None) -> str | 
             f"The weights of the backbone {backbone} are random: it was trained on nothing. "
             f"{option}"
         )
-    module, name = backbone.split(":", 1)
-    first, second = (_from_seed(module, name, seed) for seed in (1, 2))
+    first, second = (_from_seed(backbone, seed) for seed in (1, 2))
     random = [each for each in first if not torch.equal(first[each], second[each])]
     if not random:
         return None
@@ -128,10 +135,10 @@ def describe_random_weights(backbone: str, weights: str | None = None) -> str | 
     )
 
 
-def _from_seed(module: str, name: str, seed: int) -> dict[str, Tensor]:
+def _from_seed(backbone: str, seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = _from_user(module, name, None)
+        made = _from_user(backbone)
     return {name: value.detach() for name, value in made.named_parameters()}
 
 
@@ -169,7 +176,7 @@ def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object)
 
 
 def _located(backbone: str) -> tuple[str, str]:
-    """The library, or the user's module, and the name there."""
+    """The library, and the name there."""
     if ":" in backbone:
         library, name = backbone.split(":", 1)
         return library, name
@@ -179,31 +186,21 @@ def _located(backbone: str) -> tuple[str, str]:
     timm = import_timm()
     if timm.is_model(backbone):
         return "timm", backbone
-    raise UnknownNameError("backbone", backbone, [*names, *timm.list_models()], EXPECTED)
+    valid = [*names, *timm.list_models(), *entry_point_names(_ENTRY_POINTS)]
+    raise UnknownNameError("backbone", backbone, valid, _EXPECTED)
 
 
-def _from_user(module: str, name: str, weights: str | None) -> nn.Module:
-    """What the user's function returns."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        made = getattr(importlib.import_module(module), name)()
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise InputError(
-            f"Cannot make the backbone '{module}:{name}': {error}. Expected 'module:callable', "
-            "with a module that Python finds from this folder."
-        ) from error
-    except Exception as error:  # the user's own code may raise anything
-        raise InputError(
-            f"The backbone '{module}:{name}' cannot be made; it raised {type(error).__name__}: "
-            f"{error}"
-        ) from error
+def _from_user(backbone: str) -> nn.Module:
+    """What the user's function, or that of an installed package, returns."""
+    make = find_plugin(_ENTRY_POINTS, backbone, "backbone")
+    if make is None:
+        raise InputError(f"Expected {_EXPECTED} as backbone, got {backbone!r}.")
+    made = call_plugin(backbone, "backbone", make)
     if not isinstance(made, nn.Module):
         raise InputError(
-            f"Expected '{module}:{name}' to return a torch.nn.Module, got {type(made).__name__}."
+            f"Expected {backbone!r} to return a torch.nn.Module, got {type(made).__name__}."
         )
-    return _with_weights(made, f"{module}:{name}", weights)
+    return made
 
 
 def _with_weights(module: nn.Module, name: str, weights: str | None) -> nn.Module:
@@ -229,3 +226,16 @@ def _adapt_channels(module: nn.Module, channels: int) -> None:
     copied = torch.arange(channels) % first.in_channels
     first.weight = nn.Parameter(first.weight.detach()[:, copied].clone())
     first.in_channels = channels
+
+
+def _make_mnist_cnn(channels: int) -> nn.Module:
+    """DomainBed's network for 28×28 digits; the second of its four convolutions has stride 2."""
+    layers: list[nn.Module] = []
+    for number, width in enumerate(_WIDTHS):
+        layers += [
+            nn.Conv2d(channels, width, 3, stride=2 if number == 1 else 1, padding=1),
+            nn.ReLU(),
+            nn.GroupNorm(_GROUPS, width),
+        ]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -45,15 +45,7 @@ class Renormalised(nn.Module):
         self.register_buffer("shift", shift, persistent=False)
 
     def forward(self, images: Float[Tensor, "n c h w"]) -> Tensor:
-        """What the backbone makes of the images.
-
-        Args:
-            images: With ImageNet's statistics. Channels after the third repeat the first three, as
-                the first convolution does.
-
-        Returns:
-            Features.
-        """
+        """What the backbone makes of the images."""
         channel = torch.arange(images.shape[1], device=images.device) % len(self.scale)
         scale, shift = (each[channel].reshape(-1, 1, 1) for each in (self.scale, self.shift))
         features: Tensor = self.inner(images * scale + shift)
@@ -83,26 +75,12 @@ class FrozenBatchNorm(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the backbone makes of its inputs.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            Features.
-        """
+        """What the backbone makes of its inputs."""
         features: Tensor = self.inner(x)
         return features
 
     def train(self, mode: bool = True) -> FrozenBatchNorm:
-        """Enter or leave training mode.
-
-        Args:
-            mode: Whether to enter it.
-
-        Returns:
-            This module.
-        """
+        """Enter or leave training mode, all but the batch normalisation."""
         super().train(mode)
         for module in self.inner.modules():
             if isinstance(module, _BatchNorm):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
+from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.models.backbones import feature_width, make_backbone
 from hessalign.bench.models.network import Network
 from hessalign.bench.models.normalisation import FrozenBatchNorm
+
+_ENTRY_POINTS: Final = "hessalign.heads"
 
 
 @final
@@ -31,6 +36,9 @@ class NetworkSpec:
         freeze_batch_norm: Keep the statistics of the backbone's batch normalisation as they are;
             what follows them is still trained. Not for a backbone that is trained from scratch.
         nonlinear_head: Two ReLU layers, of a half and a quarter of the features, in the head.
+        head: A head of one's own: "package.module:name" of a function, or a class, that is given
+            the numbers of features and of outputs and returns a module; or the name of an entry
+            point of the group `hessalign.heads`. None for a linear one.
 
     Raises:
         InputError: If a number is out of its range.
@@ -44,6 +52,7 @@ class NetworkSpec:
     weights: str | None = None
     freeze_batch_norm: bool = True
     nonlinear_head: bool = False
+    head: str | None = None
 
     def __post_init__(self) -> None:
         if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
@@ -62,6 +71,8 @@ class NetworkSpec:
             )
         if self.backbone is None and self.weights is not None:
             raise InputError(f"Expected a backbone for the weights {self.weights!r}, got none.")
+        if self.head is not None and self.nonlinear_head:
+            raise InputError(f"Expected one head, got {self.head!r} and a nonlinear classifier.")
 
 
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
@@ -106,6 +117,8 @@ def _backbone_layers(spec: NetworkSpec, extra_channels: int) -> tuple[list[nn.Mo
 
 
 def _head(width: int, spec: NetworkSpec) -> nn.Module:
+    if spec.head is not None:
+        return _own_head(spec.head, width, spec.outputs)
     if not spec.nonlinear_head:
         return nn.Linear(width, spec.outputs)
     return nn.Sequential(
@@ -115,3 +128,26 @@ def _head(width: int, spec: NetworkSpec) -> nn.Module:
         nn.ReLU(),
         nn.Linear(width // 4, spec.outputs),
     )
+
+
+def _own_head(name: str, features: int, outputs: int) -> nn.Module:
+    """The head that a user's function returns, tried on two rows of features."""
+    make = find_plugin(_ENTRY_POINTS, name, "head")
+    if make is None:
+        offered = entry_point_names(_ENTRY_POINTS)
+        raise UnknownNameError("head", name, offered, "'package.module:name' of a function")
+    head = call_plugin(name, "head", make, features, outputs)
+    if not isinstance(head, nn.Module):
+        raise InputError(f"Expected {name!r} to return a torch.nn.Module, got {_kind(head)}.")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        made = call_plugin(name, "head", head.eval(), torch.zeros(2, features))
+    if not isinstance(made, Tensor) or made.shape != (2, outputs):
+        raise InputError(
+            f"Expected {outputs} outputs for each of 2 rows of {features} features from the head "
+            f"{name!r}, got {_kind(made)}."
+        )
+    return head.train()
+
+
+def _kind(made: object) -> str:
+    return str(list(made.shape)) if isinstance(made, Tensor) else type(made).__name__

@@ -22,7 +22,7 @@ import torch
 
 from hessalign._errors import MissingPackageError
 
-SCHEMAS: Final = (
+_SCHEMAS: Final = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
@@ -67,7 +67,7 @@ def make_importable() -> None:
     if importlib.util.find_spec("torchvision") is None or _has_operator("nms") or _load_extension():
         return
     library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in SCHEMAS:
+    for schema in _SCHEMAS:
         library.define(schema)
     _declared.append(library)
 

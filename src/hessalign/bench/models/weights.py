@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import UnknownNameError
 
-FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
+_FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
 """The environment variable that names a folder of weights."""
 
 IMAGENET: Final = "imagenet"
@@ -30,7 +30,7 @@ IMAGENET: Final = "imagenet"
 SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")
 """How files of weights are called."""
 
-SECONDS: Final = 30.0
+_SECONDS: Final = 30.0
 """How long a server that gives weights may stay silent."""
 
 DAMAGE: Final = (
@@ -48,7 +48,7 @@ DAMAGE: Final = (
 )
 """What torch.load raises for files that are not what they should be."""
 
-SHOWN: Final = 3
+_SHOWN: Final = 3
 """How many entries of each kind an error names."""
 
 
@@ -57,13 +57,9 @@ class WeightsError(InputError):
     """Weights that cannot be had, read or used."""
 
 
-def weights_folders() -> list[Path]:
-    """Where files of weights are looked for.
-
-    Returns:
-        The folder of `$HESSALIGN_WEIGHTS`, if it is set, and the one torch keeps downloads in.
-    """
-    chosen = os.environ.get(FOLDER_VARIABLE)
+def _weights_folders() -> list[Path]:
+    """Where files of weights are looked for."""
+    chosen = os.environ.get(_FOLDER_VARIABLE)
     return [
         *([Path(chosen).expanduser()] if chosen else []),
         Path(torch.hub.get_dir(), "checkpoints"),
@@ -71,18 +67,7 @@ def weights_folders() -> list[Path]:
 
 
 def named_file(weights: str, names: Iterable[str]) -> Path:
-    """The file that a user named.
-
-    Args:
-        weights: What the user named.
-        names: Names of weights that would have been accepted.
-
-    Returns:
-        Its path.
-
-    Raises:
-        UnknownNameError: If it is neither a file nor called as one.
-    """
+    """The file that a user named instead of weights with one of these names."""
     path = Path(weights).expanduser()
     if path.is_file() or path.suffix in SUFFIXES:
         return path
@@ -91,15 +76,8 @@ def named_file(weights: str, names: Iterable[str]) -> Path:
 
 
 def find_file(names: Sequence[str]) -> Path | None:
-    """A file of weights that is here already.
-
-    Args:
-        names: What it may be called.
-
-    Returns:
-        The first that is there, or None.
-    """
-    places = [folder / name for folder in weights_folders() for name in names]
+    """The first file of these names that is here already, if any."""
+    places = [folder / name for folder in _weights_folders() for name in names]
     return next((place for place in places if place.is_file()), None)
 
 
@@ -121,14 +99,14 @@ def fetch_file(url: str) -> Path:
     found = find_file([name])
     expected = re.search(r"-([0-9a-f]{8,})\.", name)
     if found is not None:
-        digest = file_digest(found)
+        digest = _file_digest(found)
         if expected is not None and not digest.startswith(expected[1]):
             raise WeightsError(
                 f"Expected a SHA-256 sum that begins with {expected[1]} for the weights {found}, "
                 f"got {digest[:8]}: the file is damaged. Replace it by {url}."
             )
         return found
-    target = weights_folders()[0] / name
+    target = _weights_folders()[0] / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _impatient():
@@ -141,21 +119,12 @@ def fetch_file(url: str) -> Path:
 
 
 def missing_message(name: str, url: str, error: Exception) -> str:
-    """What to do about weights that cannot be fetched.
-
-    Args:
-        name: What the file should be called.
-        url: Where it is on the internet.
-        error: Why it could not be downloaded.
-
-    Returns:
-        An error's text.
-    """
+    """What to do about a file of weights that cannot be downloaded, and why it cannot."""
     reason = str(error).rstrip(".") or type(error).__name__
     return (
-        f"Cannot fetch the weights {name}: {reason}. Download {url} on "
-        f"a machine that can, and put it here as {weights_folders()[0] / name}; or put it into any "
-        f"folder and set {FOLDER_VARIABLE} to that folder."
+        f"Cannot fetch the weights {name}: {reason}. Download {url} on a machine that can, and put "
+        f"it here as {_weights_folders()[0] / name}; or put it into any folder and set "
+        f"{_FOLDER_VARIABLE} to that folder."
     )
 
 
@@ -231,7 +200,7 @@ def load_state(
         ],
     }
     found = [
-        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
+        f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
         for kind, names in faults.items()
         if names
     ]
@@ -244,14 +213,7 @@ def load_state(
 
 
 def state_digest(module: nn.Module) -> str:
-    """A checksum of all parameters and buffers, wherever they came from.
-
-    Args:
-        module: The module.
-
-    Returns:
-        A SHA-256 sum of names, types and values.
-    """
+    """The SHA-256 sum of names, types and values of all parameters and buffers."""
     digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         digest.update(f"{name} {value.dtype} {_shape(value)}\n".encode())
@@ -259,15 +221,8 @@ def state_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """The checksum of a file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its SHA-256 sum.
-    """
+def _file_digest(path: Path) -> str:
+    """The checksum of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -298,7 +253,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _impatient() -> Iterator[None]:
     """Give up on servers that do not answer."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(SECONDS)
+    socket.setdefaulttimeout(_SECONDS)
     try:
         yield
     finally:

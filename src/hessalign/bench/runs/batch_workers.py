@@ -1,20 +1,28 @@
-"""Processes that make batches ahead of the training step and hand them over in shared memory."""
+"""Batches made ahead of the training step by torch's DataLoader, in shared memory.
+
+The "samples" of the loader are whole batches, and their indices are the batches' numbers: a batch
+depends on its number and on nothing else, so a run continues by the number alone. The processes
+write into memory that is shared once, when they start, and hand over only that a batch is there:
+to send each batch in new memory would cost a third of the time that it takes to make one.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
+import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from multiprocessing.process import BaseProcess
 from typing import Final, final
 
 import torch
-import torch.multiprocessing  # noqa: F401  (lets tensors in shared memory go to other processes)
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from hessalign._errors import InputError
 from hessalign._processes import (
@@ -24,13 +32,14 @@ from hessalign._processes import (
     start_worker,
 )
 
-FillBatch = Callable[[int, Tensor, Tensor], None]
+_FillBatch = Callable[[int, Tensor, Tensor], None]
 """Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
 
-AHEAD: Final = 2
-"""Batches of each worker that are in use, ready or being made."""
 
-MOST_WORKERS: Final = 2
+_AHEAD: Final = 2
+"""Batches of each worker that are ready or being made."""
+
+_MOST_WORKERS: Final = 2
 """Unless more are asked for: with the run itself and Python's tracker, four processes."""
 
 
@@ -56,42 +65,32 @@ def default_workers() -> int:
             )
         return int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(MOST_WORKERS, (cores or 1) - 1)
-
-
-@final
-@dataclass
-class _Worker:
-    """A process, its end of the line, and what it was asked for."""
-
-    process: SpawnProcess
-    connection: Connection[tuple[int, int], tuple[int, Exception | None]]
-    asked: list[int] = field(default_factory=list)
+    return min(_MOST_WORKERS, (cores or 1) - 1)
 
 
 @final
 class BatchWorkers:
-    """A pool of processes that make numbered batches, a few ahead of the one that is asked for.
+    """Numbered batches, a few of them made ahead of the one that is asked for.
 
-    A batch is a function of its number, so it does not matter which process makes it or when, and
-    any batch can be asked for next. The processes start with the first batch and end with this
-    one, even if it is killed.
+    It does not matter which process makes a batch or when, and any batch can be asked for next. The
+    processes start with the first batch and end with this one, even if it is killed.
 
     Args:
         fill: Makes a batch; it is copied into the processes.
         x: A tensor of the shape and type of a batch's inputs.
         y: The same for the labels.
-        workers: How many processes, 1 or more.
+        workers: How many processes; with 0 this one makes its batches itself.
     """
 
-    def __init__(self, fill: FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
-        self._fill = fill
-        self._templates = (x, y)
-        self._count = workers
-        self._workers: list[_Worker] = []
-        self._used: int | None = None
-        self._x = self._y = torch.empty(0)
-        weakref.finalize(self, _end, self._workers)
+    def __init__(self, fill: _FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
+        self._fill, self._templates, self._workers = fill, (x, y), workers
+        self._numbers = _Numbers()
+        self._batches: _Batches | None = None
+        self._loader: DataLoader[Exception | None] | None = None
+        self._ready: Iterator[Exception | None] = iter(())
+        self._next: int | None = None
+        self.processes: list[BaseProcess] = []
+        weakref.finalize(self, _end, self.processes)
 
     def get(self, number: int) -> tuple[Tensor, Tensor]:
         """A batch.
@@ -104,95 +103,126 @@ class BatchWorkers:
             Whatever making the batch raised is raised again here; a worker that died raises
             `BatchWorkerError`.
         """
-        if not self._workers:
-            self._start()
-        if self._used is not None:
-            self._ask(self._used + AHEAD * self._count)
-            self._used = None
-        place = number % self._count
-        worker = self._workers[place]
-        if worker.asked[:1] != [number]:
-            self._seek(number)
-        error = self._answer(worker)
+        if self._loader is None or self._batches is None:
+            self._batches, self._loader = self._make()
+        with self._noticing_deaths(number):
+            if number != self._next:
+                self._seek(self._loader, number)
+            self._next = None
+            error = next(self._ready)
         if error is not None:
             raise error
-        self._used = number
-        slot = place, number // self._count % AHEAD
-        return self._x[slot], self._y[slot]
+        self._next = number + 1
+        return self._batches.place(number)
 
     def close(self) -> None:
         """End the processes, as happens at the latest when this object is no longer used."""
-        _end(self._workers)
+        _end(self.processes)
+        self._ready, self._loader, self._next = iter(()), None, None
 
-    def _start(self) -> None:
-        self._x, self._y = (
-            torch.empty(self._count, AHEAD, *each.shape, dtype=each.dtype).share_memory_()
+    def _make(self) -> tuple[_Batches, DataLoader[Exception | None]]:
+        # While a batch is in use, as many as the loader allows are asked for.
+        places = _AHEAD * self._workers + 1
+        x, y = (
+            torch.empty(places, *each.shape, dtype=each.dtype).share_memory_()
             for each in self._templates
         )
-        context = multiprocessing.get_context("spawn")
-        for place in range(self._count):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, self._fill, self._x[place], self._y[place])
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            with holding_back_interrupts():
-                process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours))
+        batches = _Batches(self._fill, x, y)
+        parallel = self._workers > 0
+        with warnings.catch_warnings():  # more workers than cores were asked for, then
+            warnings.filterwarnings("ignore", "This DataLoader will create")
+            return batches, DataLoader(
+                batches,
+                batch_size=None,
+                sampler=self._numbers,
+                num_workers=self._workers,
+                worker_init_fn=_start if parallel else None,
+                multiprocessing_context="spawn" if parallel else None,
+                generator=torch.Generator(),  # else it would draw from the global one
+                prefetch_factor=_AHEAD if parallel else None,
+                persistent_workers=parallel,
+            )
 
-    def _seek(self, number: int) -> None:
-        """Forget what was asked for, and ask for the batches from this one on."""
-        for worker in self._workers:
-            while worker.asked:
-                self._answer(worker)
-        for following in range(number, number + AHEAD * self._count):
-            self._ask(following)
+    def _seek(self, loader: DataLoader[Exception | None], number: int) -> None:
+        """Forget what was asked for, and ask the same processes for the batches from this one."""
+        self._numbers.first = number
+        before = multiprocessing.active_children()
+        with holding_back_interrupts(), _keeping_child_signals():
+            self._ready = iter(loader)
+        new = (each for each in multiprocessing.active_children() if each not in before)
+        self.processes.extend(new)
 
-    def _ask(self, number: int) -> None:
-        worker = self._workers[number % self._count]
-        with suppress(BrokenPipeError):  # a worker that died is noticed when its answer is due
-            worker.connection.send((number, number // self._count % AHEAD))
-        worker.asked.append(number)
-
-    def _answer(self, worker: _Worker) -> Exception | None:
-        """Wait for what the worker was asked for first."""
-        number = worker.asked.pop(0)
-        if worker.connection in wait([worker.connection, worker.process.sentinel]):
-            with suppress(EOFError, ConnectionError):
-                return worker.connection.recv()[1]
-        worker.process.join()
-        end = describe_end(worker.process.exitcode)
-        self.close()
-        raise BatchWorkerError(
-            f"A process that makes batches of images {end} before batch {number} was ready. If "
-            "memory ran out, make the batches smaller. In a container, shared memory may be too "
-            f"small (docker run --shm-size=1g). With {WORKERS_VARIABLE}=0 in the environment the "
-            "run makes its batches itself. Run it again to continue from its last checkpoint."
-        )
-
-
-def _end(workers: list[_Worker]) -> None:
-    for worker in workers:
-        worker.connection.close()
-        worker.process.kill()
-    for worker in workers:
-        worker.process.join()
-    workers.clear()
+    @contextmanager
+    def _noticing_deaths(self, number: int) -> Iterator[None]:
+        """Say what became of a process that died before a batch was ready."""
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            dead = [each for each in self.processes if not each.is_alive()]
+            if not dead:
+                raise
+            end = describe_end(dead[0].exitcode)
+            self.close()
+            raise BatchWorkerError(
+                f"A process that makes batches of images {end} before batch {number} was ready. If "
+                "memory ran out, make the batches smaller. In a container, shared memory may be "
+                f"too small (docker run --shm-size=1g). With {WORKERS_VARIABLE}=0 in the environment "
+                "the run makes its batches itself. Run it again to continue from its last checkpoint."
+            ) from error
 
 
-def _work(
-    connection: Connection[tuple[int, Exception | None], tuple[int, int]],
-    fill: FillBatch,
-    x: Tensor,
-    y: Tensor,
-) -> None:
-    """Make batches until the line is closed."""
+@final
+class _Numbers:
+    """The numbers of the batches to make, in their order."""
+
+    def __init__(self) -> None:
+        self.first = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return count(self.first)
+
+
+@final
+class _Batches(Dataset["Exception | None"]):
+    """The batches, by number, each in its place in shared memory."""
+
+    def __init__(self, fill: _FillBatch, x: Tensor, y: Tensor) -> None:
+        self._fill, self._x, self._y = fill, x, y
+
+    def place(self, number: int) -> tuple[Tensor, Tensor]:
+        """Where a batch is."""
+        place = number % len(self._x)
+        return self._x[place], self._y[place]
+
+    def __getitem__(self, number: int) -> Exception | None:
+        """Make a batch; an error is handed over as it is: the loader would wrap its traceback."""
+        try:
+            self._fill(number, *self.place(number))
+        except Exception as error:
+            return error
+        return None
+
+
+def _start(_: int) -> None:
     start_worker()
-    with suppress(EOFError, ConnectionError):
-        while True:
-            number, slot = connection.recv()
-            try:
-                fill(number, x[slot], y[slot])
-                error = None
-            except Exception as caught:  # the run raises it
-                error = caught
-            connection.send((number, error))
+
+
+@contextmanager
+def _keeping_child_signals() -> Iterator[None]:
+    """The loader would have the death of a worker raise an error anywhere, not where we wait."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _end(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+    processes.clear()

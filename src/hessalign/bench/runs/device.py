@@ -24,12 +24,5 @@ def find_device() -> torch.device:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where the parameters of a module are.
-
-    Args:
-        module: A module with parameters, all in one place.
-
-    Returns:
-        The device.
-    """
+    """Where the parameters of a module are, all in one place."""
     return next(module.parameters()).device

@@ -24,7 +24,7 @@ from hessalign.bench.algorithms.checks import check_count, check_number
 from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters
 from hessalign.bench.algorithms.schedule import penalty_schedule
 from hessalign.bench.algorithms.search import common_space
-from hessalign.bench.data import DomainDataset, Family, find_dataset
+from hessalign.bench.data import DomainDataset, Family, find_dataset, split_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
@@ -40,7 +40,6 @@ from hessalign.bench.runs.plan import (
     Evaluated,
     Plan,
     check_test_domains,
-    split_domains,
 )
 from hessalign.bench.runs.sampling import Sampler
 
@@ -69,6 +68,7 @@ class TrainingOptions:
         batch_size: Samples per domain and step.
         backbone: What makes features of images; "auto" is DomainBed's choice.
         weights: Of the backbone; "auto" takes published ones where there are some.
+        head: A function of one's own that makes the head, as `package.module:name`.
         hidden: Units of a ReLU layer between the backbone's features and the head.
         freeze_batch_norm: Keep the statistics of the backbone's batch normalisation as they are.
         image_size: Pixels along the sides of an image.
@@ -86,6 +86,7 @@ class TrainingOptions:
     batch_size: int = 32
     backbone: str | None = AUTO
     weights: str | None = AUTO
+    head: str | None = None
     hidden: int = 0
     freeze_batch_norm: bool = True
     image_size: int = SIZE
@@ -115,7 +116,7 @@ class DomainBed(AbstractProtocol):
         """Find the data, draw the hyper-parameters, override them, and split the domains."""
         data = find_dataset(job.dataset, data_dir, job.seed)
         check_test_domains(job, data)
-        splits = split_domains(job, data)
+        splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
         overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
         preset = overrides.pop(PRESET, "domainbed-2022")
         family, info = _family(data), find_algorithm(job.algorithm)
@@ -286,6 +287,7 @@ def network_spec(plan: Plan) -> NetworkSpec:
         weights=weights,
         freeze_batch_norm=options.freeze_batch_norm,
         nonlinear_head=options.nonlinear_classifier,
+        head=options.head,
     )
 
 

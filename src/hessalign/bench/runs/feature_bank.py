@@ -19,7 +19,7 @@ from hessalign._files import atomic_file
 from hessalign.bench.data import DomainDataset
 
 SUFFIXES: Final = (".safetensors", ".npz")
-MADE_WITH: Final = "made_with"
+_MADE_WITH: Final = "made_with"
 """Where a bank tells what it was made with."""
 
 
@@ -51,14 +51,7 @@ def bank_path(data: str, backbone: str) -> Path:
 def write_bank(
     bank: Path, data: DomainDataset, features: np.ndarray, made_with: Mapping[str, Any]
 ) -> None:
-    """Write a bank, all at once.
-
-    Args:
-        bank: The file.
-        data: The data set; its labels and names go into the bank.
-        features: One row for each sample, domain after domain.
-        made_with: What to tell about it.
-    """
+    """Write a bank, all at once: one row of features for each sample, domain after domain."""
     arrays: dict[str, Any] = {
         "x": features,
         "y": torch.cat([domain.labels for domain in data.domains]).numpy(),
@@ -69,7 +62,7 @@ def write_bank(
     with atomic_file(bank) as partial:
         if bank.suffix == ".npz":
             texts: dict[str, Any] = {
-                name: np.array(value) for name, value in {**names, MADE_WITH: text}.items()
+                name: np.array(value) for name, value in {**names, _MADE_WITH: text}.items()
             }
             with partial.open("wb") as file:
                 np.savez(file, **arrays, **texts)
@@ -78,20 +71,12 @@ def write_bank(
         metadata = {name: json.dumps(values) for name, values in names.items()}
         partial.touch()
         mode = partial.stat().st_mode
-        save_file(arrays, partial, metadata={**metadata, MADE_WITH: text})
+        save_file(arrays, partial, metadata={**metadata, _MADE_WITH: text})
         partial.chmod(mode)  # it makes files that nobody else may read
 
 
 def read_description(bank: Path) -> dict[str, Any]:
-    """What a bank was made with.
-
-    Args:
-        bank: The bank.
-
-    Returns:
-        Backbone, checksum of its weights, size, software and so on, by name; nothing if the file is
-        not a bank of ours.
-    """
+    """What a bank was made with, by name; nothing if the file is not a bank of ours."""
     if bank.suffix != ".npz":
         _safetensors(bank)  # says what to install
     try:
@@ -104,26 +89,18 @@ def read_description(bank: Path) -> dict[str, Any]:
 
 def _npz_text(bank: Path) -> str | None:
     with np.load(bank, allow_pickle=False) as file:
-        return str(file[MADE_WITH]) if MADE_WITH in file.files else None
+        return str(file[_MADE_WITH]) if _MADE_WITH in file.files else None
 
 
 def _safetensors_text(bank: Path) -> str | None:
     safe_open, _ = _safetensors(bank)
     with safe_open(bank, "numpy") as file:
-        text: str | None = (file.metadata() or {}).get(MADE_WITH)
+        text: str | None = (file.metadata() or {}).get(_MADE_WITH)
     return text
 
 
 def check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
-    """Refuse a bank that was made with something else.
-
-    Args:
-        bank: The bank.
-        made_with: What it should be made with.
-
-    Raises:
-        FeatureBankError: If it was not.
-    """
+    """Refuse a bank that was made with something else."""
     found = read_description(bank)
     for name, value in made_with.items():
         if name != "software" and found.get(name) != value:

@@ -7,7 +7,6 @@ Work that was killed continues with the parts that are missing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +29,12 @@ from hessalign.bench.runs.feature_bank import SUFFIXES, FeatureBankError, check_
 from hessalign.bench.runs.image_sampling import image_chunks
 from hessalign.bench.runs.provenance import describe_software
 
-PER_PART: Final = 64
-AT_ONCE: Final = 8
+_PER_PART: Final = 64
+_AT_ONCE: Final = 8
 """Images in one forward pass: few fit into a processor's cache, which is faster."""
 
-Report = Callable[[int, int], None]
-Warn = Callable[[str], None]
+_Report = Callable[[int, int], None]
+_Warn = Callable[[str], None]
 
 
 @final
@@ -95,12 +94,12 @@ class _Extraction:
     def _inputs(self, part: _Part) -> Iterator[Tensor]:
         rows = range(part.first, part.first + part.count)
         if isinstance(self.source, ImageReader):
-            for x, _ in image_chunks(self.source, part.domain, rows, size=AT_ONCE):
+            for x, _ in image_chunks(self.source, part.domain, rows, size=_AT_ONCE):
                 yield x
             return
         inputs = self.source.domains[part.domain].inputs
-        for first in rows[::AT_ONCE]:
-            yield _floats(torch.as_tensor(inputs[first : min(first + AT_ONCE, rows.stop)]))
+        for first in rows[::_AT_ONCE]:
+            yield _floats(torch.as_tensor(inputs[first : min(first + _AT_ONCE, rows.stop)]))
 
 
 def extract_features(
@@ -110,8 +109,8 @@ def extract_features(
     *,
     cache: Path | None = None,
     jobs: int = 1,
-    report: Report = lambda done, total: None,
-    warn: Warn = lambda message: None,
+    report: _Report = lambda done, total: None,
+    warn: _Warn = lambda message: None,
 ) -> Path:
     """Make a feature bank; continue one that was begun, and keep one that is finished.
 
@@ -160,7 +159,7 @@ def extract_features(
 
 
 def _source(
-    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: Warn
+    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: _Warn
 ) -> ImageReader | DomainDataset:
     inputs = data.domains[0].inputs
     if not isinstance(inputs, Tensor):
@@ -213,7 +212,7 @@ def _floats(images: Tensor) -> Tensor:
 def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[str, Any]:
     return {
         "data": data.name,
-        "data_sha256": _data_digest(data),
+        "data_sha256": data.fingerprint(),
         "backbone": spec.backbone,
         "weights": spec.weights,
         "weights_sha256": state_digest(backbone),
@@ -223,19 +222,7 @@ def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[
     }
 
 
-def _data_digest(data: DomainDataset) -> str:
-    """Names and lengths of image files, or the arrays themselves, with their labels."""
-    digest = hashlib.sha256(json.dumps([data.classes, data.domain_names]).encode())
-    for domain in data.domains:
-        digest.update(domain.labels.numpy().tobytes())
-        if isinstance(domain.inputs, Tensor):
-            digest.update(np.ascontiguousarray(domain.inputs.numpy()).tobytes())
-        for path in domain.paths:
-            digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
-    return digest.hexdigest()
-
-
-def _begin(folder: Path, made_with: Mapping[str, Any], warn: Warn) -> None:
+def _begin(folder: Path, made_with: Mapping[str, Any], warn: _Warn) -> None:
     """Prepare the folder of parts; those made with something else are removed."""
     note = folder / "made_with.json"
     wanted = {name: value for name, value in made_with.items() if name != "software"}
@@ -253,7 +240,7 @@ def _begin(folder: Path, made_with: Mapping[str, Any], warn: Warn) -> None:
 
 def _parts(data: DomainDataset, folder: Path) -> list[_Part]:
     return [
-        _Part(folder / f"{number:02d}-{first:07d}.npy", number, first, min(PER_PART, left))
+        _Part(folder / f"{number:02d}-{first:07d}.npy", number, first, min(_PER_PART, left))
         for number, domain in enumerate(data.domains)
-        for first, left in ((i, len(domain) - i) for i in range(0, len(domain), PER_PART))
+        for first, left in ((i, len(domain) - i) for i in range(0, len(domain), _PER_PART))
     ]

@@ -55,31 +55,13 @@ class ImageInputs:
         self._samplers: list[ImageMinibatches] = []
 
     def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """Batches drawn with replacement, made ahead by one pool of workers.
-
-        Args:
-            rows: The training domains, each with the samples to draw from.
-            size: Samples per domain and step.
-            seed: Determines the draws and the random changes.
-
-        Returns:
-            The source.
-        """
+        """Batches drawn with replacement, made ahead by one pool of workers."""
         made = ImageMinibatches(self.reader, dict(rows), size, seed, self.training, self.workers)
         self._samplers.append(made)
         return made
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some images of a domain, a few at a time.
-
-        Args:
-            domain: The number of the domain.
-            rows: Which of its samples.
-            augmented: Whether they are changed at random.
-
-        Returns:
-            `EVALUATION_BATCH` images at a time, the last time perhaps fewer; read anew each time.
-        """
+        """Some images of a domain, a few at a time."""
         augmentation = self.augmentation if augmented else None
         return _Chunks(self.reader, domain, rows, augmentation, seed_hash(self.seed, "evaluation"))
 

@@ -28,7 +28,7 @@ from hessalign.bench.data import (
 )
 from hessalign.bench.runs.batch_workers import BatchWorkers, default_workers
 
-Rows = Sequence[int] | np.ndarray
+_Rows = Sequence[int] | np.ndarray
 """Samples of a domain, for example a part of its `Split`."""
 
 
@@ -88,7 +88,7 @@ class ImageMinibatches:
     def __init__(
         self,
         reader: ImageReader,
-        rows: Mapping[int, Rows],
+        rows: Mapping[int, _Rows],
         batch_size: int,
         seed: int,
         augmentation: Augmentation | None,
@@ -106,22 +106,17 @@ class ImageMinibatches:
                 name = reader.data.domains[domain].name
                 raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
-        self._fill = _Recipe(reader, arrays, batch_size, seed, augmentation)
+        recipe = _Recipe(reader, arrays, batch_size, seed, augmentation)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
         size = reader.size if augmentation is None else augmentation.size
-        self._shape = (len(self._domain), 3, size, size)
-        x = torch.empty(self._shape, device="meta")
+        x = torch.empty(len(self._domain), 3, size, size, device="meta")
         y = torch.empty_like(self._domain, device="meta")
-        self._pool = BatchWorkers(self._fill, x, y, workers) if workers > 0 else None
+        self._batches = BatchWorkers(recipe, x, y, workers)
         self._step = 0
 
     def draw(self) -> Batch:
         """The next batch, for one forward pass of all domains; it lasts until the one after it."""
-        if self._pool is not None:
-            x, y = self._pool.get(self._step)
-        else:
-            x, y = torch.empty(self._shape), torch.empty_like(self._domain)
-            self._fill(self._step, x, y)
+        x, y = self._batches.get(self._step)
         self._step += 1
         return Batch(x, y, self._domain)
 
@@ -130,17 +125,12 @@ class ImageMinibatches:
         return {"step": torch.tensor(self._step)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a position.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Continue from a position."""
         self._step = int(state["step"])
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._pool is not None:
-            self._pool.close()
+        self._batches.close()
 
     def __enter__(self) -> ImageMinibatches:
         return self
@@ -152,7 +142,7 @@ class ImageMinibatches:
 def image_chunks(
     reader: ImageReader,
     domain: int,
-    rows: Rows,
+    rows: _Rows,
     *,
     size: int = 64,
     augmentation: Augmentation | None = None,

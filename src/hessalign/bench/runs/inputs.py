@@ -75,31 +75,13 @@ class TensorInputs:
         self.shape = tuple(self.x[0].shape[1:])
 
     def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """Batches drawn with replacement.
-
-        Args:
-            rows: The training domains, each with the samples to draw from.
-            size: Samples per domain and step.
-            seed: Determines the draws.
-
-        Returns:
-            The source.
-        """
+        """Batches drawn with replacement."""
         x = [self.x[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
         return Minibatches(x, y, size, seed)
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some inputs of a domain, a few at a time.
-
-        Args:
-            domain: The number of the domain.
-            rows: Which of its samples.
-            augmented: Not used: nothing here is changed at random.
-
-        Returns:
-            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; gathered once.
-        """
+        """Some inputs of a domain, a few at a time."""
         gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
         return list(torch.split(gathered, EVALUATION_BATCH))
 
@@ -108,16 +90,7 @@ class TensorInputs:
 
 
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
-    """How often a network is right.
-
-    Args:
-        network: The network, in evaluation mode.
-        chunks: Inputs, a few at a time.
-        labels: All their labels.
-
-    Returns:
-        A share; NaN if there are no samples.
-    """
+    """How often a network in evaluation mode is right; NaN if there are no samples."""
     device = device_of(network)
     predicted = [network(x.to(device)).argmax(1).cpu() for x in chunks]
     if not predicted:

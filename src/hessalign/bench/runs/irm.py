@@ -40,6 +40,7 @@ from hessalign.bench.data.colored_mnist import (
     Imbalance,
     make_colored_mnist_domains,
 )
+from hessalign.bench.data.splits import split_dataset
 from hessalign.bench.models import Network, make_coloured_mlp
 from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.inputs import Inputs, TensorInputs
@@ -52,7 +53,6 @@ from hessalign.bench.runs.plan import (
     Evaluated,
     Plan,
     check_test_domains,
-    split_domains,
 )
 from hessalign.bench.runs.sampling import FullBatch, Sampler
 from hessalign.curvature import LinearHead, make_loss
@@ -138,7 +138,7 @@ class Irm(AbstractProtocol):
             test_images=options.test_images,
         )
         check_test_domains(job, data)
-        splits = split_domains(job, data)
+        splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
         plan = Plan(
             job,

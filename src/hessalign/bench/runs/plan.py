@@ -19,9 +19,8 @@ import torch
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.search import Value
-from hessalign.bench.data import DomainDataset, split_domain
+from hessalign.bench.data import DomainDataset
 from hessalign.bench.data.catalog import catalog_entry
-from hessalign.bench.data.splits import Split, least_size
 from hessalign.bench.runs.inputs import Inputs
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
@@ -124,34 +123,6 @@ def check_test_domains(job: Job, data: DomainDataset) -> None:
             f"Expected test domains of {data.name} that leave one or more to train on, got "
             f"{list(job.test_domains)}. It has: {names}."
         )
-
-
-def split_domains(job: Job, data: DomainDataset) -> tuple[Split, ...]:
-    """The two parts of each domain: those of the data set, or as DomainBed draws them.
-
-    Returns:
-        One split per domain.
-
-    Raises:
-        InputError: If a domain is too small to be split.
-    """
-    least = least_size(job.holdout_fraction)
-    small = [f"{each.name!r} has {len(each)}" for each in data.domains if len(each) < least]
-    if small:
-        raise InputError(
-            f"Expected {least} or more samples in each domain of {data.name}, of which "
-            f"{job.holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains "
-            "with others, or leave them out."
-        )
-    splits = []
-    for number, samples in enumerate(data.domains):
-        if samples.held_out is None:
-            drawn = split_domain(len(samples), job.trial_seed, number, job.holdout_fraction)
-            splits.append(drawn)
-            continue
-        outer = samples.held_out.numpy()
-        splits.append(Split(np.setdiff1d(np.arange(len(samples)), outer), outer))
-    return tuple(splits)
 
 
 def record_args(plan: Plan, folder: Path, *, keep_model: bool) -> dict[str, object]:

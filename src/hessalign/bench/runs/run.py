@@ -16,6 +16,7 @@ from hessalign._errors import InputError, describe_error
 from hessalign._names import check_name
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import Network
 from hessalign.bench.runs.device import find_device
 from hessalign.bench.runs.job import Job, job_from
@@ -179,6 +180,8 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
 
 def _find_data(job: Job, folder: Path, recorded: object) -> Path:
     """Where the data of a run are: where they were when it was trained, or where it says here."""
+    if job.dataset == COLORED_MNIST:  # they come with the package
+        return Path(job.data_dir)
     places = [Path(recorded)] if isinstance(recorded, str) else []
     places += [Path(job.data_dir)] if Path(job.data_dir).absolute() not in places else []
     problems = []

@@ -22,11 +22,7 @@ class Sampler(Protocol):
         """Its position."""
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go back to a position.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Go back to a position, which `state_dict` gave."""
 
 
 @final
@@ -49,11 +45,7 @@ class FullBatch:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing to do.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Nothing to do."""
 
 
 @final
@@ -103,9 +95,5 @@ class Minibatches:
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a position.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Continue from a position."""
         self.generator.set_state(state["generator"])

@@ -19,12 +19,15 @@ from PIL import Image, ImageEnhance
 from tests.pictures import picture
 
 from hessalign.bench.data import Augmentation, augment, normalise
-from hessalign.bench.data.augmentation import IMAGENET_MEAN, IMAGENET_STD, draw_crops, resized_crop
-from hessalign.bench.data.colour import (
-    change_brightness,
-    change_contrast,
-    change_saturation,
-    turn_hue,
+from hessalign.bench.data.augmentation import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    _change_brightness,
+    _change_contrast,
+    _change_saturation,
+    _draw_crops,
+    _resized_crop,
+    _turn_hue,
 )
 from hessalign.bench.models.torchvision_import import import_torchvision
 
@@ -100,10 +103,10 @@ def test_crops_are_resized_as_pillow_resizes_them(size, flip):
     if flip:
         expected = expected.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     box = (left, top, left + w, top + h)
-    floats = resized_crop(tensor(image).float(), box, size, flip)
+    floats = _resized_crop(tensor(image).float(), box, size, flip)
     assert (floats - tensor(expected)).abs().max() <= 1.01  # Pillow rounds rows, then columns
     for whole in (tensor(image), tensor(image).contiguous()):  # both orders in memory
-        apart = (resized_crop(whole, box, size, flip).int() - tensor(expected).int()).abs()
+        apart = (_resized_crop(whole, box, size, flip).int() - tensor(expected).int()).abs()
         assert apart.max() <= 1  # where a grey value is half-way between two
         assert apart.float().mean() < 0.05
 
@@ -111,9 +114,9 @@ def test_crops_are_resized_as_pillow_resizes_them(size, flip):
 @pytest.mark.parametrize(
     ("change", "enhance"),
     [
-        (change_brightness, ImageEnhance.Brightness),
-        (change_contrast, ImageEnhance.Contrast),
-        (change_saturation, ImageEnhance.Color),
+        (_change_brightness, ImageEnhance.Brightness),
+        (_change_contrast, ImageEnhance.Contrast),
+        (_change_saturation, ImageEnhance.Color),
     ],
 )
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.3])
@@ -130,7 +133,7 @@ def test_hue_is_that_of_colorsys(turn):
     levels = torch.tensor([0.0, 0.4, 1.0], dtype=torch.float64)  # all ties, greys and corners
     pixels = torch.cat([torch.rand(50, 3).double(), torch.cartesian_prod(levels, levels, levels)])
     found = pixels.T.unsqueeze(2).clone()
-    turn_hue(found, turn)
+    _turn_hue(found, turn)
     expected = []
     for pixel in pixels.tolist():
         h, s, v = colorsys.rgb_to_hsv(*pixel)
@@ -160,7 +163,7 @@ def test_crops_have_the_distribution_of_the_literal_formula(shape):
     count = 4000
     source = random.Random(0)
     expected = [reference_crop(*shape, source) for _ in range(count)]
-    boxes = draw_crops(torch.tensor([shape] * count), generator(), SCALE, RATIO)
+    boxes = _draw_crops(torch.tensor([shape] * count), generator(), SCALE, RATIO)
     assert (boxes[:, 2:] >= 1).all()
     assert (boxes[:, :2] >= 0).all()
     assert (boxes[:, :2] + boxes[:, 2:] <= torch.tensor(shape)).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hessalign.bench.data import Mnist14, colored_mnist, load_mnist14, make_colored_mnist
+from hessalign.bench.data import Mnist, colored_mnist, load_mnist14, make_colored_mnist
 
 SPLITS = (None, "paper", "released")
 COLOUR_NOISE = (0.2, 0.1, 0.9)
@@ -36,7 +36,7 @@ def numbered(monkeypatch):
     number = torch.arange(60_000)
     for place in range(3):
         images[:, 0, place] = (number // 256**place % 256).to(torch.uint8)
-    monkeypatch.setattr(colored_mnist, "load_mnist14", lambda: Mnist14(images, mnist.digits))
+    monkeypatch.setattr(colored_mnist, "load_mnist14", lambda: Mnist(images, mnist.digits))
     return images
 
 

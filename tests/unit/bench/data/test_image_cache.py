@@ -445,13 +445,25 @@ def test_only_one_process_writes_and_others_wait_for_it(data, tmp_path, reads, u
         lock.close()
 
     reader = use(data, folder, SIZE, warn=make_it_meanwhile)
-    assert said == [f"Another process is preparing {folder}. Waiting for it."]
+    holder = "which another process is using"
+    assert said == [f"Waiting for {folder}, {holder}, for 6 hours at most."]
     assert reader.cached
     assert max(reads.values()) == 1  # what the other process made is not made again
 
 
+def test_a_cache_that_others_use_all_the_time_is_an_error(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(unwrap(prepare_images).__globals__, "_WAIT_SECONDS", 0.2)
+    (tmp_path / "cache").mkdir()
+    with (tmp_path / "cache" / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(
+            ImageCacheError, match=r"Waited 0\.2 seconds for .*cache, which another"
+        ):
+            prepare_images(data, tmp_path / "cache", SIZE)
+
+
 def test_a_cache_of_many_parts_needs_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setitem(unwrap(prepare_images).__globals__, "PER_PART", 1)
+    monkeypatch.setitem(unwrap(prepare_images).__globals__, "_PER_PART", 1)
     data = read_image_folder(make_folder(tmp_path / "pets", each=20))
     reader = prepare_images(data, tmp_path / "cache", SIZE)
     expected = reader.read(0, range(40)).pixels

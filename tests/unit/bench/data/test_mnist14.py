@@ -13,7 +13,7 @@ from scripts import build_mnist14
 from scripts.build_mnist14 import IMAGES, LABELS, IdxFile
 
 from hessalign._errors import MissingPackageError
-from hessalign.bench.data import load_mnist14, mnist14
+from hessalign.bench.data import load_mnist14, mnist
 
 ROOT = Path(__file__).parents[4]
 
@@ -30,7 +30,7 @@ def originals():
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A folder that stands in for the installed package; the loader's cache is empty around it."""
-    monkeypatch.setattr(mnist14, "files", lambda _: tmp_path)
+    monkeypatch.setattr(mnist, "files", lambda _: tmp_path)
     load_mnist14.cache_clear()
     yield tmp_path
     load_mnist14.cache_clear()
@@ -82,25 +82,25 @@ def test_second_load_costs_nothing():
 
 
 def test_shipped_file_is_small():
-    assert 2_000_000 < (Path(mnist14.__file__).parent / mnist14.FILE).stat().st_size < 3_000_000
+    assert 2_000_000 < (Path(mnist.__file__).parent / mnist._SHIPPED).stat().st_size < 3_000_000
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:1000] + b"\0" + b[1001:]])
 def test_damaged_file(package, damage):
-    shipped = (Path(mnist14.__file__).parent / mnist14.FILE).read_bytes()
+    shipped = (Path(mnist.__file__).parent / mnist._SHIPPED).read_bytes()
     content = damage(shipped)
-    (package / mnist14.FILE).write_bytes(content)
+    (package / mnist._SHIPPED).write_bytes(content)
     found = hashlib.sha256(content).hexdigest()
     with pytest.raises(
         MissingPackageError,
-        match=rf"is damaged: expected SHA-256 {mnist14.SHA256}, found {found}\. Reinstall",
+        match=rf"is damaged: expected SHA-256 {mnist._SHIPPED_SHA256}, found {found}\. Reinstall",
     ):
         load_mnist14()
 
 
 def test_missing_file(package):
     with pytest.raises(
-        MissingPackageError, match=rf"Expected the MNIST file .*{mnist14.FILE}, found none"
+        MissingPackageError, match=rf"Expected the MNIST file .*{mnist._SHIPPED}, found none"
     ):
         load_mnist14()
 
@@ -111,7 +111,7 @@ def test_missing_file(package):
 def test_shipped_file_equals_a_rebuild(originals, tmp_path, capsys):
     rebuilt = tmp_path / "rebuilt.xz"
     assert build_mnist14.main([str(originals), "--output", str(rebuilt)]) == 0
-    assert mnist14.SHA256 in capsys.readouterr().out
+    assert mnist._SHIPPED_SHA256 in capsys.readouterr().out
     shipped = build_mnist14.OUTPUT.read_bytes()
     assert lzma.decompress(rebuilt.read_bytes()) == lzma.decompress(shipped)
     assert rebuilt.read_bytes() == shipped, "same content: has the version of liblzma changed?"

@@ -22,7 +22,7 @@ from hessalign.bench.data import (
     read_image_folder,
     read_manifest,
 )
-from hessalign.bench.data.image_folder import find_root, matching_preset, read_exclusions
+from hessalign.bench.data.image_folder import _find_root, matching_preset, read_exclusions
 
 
 def relative(data, root):
@@ -89,7 +89,7 @@ def test_presets_are_found_under_the_names_of_domainbed_and_of_the_archive(tmp_p
         root = tmp_path / inner.replace(".", "plain") / inner
         make_folder(root, preset.domains[::-1], preset.classes, each=1)
         given = tmp_path / inner.replace(".", "plain")
-        assert find_root(given, preset) == root
+        assert _find_root(given, preset) == root
         assert matching_preset(given) == "PACS"
         data = read_image_folder(given, "PACS")
         assert (data.name, data.domain_names) == ("PACS", preset.domains)
@@ -388,7 +388,7 @@ def test_data_that_are_made_are_made_once_for_a_seed(tmp_path, monkeypatch):
         made.append(seed)
         return two_domains()
 
-    monkeypatch.setitem(scope["MADE"], "ColoredMNIST", make)
+    monkeypatch.setitem(scope["_MADE"], "ColoredMNIST", make)
     for seed in (1, 1, 2):
         find_dataset("ColoredMNIST", tmp_path, seed)
     scope["_make_once"].cache_clear()

@@ -15,7 +15,7 @@ from hessalign.bench.models import (
     make_backbone,
     make_network,
 )
-from hessalign.bench.models.backbones import feature_width
+from hessalign.bench.models.backbones import feature_width, is_published
 from hessalign.bench.models.torchvision_import import import_timm, import_torchvision
 
 SIZE = 32
@@ -202,8 +202,8 @@ def test_a_function_of_the_user_is_found_by_name(images):
         ("torchvision:resnet19", r"Unknown model of torchvision 'resnet19'.*'resnet18'\?"),
         ("squeezenet1_0", r"squeezenet1_0 of torchvision does not end in a linear classifier"),
         ("googlenet", r"googlenet of torchvision does not end .*'timm:googlenet'"),
-        ("no_such_module:f", r"Cannot make the backbone 'no_such_module:f': No module named"),
-        ("math:nothing", r"Cannot make the backbone 'math:nothing': module 'math' has no attr"),
+        ("no_such_module:f", r"Cannot find the backbone 'no_such_module:f': No module named"),
+        ("math:nothing", r"Unknown backbone in math 'nothing'. Expected a name that the"),
     ],
 )
 def test_unknown_backbones(backbone, message):
@@ -214,16 +214,19 @@ def test_unknown_backbones(backbone, message):
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("def make(:\n", "SyntaxError: "),
-        ("def make():\n    raise RuntimeError('no disk')\n", "RuntimeError: no disk"),
-        ("def make():\n    return {}['a']\n", "KeyError: 'a'"),
+        ("def make(:\n", "loaded; it raised SyntaxError: "),
+        (
+            "def make():\n    raise RuntimeError('no disk')\n",
+            "made; it raised RuntimeError: no disk",
+        ),
+        ("def make():\n    return {}['a']\n", "made; it raised KeyError: 'a'"),
     ],
 )
 def test_errors_in_the_users_code_name_the_backbone(tmp_path, monkeypatch, code, reason):
     (tmp_path / "faulty_models.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "faulty_models", raising=False)
-    message = rf"The backbone 'faulty_models:make' cannot be made; it raised {reason}"
+    message = rf"The backbone 'faulty_models:make' cannot be {reason}.*faulty_models.py, line"
     with pytest.raises(ValueError, match=message):
         make_backbone("faulty_models:make")
 
@@ -233,6 +236,55 @@ def test_a_function_of_the_user_returns_a_module():
         ValueError, match=r"'own_models:no_module' to return a torch.nn.Module, got"
     ):
         make_backbone(own_name(no_module))
+
+
+def own_head(features, outputs):
+    return nn.Sequential(nn.Linear(features, 3), nn.BatchNorm1d(3), nn.Linear(3, outputs))
+
+
+def wrong_head(features, outputs):
+    return nn.Linear(features, outputs + 1)
+
+
+def failing_head(features, outputs):
+    return nn.Linear(features + 1, outputs)
+
+
+def test_a_head_of_the_user_is_found_by_name():
+    network = make_network(NetworkSpec((5,), 2, hidden=4, head=own_name(own_head)), head_factor=2)
+    assert [tuple(layer.weight.shape) for layer in network.head] == [(3, 8), (3,), (2, 3)]
+    assert network.head.training
+    assert network.head[1].num_batches_tracked == 0  # trying it leaves no trace
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (no_module, r"The head 'own_models:no_module' cannot be made; it raised TypeError"),
+        (wrong_head, r"Expected 2 outputs for each of 2 rows of 5 features .*, got \[2, 3\]"),
+        (failing_head, r"The head 'own_models:failing_head' cannot be made; it raised Runtime"),
+        ("linear", r"Unknown head 'linear'. Expected 'package.module:name' of a function"),
+    ],
+)
+def test_heads_that_do_not_work(head, message):
+    name = head if isinstance(head, str) else own_name(head)
+    with pytest.raises(ValueError, match=message):
+        make_network(NetworkSpec((5,), 2, head=name))
+
+
+def test_installed_packages_offer_backbones_and_heads(tmp_path, monkeypatch, images):
+    info = tmp_path / "own_models-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-models\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        f"[hessalign.backbones]\ntiny = {own_name(own_backbone)}\n"
+        f"[hessalign.heads]\ndeep = {own_name(own_head)}\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert not is_published("tiny")
+    network = make_network(NetworkSpec((3, SIZE, SIZE), 2, backbone="tiny", head="deep"))
+    assert network.features(images).shape == (3, 4)
+    assert network(images).shape == (3, 2)
 
 
 def test_a_backbone_gives_one_row_for_each_image():
@@ -255,6 +307,7 @@ def test_channels_that_are_treated_apart_cannot_change():
         ({"input_shape": (5,), "dropout": 1.0}, "Expected dropout from 0 to below 1, got 1.0"),
         ({"input_shape": (5,), "hidden": -1}, "Expected hidden of 0 or more units, got -1"),
         ({"input_shape": (0,)}, "Expected sizes of 1 or more"),
+        ({"input_shape": (5,), "head": "a:b", "nonlinear_head": True}, "Expected one head, got"),
     ],
 )
 def test_descriptions_that_make_no_sense(options, message):

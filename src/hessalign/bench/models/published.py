@@ -1,25 +1,76 @@
-"""Models of timm as backbones."""
+"""Models of torchvision and timm as backbones, without their classifiers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
+from hessalign._errors import InputError
 from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
-from hessalign._names import UnknownNameError
+from hessalign._names import UnknownNameError, check_name
 from hessalign.bench.models.normalisation import Renormalised
-from hessalign.bench.models.torchvision_import import import_timm
+from hessalign.bench.models.torchvision_import import import_timm, import_torchvision
 from hessalign.bench.models.weights import (
     IMAGENET,
     SUFFIXES,
     WeightsError,
+    fetch_file,
     find_file,
     load_state,
     missing_message,
     named_file,
     read_state,
 )
+
+_FIRST_VERSION: Final = "IMAGENET1K_V1"
+"""The weights that "imagenet" means: those of DomainBed's published tables."""
+
+_AUXILIARY: Final = ("googlenet", "inception_v3")
+"""Models that give several outputs in training."""
+
+
+def torchvision_names() -> list[str]:
+    """Names of the models with which torchvision classifies images."""
+    models = import_torchvision().models
+    names: list[str] = models.list_models(module=models)
+    return names
+
+
+def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
+    """Build a model of torchvision without its classifier.
+
+    Args:
+        name: What torchvision calls it.
+        weights: "imagenet", another of torchvision's names for weights of this model (such as
+            "IMAGENET1K_V2"), a file, or None.
+
+    Returns:
+        A module that gives features.
+
+    Raises:
+        InputError: If its classifier is not one linear layer.
+    """
+    check_name("model of torchvision", name, torchvision_names())
+    models = import_torchvision().models
+    model: nn.Module | None = None if name in _AUXILIARY else models.get_model(name, weights=None)
+    head = None if model is None else _last_linear(model)
+    if model is None or head is None:
+        raise InputError(
+            f"The model {name} of torchvision does not end in a linear classifier alone, so it "
+            f"cannot be a backbone. timm may have it: 'timm:{name}'."
+        )
+    _take_off(model, head)
+    if weights is not None:
+        available = models.get_model_weights(name).__members__
+        chosen = _FIRST_VERSION if weights == IMAGENET else weights
+        path = (
+            fetch_file(available[chosen].url)
+            if chosen in available
+            else named_file(weights, available)
+        )
+        load_state(model, read_state(path), path, ignored=[head])
+    return model
 
 
 def make_timm_model(name: str, weights: str | None) -> nn.Module:
@@ -57,6 +108,21 @@ def make_timm_model(name: str, weights: str | None) -> nn.Module:
     if (tuple(mean), tuple(std)) == (IMAGENET_MEAN, IMAGENET_STD):
         return model
     return Renormalised(model, mean, std)
+
+
+def _last_linear(model: nn.Module) -> str | None:
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return names[-1] if names else None
+
+
+def _take_off(model: nn.Module, head: str) -> None:
+    """Remove the classifier, and the dropout before it: a network has a setting for that."""
+    parent, _, leaf = head.rpartition(".")
+    container = model.get_submodule(parent)
+    setattr(container, leaf, nn.Identity())
+    for module in container.children():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
 
 
 def _downloaded_timm(timm: Any, name: str, stem: str, config: dict[str, Any]) -> nn.Module:  # noqa: ANN401

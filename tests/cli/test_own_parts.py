@@ -1,0 +1,64 @@
+"""Commands with a data set and a head of one's own, named by their module."""
+
+import sys
+
+import pytest
+
+from hessalign.cli import main
+
+CODE = """
+import torch
+from torch import nn
+from hessalign.bench.data import DomainDataset, DomainSamples
+
+def pets(seed):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(20) % 2
+    x = torch.randn(20, 3, generator=generator) + y[:, None]
+    held_out = torch.tensor([0, 1, 2])
+    names = ("photo", "sketch", "oil")
+    return DomainDataset(
+        "pets", ("cat", "dog"), tuple(DomainSamples(name, x, y, held_out) for name in names)
+    )
+
+def head(features, outputs):
+    return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, outputs))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own_parts.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_parts", None)
+
+
+def test_training_on_data_of_ones_own_with_a_head_of_ones_own(folder, capsys):
+    words = ["train", "--dataset", "own_parts:pets", "--data-dir", ".", "--test-domains", "oil",
+             "--steps", "3", "--output", "out", "head=own_parts:head"]  # fmt: skip
+    assert main(words) == 0, capsys.readouterr().err
+    assert list(folder.glob("out/*/done"))
+
+
+def test_a_name_that_is_not_there_is_told_with_the_nearest(folder, capsys):
+    words = ["train", "--dataset", "own_parts:pet", "--data-dir", ".", "--test-domains", "oil",
+             "--output", "out"]  # fmt: skip
+    assert main(words) == 2
+    assert "Unknown data set in own_parts 'pet'" in capsys.readouterr().err
+
+
+def test_checking_data_of_ones_own(folder, capsys):
+    assert main(["datasets", "check", "own_parts:pets"]) == 0
+    assert "pets is fine: 60 samples, arrays." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_sweep_over_data_of_ones_own(folder):
+    from tests.commands import finished
+
+    result = finished(folder, "sweep", "run", "--datasets", "own_parts:pets", "--data-dir", ".",
+                      "--algorithms", "erm", "--test-domains", "0", "--trials", "1", "--draws", "2",
+                      "--output", "out", "--launcher", "local", "--steps", 3)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "2 runs in out: 2 done." in result.stdout
