@@ -166,8 +166,9 @@ class BatchWorkers:
             raise BatchWorkerError(
                 f"A process that makes batches of images {end} before batch {number} was ready. If "
                 "memory ran out, make the batches smaller. In a container, shared memory may be "
-                f"too small (docker run --shm-size=1g). With {WORKERS_VARIABLE}=0 in the environment "
-                "the run makes its batches itself. Run it again to continue from its last checkpoint."
+                "too small (docker run --shm-size=1g). The run makes its batches itself with "
+                f"{WORKERS_VARIABLE}=0 in the environment. Run it again to continue from its last "
+                "checkpoint."
             ) from error
 
 
