@@ -205,7 +205,7 @@ class HeadSamples:
         error = self.loss.error(self.loss.predict(zero), zero, self.targets)
         return float((error.norm(dim=1) * self.features.double().norm(dim=1)).mean())
 
-    def batch(self, rows: tuple[Int[Tensor, " m"], ...]) -> HeadSamples:
+    def batch(self, rows: tuple[Int[Tensor, " _"], ...]) -> HeadSamples:
         """Some samples of each domain, repetitions allowed."""
         chosen = [(z[index], y[index]) for (z, y), index in zip(self.parts, rows, strict=True)]
         features, targets = (torch.cat(part) for part in zip(*chosen, strict=True))
