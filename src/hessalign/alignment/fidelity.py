@@ -61,10 +61,6 @@ READINGS: Final[Mapping[Fidelity, Reading]] = {
 def make_reading(fidelity: Fidelity, probes: int | None = None) -> Reading:
     """A reading, with the probes that a user wants.
 
-    Args:
-        fidelity: Which.
-        probes: Probes per domain; None for those of the source.
-
     Returns:
         The reading.
 

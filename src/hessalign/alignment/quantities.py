@@ -82,18 +82,7 @@ _FIELDS: dict[str, Callable[[HeadStatistics], Tensor]] = {
 
 
 def moment(head: LinearHead, quantity: str) -> Moment:
-    """One quantity of a linear head, ready to be compared between domains.
-
-    Args:
-        head: The closed-form statistics.
-        quantity: A name in `QUANTITIES`.
-
-    Returns:
-        The moment.
-
-    Raises:
-        UnknownNameError: If the name is unknown.
-    """
+    """One quantity of a linear head, by its name in `QUANTITIES`, ready to be compared."""
     if quantity not in QUANTITIES:
         raise UnknownNameError("quantity", quantity, QUANTITIES)
     left, right = QUANTITIES[quantity](head)
@@ -144,11 +133,6 @@ def quantity_dispersion(
     statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
 ) -> Float[Tensor, ""]:
     """Mean squared distance of one quantity of the domains to its mean.
-
-    Args:
-        statistics: Either backend, as for `inner_products`.
-        quantity: A name in `QUANTITIES`.
-        evaluation: "primal", "dual" or "auto", for the closed form.
 
     Returns:
         The dispersion, in float64.

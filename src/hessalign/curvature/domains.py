@@ -67,9 +67,6 @@ class Domains:
 def make_domains(domain: Int[Tensor, " n"]) -> Domains:
     """Group samples by integer domain ids; any integers do.
 
-    Args:
-        domain: The id of each sample's domain.
-
     Returns:
         The grouping, domains ordered by id.
 

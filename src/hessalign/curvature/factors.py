@@ -153,10 +153,6 @@ class SoftmaxCurvature:
         With u = a_t − a, t the most probable class, it is p ∘ (p · u − u): the differences are
         small where the result is.
 
-        Args:
-            vectors: The vectors a.
-            samples: Which samples they belong to.
-
         Returns:
             The products.
         """
@@ -179,9 +175,6 @@ class SoftmaxCurvature:
         r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
 
         For few classes the rows are written out.
-
-        Args:
-            block: The samples n.
 
         Returns:
             The inner products with all samples m.
@@ -277,12 +270,6 @@ class Features:
 
         float32 features are multiplied in float32 first. Where the sum turns out far smaller than
         its terms, as it does near alignment, they are multiplied again in float64.
-
-        Args:
-            left: The matrix L.
-            weights: The matrix w.
-            bias: Whether of z̃ = [z, 1] or just of z.
-            power: The power p, 1 or 2.
 
         Returns:
             The sum.

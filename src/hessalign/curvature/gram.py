@@ -77,10 +77,6 @@ _gram: Callable[[Tensor, bool], Tensor] = _Gram.apply
 def gram(z: Float[Tensor, "n d"], *, exact: bool = True) -> Float[Tensor, "n n"]:
     r"""Inner products of all pairs of rows, $z_n \cdot z_m$, as float64.
 
-    Args:
-        z: Rows.
-        exact: Multiply in float64, not in the rows' own precision.
-
     Returns:
         The Gram matrix.
 
@@ -140,14 +136,7 @@ def pair_sum(
     bias: bool,
     power: int,
 ) -> Float[Tensor, ""]:
-    r"""Sum over all pairs of samples of $w_{nm} L_{nm} (K_{nm} + b)^p$.
-
-    Args:
-        left: The matrix L.
-        products: The matrix K.
-        weights: The matrix w.
-        bias: Whether b is 1 or 0.
-        power: The power p, 1 or 2.
+    """Sum over all pairs of samples of $w_{nm} L_{nm} (K_{nm} + b)^p$.
 
     Returns:
         The sum.

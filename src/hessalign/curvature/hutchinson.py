@@ -80,14 +80,9 @@ def hutchinson_diagonal(
 def pooled_diagonal(
     statistics: HeadStatistics, probes: int, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, " p"]:
-    r"""Estimate of the Hessian diagonal of the mean loss, diag H̄, from probes of its own.
+    """Estimate of the Hessian diagonal of the mean loss, diag H̄, from probes of its own.
 
     The released code compares each domain's estimate with this one.
-
-    Args:
-        statistics: Either backend.
-        probes: The number of probes.
-        generator: Source of randomness; torch's global one if None.
 
     Returns:
         The estimate.

@@ -14,16 +14,7 @@ from hessalign.curvature.losses import HeadLoss
 
 
 def check_features(z: Tensor) -> None:
-    """Features: a non-empty floating-point matrix of finite numbers.
-
-    Args:
-        z: What should be the features.
-
-    Raises:
-        InputTypeError: If it is not a floating-point tensor.
-        InputError: If it has another shape than [n, d], no rows, or a value that is not finite or
-            whose products are not.
-    """
+    """Raise unless features are a non-empty floating-point matrix of finite numbers."""
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise InputTypeError(
             f"Expected floating-point features z, got {found_and_remedy(z, 'z', 'float')}"
@@ -42,19 +33,7 @@ def check_features(z: Tensor) -> None:
 
 
 def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
-    """Logits: one row of finite floating-point numbers per sample.
-
-    Args:
-        logits: What should be the logits, [n, k], or [n] for a single output.
-        samples: The number of samples n.
-
-    Returns:
-        The logits as a matrix.
-
-    Raises:
-        InputTypeError: If they are not floating point.
-        InputError: If their shape is wrong or a value is not finite.
-    """
+    """The logits as a matrix; raise unless they are one row of finite numbers per sample."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         found = found_and_remedy(logits, "logits", "float")
         raise InputTypeError(f"Expected floating-point logits, got {found}")
@@ -68,16 +47,7 @@ def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
 
 
 def check_domain(domain: Tensor, samples: int) -> None:
-    """Domain ids: one integer per sample, any integers.
-
-    Args:
-        domain: What should be the ids.
-        samples: The number of samples n.
-
-    Raises:
-        InputTypeError: If they are not an integer tensor.
-        InputError: If there is not exactly one per sample.
-    """
+    """Raise unless domain ids are one integer per sample."""
     if not isinstance(domain, Tensor) or (
         domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
     ):
@@ -92,16 +62,7 @@ def check_domain(domain: Tensor, samples: int) -> None:
 
 
 def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss) -> None:
-    """Targets (None where only the curvature is wanted) and logits that suit the loss.
-
-    Args:
-        y: What should be the targets.
-        logits: The logits.
-        loss: The loss that will be applied.
-
-    Raises:
-        InputError: If its length is not that of the logits.
-    """
+    """Raise unless targets (None where only curvature is wanted) and logits suit the loss."""
     loss.check_logits(logits)
     if y is None:
         return

@@ -160,10 +160,6 @@ def hessian_operator(head: HeadStatistics) -> SymmetricOperator:
 def hessian_difference(first: HeadStatistics, second: HeadStatistics) -> SymmetricOperator:
     """The difference H_e − H_f of two domains' Hessians.
 
-    Args:
-        first: Statistics of domain e alone, either backend.
-        second: Those of domain f, with the same head.
-
     Returns:
         The operator.
 

@@ -265,14 +265,6 @@ def mean_outer_gram(
 ) -> Float[Tensor, "e e"]:
     r"""Inner products $\langle M_e, M_f\rangle$ between the means of `mean_outer`.
 
-    Args:
-        left: One row per sample, domains contiguous.
-        right: One row per sample.
-        sizes: Samples per domain.
-        bias: Append a 1 to the right rows.
-        squared: Take the squares of the right rows.
-        centred: Subtract the mean of the domains' means first.
-
     Returns:
         The Gram matrix of the means.
 
@@ -346,11 +338,6 @@ def domain_products(
 ) -> Float[Tensor, "n k"]:
     """The rows of each domain times a matrix of its own, $M_e z_n$ for n in e.
 
-    Args:
-        z: Rows, domains contiguous.
-        matrices: One matrix per domain.
-        sizes: Samples per domain.
-
     Returns:
         The products, in the precision of the matrices.
 
@@ -368,11 +355,6 @@ def mean_second_moments(
     r"""Weighted second moments of the features of each domain.
 
     $$M_{el} = \frac1{n_e} \sum_{n \in e} s_{nl}\, z_n z_n^\top$$
-
-    Args:
-        weights: The weights s, one row per sample, domains contiguous.
-        z: Features.
-        sizes: Samples per domain.
 
     Returns:
         The moments, in the accumulation precision.

@@ -161,11 +161,6 @@ def contribution_report(
     With Δ = H_e − H_f and M their mean, $\|Δ\|^2$ is the sum over samples of e of
     $\langle h_n - M, Δ\rangle / n_e$ and over samples of f of $-\langle h_n - M, Δ\rangle / n_f$.
 
-    Args:
-        sums: Inner products of samples with domains' means.
-        draw: The samples.
-        pairs: Positions of two domains each.
-
     Returns:
         The contributions to Hessian and gradient distances.
     """

@@ -78,21 +78,7 @@ def make_head(
     l2: float,
     trained_on: Sequence[int] | None = None,
 ) -> tuple[HeadReport, LinearHead]:
-    """The head of a diagnosis, with its statistics on the samples drawn.
-
-    Args:
-        draw: The samples.
-        loss: The loss of the head.
-        head: The head to look at; None to fit one.
-        l2: The weight of the L2 term of a fit.
-        trained_on: Positions of the domains a given head was trained on; all by default.
-
-    Returns:
-        The report, and the head's statistics.
-
-    Raises:
-        InputError: If the head does not suit the samples, or there is no best head to be fitted.
-    """
+    """The head of a diagnosis, given or fitted, with its statistics on the samples drawn."""
     everyone = range(len(draw.domain_names))
     chosen = list(everyone if trained_on is None else trained_on)
     if not chosen or any(e not in everyone for e in chosen):

@@ -114,18 +114,7 @@ class HoldoutReport:
 def holdout_report(
     draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[int], seed: int
 ) -> HoldoutReport:
-    """Hold out some domains in turn.
-
-    Args:
-        draw: The samples.
-        loss: The loss of the heads.
-        l2: The weight of the L2 term.
-        domains: Positions of the domains to hold out.
-        seed: Of the choice of inner folds, where there are many domains.
-
-    Returns:
-        Accuracies of plain and aligned heads.
-    """
+    """Hold out some domains in turn; the seed chooses inner folds, where there are many."""
     count = len(draw.domain_names)
     bench = _Bench(draw, loss, l2, torch.Generator().manual_seed(seed))
     found = tuple(bench.hold_out(e) for e in domains)

@@ -95,9 +95,6 @@ def odd_one_out(distances: DistanceMatrix) -> tuple[int | None, float]:
     Noise makes one of several domains the farthest, whatever they are. The odd one out therefore
     has to differ from each of the others by more than sampling explains.
 
-    Args:
-        distances: Distances between domains.
-
     Returns:
         Its position, or None, and the ratio of the two mean distances beyond noise.
     """

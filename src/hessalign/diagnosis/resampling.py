@@ -108,11 +108,6 @@ class DistanceMatrix:
 def make_groups(domain: Int[Tensor, " g"], size: Int[Tensor, " g"], seed: int) -> Groups:
     """Draw replicates and halves.
 
-    Args:
-        domain: The domain of each group, contiguous and in order.
-        size: Samples of each group.
-        seed: Of the draws.
-
     Returns:
         The groups.
 
@@ -142,10 +137,6 @@ def distance_matrix(inner: Float[Tensor, "g g"], groups: Groups) -> DistanceMatr
     they estimate, by the noise of both. Bootstrap replicates $T^*$ are larger than T by as much
     again, so the interval from $2T - q_{97.5}(T^*)$ to $2T - q_{2.5}(T^*)$ is one for the distance
     without noise. Two halves of a domain have four times the noise of its mean in T.
-
-    Args:
-        inner: Inner products between groups' means.
-        groups: The groups.
 
     Returns:
         The distances.

@@ -92,18 +92,7 @@ def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[in
 def crossing_report(
     draw: Draw, heads: _SingleHeads, inner: Float[Tensor, "g g"], groups: Groups, seed: int
 ) -> CrossingReport:
-    """Compare Hessian distances with losses across domains.
-
-    Args:
-        draw: The samples.
-        heads: Heads of single domains.
-        inner: Inner products of Hessians between groups.
-        groups: The groups.
-        seed: Of the permutations, where there are too many orders to try all.
-
-    Returns:
-        Losses, regrets and the rank correlation.
-    """
+    """Compare Hessian distances, from inner products between groups, with losses across."""
     chosen = torch.tensor(heads.domains)
     size = groups.size.clone()
     unseen = torch.zeros_like(size).index_add_(0, draw.group, (~draw.part(0)).double())

@@ -126,9 +126,10 @@ def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
 
 
 class _Term(NamedTuple):
-    """A term's value, and a tensor through which it depends on the logits, with the slope there."""
+    """A term, and what it depends on the logits through, with its weighted slope there."""
 
     value: float
+    weight: float
     through: Tensor
     slope: Tensor
 
@@ -163,42 +164,45 @@ class AlignedObjective:
     def _of_curvatures(self) -> _Form | None:
         return _outer_form(self.samples.features, self.samples.domains)
 
+    @torch.enable_grad()
     def value_and_gradient(
         self, head: Float[Tensor, "k d"], weights: Weights
     ) -> tuple[float, Float[Tensor, "k d"]]:
         """The objective with weighted penalties, and its derivative in each parameter."""
-        terms, slope = self._evaluate(head, weights)
-        held = self.samples.held(head.reshape(1, -1)).view_as(head)
-        penalty = weights.alpha * terms.hessian + weights.beta * terms.gradient
-        l2 = self.samples.l2
-        return terms.loss + l2 / 2 * float(held.square().sum()) + penalty, slope + l2 * held
-
-    def terms(self, head: Float[Tensor, "k d"]) -> _AlignedTerms:
-        """All terms at a head."""
-        return self._evaluate(head, Weights(1.0, 1.0))[0]
-
-    @torch.enable_grad()
-    def _evaluate(
-        self, head: Float[Tensor, "k d"], weights: Weights
-    ) -> tuple[_AlignedTerms, Float[Tensor, "k d"]]:
-        """The terms that have a weight, and the slope of all but the L2 term."""
-        z, several = self.samples.features, len(self.samples.domains) > 1
-        logits = (z @ head.T.to(z.dtype)).double().requires_grad_()
-        statistics = self.samples.statistics(logits)
-        loss = statistics.risk.mean()
-        found = {"loss": _weighted(loss, 1.0)}
-        if several and weights.alpha > 0 and self.kind is not None:
-            found["hessian"] = self._hessian(statistics, self.kind, weights.alpha)
-        if several and weights.beta > 0:
-            found["gradient"] = _by_form(statistics.error, self._of_rows, weights.beta)
+        z, l2 = self.samples.features, self.samples.l2
+        logits = self._logits(head).requires_grad_()
+        found = self._terms(logits, weights)
         # The curvature of squared error is constant: nothing flows back through it.
         moving = [term for term in found.values() if term.through.requires_grad]
         (slope,) = torch.autograd.grad(
             [term.through for term in moving], logits, [term.slope for term in moving]
         )
-        values = {name: term.value for name, term in found.items()}
+        held = self.samples.held(head.reshape(1, -1)).view_as(head)
+        value = sum(term.weight * term.value for term in found.values())
         gradient = (slope.T.to(z.dtype) @ z).double()
-        return _AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values}), gradient
+        return value + l2 / 2 * float(held.square().sum()), gradient + l2 * held
+
+    @torch.no_grad()
+    def terms(self, head: Float[Tensor, "k d"]) -> _AlignedTerms:
+        """All terms at a head, those without weight in a fit too."""
+        found = self._terms(self._logits(head), Weights(1.0, 1.0))
+        values = {name: term.value for name, term in found.items()}
+        return _AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values})
+
+    def _logits(self, head: Float[Tensor, "k d"]) -> Float[Tensor, "n k"]:
+        z = self.samples.features
+        return (z @ head.T.to(z.dtype)).double()
+
+    def _terms(self, logits: Float[Tensor, "n k"], weights: Weights) -> dict[str, _Term]:
+        """The loss, and the dispersions that have a weight."""
+        statistics = self.samples.statistics(logits)
+        found = {"loss": _direct(statistics.risk.mean(), 1.0)}
+        several = len(self.samples.domains) > 1
+        if several and weights.alpha > 0 and self.kind is not None:
+            found["hessian"] = self._hessian(statistics, self.kind, weights.alpha)
+        if several and weights.beta > 0:
+            found["gradient"] = _by_form(statistics.error, self._of_rows, weights.beta)
+        return found
 
     def _hessian(self, statistics: LinearHead, kind: HessianKind, weight: float) -> _Term:
         curvature = statistics.curvature
@@ -211,14 +215,14 @@ class AlignedObjective:
             return _by_form(curvature.rows(), self._of_curvatures, weight)
         generator = torch.Generator().manual_seed(self.seed)
         value = hessian_dispersion(statistics, kind, probes=self.probes, generator=generator)
-        return _weighted(value, weight)
+        return _direct(value, weight)
 
 
-def _weighted(value: Float[Tensor, ""], weight: float) -> _Term:
-    return _Term(float(value.detach()), value, torch.full_like(value, weight))
+def _direct(value: Float[Tensor, ""], weight: float) -> _Term:
+    return _Term(float(value.detach()), weight, value, torch.full_like(value, weight))
 
 
 def _by_form(rows: Float[Tensor, "n l"], form: _Form, weight: float) -> _Term:
     known = rows.detach()
     pulled = form.apply(known)
-    return _Term(float((known * pulled).sum()), rows, 2 * weight * pulled)
+    return _Term(float((known * pulled).sum()), weight, rows, 2 * weight * pulled)

@@ -222,10 +222,6 @@ def largest_third_derivative(data: HeadSamples, e: int) -> float:
     $\|V\tilde z\|^3 \le \|\tilde z\| \|V\tilde z\|^2$ is at most the largest eigenvalue of the mean
     of $\|\tilde z\| \tilde z \tilde z^\top$.
 
-    Args:
-        data: The samples.
-        e: Position of the domain.
-
     Returns:
         The bound; 0 for squared error, infinite with an activation, for which none is known.
     """

@@ -138,19 +138,7 @@ def fit_head(
 
 
 def fit_domain(data: HeadSamples, e: int) -> FittedHead:
-    """The minimiser of one domain's risk.
-
-    Args:
-        data: The samples, float64.
-        e: Position of the domain.
-
-    Returns:
-        The minimiser.
-
-    Raises:
-        InputError: If the risk is not convex, has no minimiser, or Newton's method does not reach
-            it.
-    """
+    """The minimiser of one domain's risk, in float64; an InputError says why there is none."""
     if isinstance(data.loss, Squared) and not data.convex:
         raise InputError(
             f"Expected a loss that is convex in the head, got squared error with activation "

@@ -109,11 +109,6 @@ def gap_limits(
 ) -> GapLimits:
     """What is needed to bound the gaps around a head.
 
-    Args:
-        data: The samples, float64.
-        centre: The head.
-        pairs: Ordered pairs of positions of domains.
-
     Returns:
         The limits; infinite for a head with many parameters, or a loss whose third derivative has
         no known bound.

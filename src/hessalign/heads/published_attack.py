@@ -84,13 +84,6 @@ def published_attack(
     Every radius is attacked from the centre with the same minibatches, drawn with replacement; each
     step descends $\min_e L_e - \max_e L_e$ and is projected on $\|\theta - \theta^*\| \le \delta$.
 
-    Args:
-        data: The samples.
-        centre: The head θ* under attack.
-        radii: The radii δ.
-        settings: Learning rate, batch size, epochs.
-        generator: Draws the minibatches.
-
     Returns:
         The head after the last step, for each radius.
     """

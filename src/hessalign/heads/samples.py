@@ -100,15 +100,7 @@ class HeadSamples:
     def risk_and_gradient(
         self, points: Float[Tensor, "b p"], e: int
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
-        """The risk of one domain and its gradient, g = mean r ⊗ z̃ + λ θ, at each point.
-
-        Args:
-            points: Heads, one per row.
-            e: Position of the domain in `ids`.
-
-        Returns:
-            The risks in float64, and the gradients in the precision of the features.
-        """
+        """The risk of one domain in float64, and its gradient mean r ⊗ z̃ + λ θ, at each point."""
         return self._evaluate(points, e, slopes=True)
 
     def _evaluate(self, points: Tensor, e: int, *, slopes: bool) -> tuple[Tensor, Tensor]:
@@ -141,15 +133,7 @@ class HeadSamples:
     def gap(
         self, points: Float[Tensor, "b p"], pairs: Int[Tensor, "b 2"]
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
-        """The gap L_i − L_j with its gradient, each point with a pair (i, j) of its own.
-
-        Args:
-            points: Heads, one per row.
-            pairs: Positions of the two domains, for each point.
-
-        Returns:
-            The gaps in float64, and the gradients.
-        """
+        """The gap L_i − L_j with its gradient, each point with a pair (i, j) of its own."""
         values = points.new_zeros(len(points), dtype=torch.float64)
         gradients = torch.zeros_like(points)
         for e, rows, signs in self._sides(pairs):
@@ -221,7 +205,7 @@ class HeadSamples:
         error = self.loss.error(self.loss.predict(zero), zero, self.targets)
         return float((error.norm(dim=1) * self.features.double().norm(dim=1)).mean())
 
-    def batch(self, rows: tuple[Int[Tensor, " m"], ...]) -> HeadSamples:
+    def batch(self, rows: tuple[Int[Tensor, " _"], ...]) -> HeadSamples:
         """Some samples of each domain, repetitions allowed."""
         chosen = [(z[index], y[index]) for (z, y), index in zip(self.parts, rows, strict=True)]
         features, targets = (torch.cat(part) for part in zip(*chosen, strict=True))

@@ -70,11 +70,6 @@ class Whitening:
 def make_whitening(data: HeadSamples, point: Float[Tensor, " p"], e: int) -> Whitening:
     """Whitening coordinates for one domain's Hessian at a point.
 
-    Args:
-        data: The samples.
-        point: The head at which the Hessian is taken.
-        e: Position of the domain.
-
     Returns:
         The coordinates.
 
