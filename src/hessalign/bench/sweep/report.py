@@ -156,7 +156,7 @@ class SweepProgress:
         parts += [f"{going} running", f"{waiting} waiting"]
         running = list(self._running.values())
         for each in running if self._progress.live else running[-1:]:
-            parts.append(f" {self._name(each.job)} {each.text}")
+            parts.append(f" {each.text} {self._name(each.job)}")
         left = self._left(statuses)
         self._progress(counts["done"], len(statuses), "  ".join(parts), left=left, now=now)
 

@@ -47,10 +47,10 @@ def test_runs_that_go_on_are_shown_with_step_and_accuracy(tmp_path):
     jobs, progress = make(tmp_path, 4, stream)
     progress.record(jobs[0], record(9, 5.0, env0_in_acc=0.25, env1_in_acc=0.9))
     progress.record(jobs[1], record(4, 5.0, env0_in_acc=0.5))
-    both = "#0 10/100 OOD 25.0 %   #1 5/100 OOD 50.0 %"
+    both = "10/100 OOD 25.0 % #0   5/100 OOD 50.0 % #1"
     assert last_line(stream) == f"0/4 runs  2 running  2 waiting   {both}"
     progress(Outcome(Task(jobs[0], tmp_path), "done", 50.0))
-    assert last_line(stream).rstrip() == "1/4 runs  2 running  1 waiting   #1 5/100 OOD 50.0 %"
+    assert last_line(stream).rstrip() == "1/4 runs  2 running  1 waiting   5/100 OOD 50.0 % #1"
     progress.close()
     assert stream.getvalue().endswith("\n")
 
@@ -60,7 +60,7 @@ def test_a_log_has_the_newest(tmp_path):
     jobs, progress = make(tmp_path, 4, stream)
     for job in jobs[:2]:
         progress.record(job, record(9, 5.0))
-    assert last_line(stream) == "0/4 runs  2 running  2 waiting   #1 10/100"
+    assert last_line(stream) == "0/4 runs  2 running  2 waiting   10/100 #1"
 
 
 def test_time_left_follows_from_the_steps_before_any_run_is_done(tmp_path):
