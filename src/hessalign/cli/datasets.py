@@ -68,7 +68,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Let a command take a data set."""
     add = parser.add_argument
-    add("path", metavar="PATH", type=Path, help="the data set")
+    add("path", metavar="PATH", type=Path, help="the data set, or package.module:function")
     add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
 
 

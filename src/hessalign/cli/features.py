@@ -32,7 +32,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add(
         "--backbone",
         required=True,
-        help="a model of torchvision or timm (timm:NAME), or MODULE:CALLABLE for your own",
+        help="a model of torchvision or timm (timm:NAME), or package.module:name for your own",
     )
     add("--weights", help="imagenet or a file; random without it, unless it brings its own")
     add("--name", help="what the bank calls the backbone (default: its name)")

@@ -1,5 +1,6 @@
 """Images on their way into the training step: what they are, from where, and what goes wrong."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from hessalign.bench.data import (
     read_image_folder,
 )
 from hessalign.bench.runs.batch_workers import BatchWorkerError, default_workers
+from hessalign.bench.runs.image_inputs import ImageInputs
 from hessalign.bench.runs.image_sampling import ImageMinibatches, image_chunks
 
 SIZE = 8
@@ -140,6 +142,7 @@ def test_a_worker_that_died_is_an_error_not_a_wait(cached):
             drawn(sampler, 4)
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_disturbs_nothing_before_its_batch_is_due(cached):
     handler, state = signal.getsignal(signal.SIGCHLD), torch.get_rng_state()
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
@@ -222,6 +225,16 @@ def _running(pid):
 def test_what_cannot_be_sampled(reader, rows, batch_size, workers, message):
     with pytest.raises(ValueError, match=message):
         ImageMinibatches(reader, rows, batch_size, 0, None, workers)
+
+
+def test_images_that_come_from_nowhere_have_no_cache(cached):
+    said = []
+    data = dataclasses.replace(cached.data, root=None)
+    inputs = ImageInputs(data, SIZE, 0, augment=False, workers=0, warn=said.append)
+    batch = inputs.sampler([(0, np.array([2]))], 1, 0).draw()
+    assert torch.equal(batch.x, normalise(cached.read(0, [2]).pixels))
+    assert len(said) == 1
+    assert "If it names the folder it comes from as its root" in said[0]
 
 
 def test_chunks_hold_the_rows_in_their_order(reader):

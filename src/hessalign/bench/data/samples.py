@@ -87,7 +87,8 @@ class DomainDataset:
         name: What tables and messages call it.
         classes: The names of the classes; a label is an index into them.
         domains: The domains in their order, which numbers them.
-        root: The folder or file that it was read from; None if it was made.
+        root: The folder or file that it was read from, beside which a cache of its images is kept;
+            None if it was made.
 
     Example:
         >>> photo = DomainSamples("photo", torch.zeros(2, 1), torch.tensor([0, 1]))

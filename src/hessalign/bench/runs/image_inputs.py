@@ -8,7 +8,6 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
 from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.bench.runs.image_sampling import ImageMinibatches, image_chunks
@@ -40,13 +39,19 @@ class ImageInputs:
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         if data.root is None:
-            raise InputError(f"Expected {data.name} to come from a folder or a manifest.")
-        self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
-        if not self.reader.cached:
+            self.reader = ImageReader(data, size, None, allow_truncated=False)
             warn(
-                f"{data.name} is read image by image. `hessalign datasets prepare {data.root} "
-                f"--size {size}` decodes it once and makes training several times faster."
+                f"{data.name} is read image by image. If it names the folder it comes from as its "
+                "root, `hessalign datasets prepare` can keep decoded images beside that, which "
+                "makes training several times faster."
             )
+        else:
+            self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
+            if not self.reader.cached:
+                warn(
+                    f"{data.name} is read image by image. `hessalign datasets prepare {data.root} "
+                    f"--size {size}` decodes it once and makes training several times faster."
+                )
         self.shape: tuple[int, ...] = (3, size, size)
         self.seed = seed
         self.augmentation = Augmentation(size=size)

@@ -1,7 +1,7 @@
 """The catalog of benchmark data sets."""
 
 from hessalign.bench.data import DATASETS
-from hessalign.bench.data.catalog import COLORED_MNIST, DEFAULT_STEPS
+from hessalign.bench.data.catalog import COLORED_MNIST, DEFAULT_STEPS, catalog_entry
 
 
 def evaluations(name):
@@ -24,3 +24,8 @@ def test_small_images_are_the_three_of_the_protocol():
     small = {name for name, info in DATASETS.items() if info.family == "small"}
     assert small - {COLORED_MNIST} == {"Debug28", "RotatedMNIST", "ColoredMNIST"}
     assert [name for name, info in DATASETS.items() if info.family == "DomainNet"] == ["DomainNet"]
+
+
+def test_a_bank_of_features_has_the_row_of_its_data():
+    assert catalog_entry("PACS@resnet18") is DATASETS["PACS"]
+    assert catalog_entry("mine@resnet18") is None
