@@ -12,12 +12,40 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from tests.pairwise import covering, meetings
 
 torch.set_num_threads(1)
 
 settings.register_profile("local", deadline=None, max_examples=30)
 settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "local")
+
+SLOW = ()
+"""Beginnings of the names of tests in the slow lane, where no marker in the file says so.
+
+`make test` leaves this lane out, `make test-all` runs it too. Marked are Ray, kills, benchmarks,
+examples, and whatever else takes more than some seconds.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their markers
+def pytest_collection_modifyitems(items):
+    """Put tests of the table above, and all but the pairs of a `pairwise` grid, in the slow lane.
+
+    The marker can be given another function than `meetings`, of the parameters, which says what a
+    row of the grid is kept for.
+    """
+    grids = {}
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
+        if marker := item.get_closest_marker("pairwise"):
+            wanted = marker.kwargs.get("meetings", meetings)(item.callspec.params)
+            grids.setdefault(item.nodeid.partition("[")[0], []).append((item, wanted))
+    for grid in grids.values():
+        kept = covering([wanted for _, wanted in grid])
+        for position in set(range(len(grid))) - set(kept):
+            grid[position][0].add_marker("slow")
 
 
 @pytest.fixture(autouse=True)
