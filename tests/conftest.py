@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,12 +21,27 @@ settings.register_profile("local", deadline=None, max_examples=30)
 settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "local")
 
-SLOW = ()
-"""Beginnings of the names of tests in the slow lane, where no marker in the file says so.
+SLOW = {
+    "tests/bench/algorithms/test_learning.py": r"test_gains_on_the_target",
+    "tests/bench/sweep/test_ray.py": r"",
+    "tests/cli/test_cli.py": r"test_a_missing_matplotlib",
+    "tests/cli/test_diagnose.py": r"test_features_as_they_are|test_a_table_gives",
+    "tests/cli/test_errors.py": r"test_damaged_runs_of_.*\[done(\.json)?-(?!empty)",
+    "tests/unit/bench/data/test_image_cache.py": r"test_several_processes|test_work_continues",
+    "tests/unit/bench/data/test_parallel.py": r"test_a_process_that",
+    "tests/unit/diagnosis/report/test_diagnosis_page.py": r"test_many_domains_and_classes",
+    "tests/unit/diagnosis/test_bad_input.py": r"test_two_hundred_domains",
+    "tests/unit/heads/test_attack_search.py": r"test_more_restarts|test_plain_ascent.*-[12]\]",
+    "tests/unit/heads/test_worst_case_gap.py": r"test_quadratics_reach|test_exact_is_never_below",
+}
+"""Tests of the slow lane by file, where no marker in the file says so: how their names begin.
 
-`make test` leaves this lane out, `make test-all` runs it too. Marked are Ray, kills, benchmarks,
+`make test` leaves this lane out, `make test-all` runs it too. In it are Ray, kills, benchmarks,
 examples, and whatever else takes more than some seconds.
 """
+
+NEVER = r"(?!)"
+"""What no name begins with."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their markers
@@ -37,7 +53,8 @@ def pytest_collection_modifyitems(items):
     """
     grids = {}
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        file, _, name = item.nodeid.partition("::")
+        if re.match(SLOW.get(file, NEVER), name):
             item.add_marker("slow")
         if marker := item.get_closest_marker("pairwise"):
             wanted = marker.kwargs.get("meetings", meetings)(item.callspec.params)

@@ -25,6 +25,8 @@ from benchmarks.timing import Effort, Timing, extrapolate_timing, measure
 from torch.func import grad, hessian
 from torch.nn.functional import cross_entropy
 
+pytestmark = pytest.mark.slow
+
 TINY = Case(features=3, classes=4, domains=3, samples=5)
 
 
