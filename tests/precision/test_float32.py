@@ -117,6 +117,7 @@ def test_many_samples(head, quantity, samples, evaluation, ratio):
     check(head, samples, quantity, evaluation, ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [1e-4, 1e-8])
 @pytest.mark.parametrize("head", HEADS)
 def test_second_moments_of_so_many_samples_that_they_are_multiplied_in_float32(head, ratio):
