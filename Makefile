@@ -5,18 +5,22 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # One thread per process: threads of several processes fight for the cores.
 SINGLE := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST = $(SINGLE) $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test test-all lint bench docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, a few minutes
 	$(BIN)/hessalign demo
 
-test: lint ## Lint, types, layers, doctests and tests
-	$(SINGLE) $(BIN)/python -m pytest -n auto
+test: lint ## Lint, types, layers, doctests and the quick tests, in under 5 minutes on two cores
+	$(PYTEST) -m "not slow"
+
+test-all: lint ## The same with all tests: Ray, kills, examples, benchmarks, full grids
+	$(PYTEST)
 
 lint: $(STAMP) ## ruff (lint and format), mypy --strict, import layers
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,12 +13,78 @@ import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from tests.pairwise import covering, meetings
 
 torch.set_num_threads(1)
 
 settings.register_profile("local", deadline=None, max_examples=30)
 settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "local")
+
+SLOW = {
+    "tests/bench/algorithms/test_learning.py": ["test_gains_on_the_target"],
+    "tests/bench/runs/test_feature_bank.py": ["test_several_processes"],
+    "tests/bench/runs/test_image_run.py": [
+        "test_a_network_learns_stripes",
+        "test_an_interrupted_run_ends",
+    ],
+    "tests/bench/sweep/test_launchers.py": [
+        "test_killed_workers",
+        "test_workers_may_be_killed",
+        "test_two_launchers",
+        "test_a_job_whose_workers",
+        "test_an_interrupt",
+    ],
+    "tests/bench/sweep/test_ray.py": [""],
+    "tests/cli/test_cli.py": ["test_a_missing_matplotlib"],
+    "tests/cli/test_diagnose.py": ["test_features_as_they_are", "test_a_table_gives"],
+    "tests/cli/test_errors.py": [r"test_damaged_runs_of_.*\[done(\.json)?-(?!empty)"],
+    "tests/cli/test_sweep.py": ["test_ctrl_c"],
+    "tests/paper/experiments/test_feature_sweep.py": ["test_several_processes", "test_figure2"],
+    "tests/paper/experiments/test_reproduce.py": [
+        "test_interrupted_it_saves",
+        "test_one_page_of_everything",
+        "test_rows_whose_runs_are_gone",
+    ],
+    "tests/unit/bench/data/test_image_cache.py": ["test_several_processes", "test_work_continues"],
+    "tests/unit/bench/data/test_inspection.py": [r"test_damaged_and_repeated_images.*\[2"],
+    "tests/unit/bench/data/test_parallel.py": ["test_a_process_that"],
+    "tests/unit/bench/models/test_weights.py": ["test_torchvision_can_be_imported"],
+    "tests/unit/diagnosis/report/test_diagnosis_page.py": ["test_many_domains_and_classes"],
+    "tests/unit/diagnosis/test_bad_input.py": ["test_two_hundred_domains"],
+    "tests/unit/heads/test_attack_search.py": ["test_more_restarts", r"test_plain_ascent.*-[12]\]"],
+    "tests/unit/heads/test_worst_case_gap.py": [
+        "test_quadratics_reach",
+        "test_exact_is_never_below",
+    ],
+    "tests/unit/test_estimator.py": ["test_alignment_helps"],
+}
+"""Tests of the slow lane by file, where no marker in the file says so: how their names begin.
+
+`make test` leaves this lane out, `make test-all` runs it too. In it are Ray, kills, benchmarks,
+examples, and whatever else takes more than some seconds.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their markers
+def pytest_collection_modifyitems(items):
+    """Put tests of the table above, and all but the pairs of a `pairwise` grid, in the slow lane.
+
+    The marker can be given another function than `meetings`, of the parameters, which says what a
+    row of the grid is kept for.
+    """
+    grids = {}
+    for item in items:
+        file, _, name = item.nodeid.partition("::")
+        if any(re.match(beginning, name) for beginning in SLOW.get(file, ())):
+            item.add_marker("slow")
+        if marker := item.get_closest_marker("pairwise"):
+            wanted = marker.kwargs.get("meetings", meetings)(item.callspec.params)
+            grids.setdefault(item.nodeid.partition("[")[0], []).append((item, wanted))
+    for grid in grids.values():
+        kept = covering([wanted for _, wanted in grid])
+        for position in set(range(len(grid))) - set(kept):
+            grid[position][0].add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

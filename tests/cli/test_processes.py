@@ -20,6 +20,7 @@ from tests.commands import (
 from tests.sweep_jobs import write_bank
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read in /proc"),
     pytest.mark.usefixtures("interruptible"),
     pytest.mark.timeout(600),  # where others use the machine too, a process needs a minute to start

@@ -154,6 +154,7 @@ def algorithm_penalty(model, kind, fidelity):
     return terms.parts["hessian"], terms.parts["gradient"], terms.penalty
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("offered", [module_penalty, algorithm_penalty])
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary"])

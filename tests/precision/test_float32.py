@@ -90,6 +90,7 @@ def check(head, samples, quantity, evaluation, ratio):
             assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("ratio", ["far", 1e-2, 1e-4, 1e-6, 1e-8])
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("samples", [32, 600])
@@ -99,6 +100,7 @@ def test_dispersion_and_slopes(head, quantity, samples, evaluation, ratio):
     check(head, samples, quantity, evaluation, ratio)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("samples", "evaluation", "ratio"),
     [
@@ -115,6 +117,7 @@ def test_many_samples(head, quantity, samples, evaluation, ratio):
     check(head, samples, quantity, evaluation, ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [1e-4, 1e-8])
 @pytest.mark.parametrize("head", HEADS)
 def test_second_moments_of_so_many_samples_that_they_are_multiplied_in_float32(head, ratio):

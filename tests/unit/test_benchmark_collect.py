@@ -7,6 +7,8 @@ from benchmarks import collect as benchmark
 
 from hessalign.bench.sweep.selection import collect
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_sweep_is_one_that_domainbed_could_have_written(tmp_path):
     assert benchmark.write_sweep(tmp_path, 200) == sum(

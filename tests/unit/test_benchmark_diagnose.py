@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from benchmarks import diagnose as benchmark
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_features_are_as_many_as_asked_for(tmp_path):
     path = tmp_path / "features.npz"

@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
 from benchmarks import evaluation as benchmark
 from benchmarks.cases import Case
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_grid_is_measured_and_reported(capsys, tmp_path, unchecked):

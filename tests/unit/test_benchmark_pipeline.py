@@ -8,6 +8,8 @@ import pytest
 from benchmarks import pipeline
 from benchmarks.processes import cpu_seconds, descendants, resident_megabytes
 
+pytestmark = pytest.mark.slow
+
 STEP = {"step_cpu_ms": 9600.0, "processes": 3, "resident_mb": 900.0}
 EVALUATED = {"oracle": {"needed": 250.0, "all": 1000.0}}
 

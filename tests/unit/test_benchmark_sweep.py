@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from benchmarks import sweep as benchmark
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):

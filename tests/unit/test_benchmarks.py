@@ -27,6 +27,8 @@ from torch.nn.functional import cross_entropy
 
 from hessalign.report.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 TINY = Case(features=3, classes=4, domains=3, samples=5)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import hessalign
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ACCURACY = re.compile(r"(\d+\.\d) ± \d+\.\d")
 

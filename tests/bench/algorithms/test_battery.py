@@ -312,6 +312,15 @@ def assert_equals_its_definition(name, options, situation, draws):
             )  # fmt: skip
 
 
+def what_meets(row):
+    """Every algorithm in every situation, and every variant with what situations differ in."""
+    name, options, situation = row["name"], row["options"], row["situation"]
+    variant = (name, described(options))
+    domains = len(situation.sizes)
+    return {(name, situation), (variant, domains), (variant, situation.loss, situation.head)}
+
+
+@pytest.mark.pairwise(meetings=what_meets)
 @EVERY_SITUATION
 @pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
 def test_equals_its_definition(name, options, situation, draws):

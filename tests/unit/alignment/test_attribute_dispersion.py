@@ -76,6 +76,7 @@ def test_only_the_raw_dispersion_feels_the_scale_of_features(samples):
         assert large[name].relative == pytest.approx(small[name].relative, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_without_a_difference_all_is_chance():
     """Many draws of domains that do not differ: the mean dispersion is the mean chance."""
     spread, chance = [], []

@@ -26,6 +26,7 @@ def domains_of(batch):
     return len(batch.domain.unique())
 
 
+@pytest.mark.pairwise
 @FIDELITIES
 @pytest.mark.parametrize("kind", [*HESSIAN_KINDS, None])
 @pytest.mark.parametrize("case", LOSSES, ids=cases.name)
@@ -141,6 +142,7 @@ def module_term(kind, gradient, hessian, fidelity):
     return oracles.dispersion(values)
 
 
+@pytest.mark.pairwise
 @FIDELITIES
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product"])
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared"])

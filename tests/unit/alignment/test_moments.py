@@ -89,6 +89,7 @@ def test_the_choice_can_be_overridden(monkeypatch, evaluation):
     assert called == [evaluation]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("loss", LOSSES)
@@ -112,6 +113,7 @@ def test_blocks_of_pairs_change_nothing(monkeypatch, route, loss, quantity, rows
     assert_same_slopes(actual, expected, batch.inputs, 1e-12)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("rows", [1, 1000])
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("quantity", QUANTITIES)

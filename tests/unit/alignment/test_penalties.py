@@ -18,6 +18,7 @@ def test_the_variants():
     assert HESSIAN_KINDS == ("full", "diagonal", "sampled", "expected", "product")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("shared", [False, True], ids=["independent", "shared"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", HESSIAN_KINDS)
@@ -40,6 +41,7 @@ def test_variant(drawn, case, kind, target, shared):
     assert_same_slopes(actual, expected, batch.inputs)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("kind", ["full", "diagonal", "expected", "product"])
 @pytest.mark.parametrize("case", ONE_PER_LOSS, ids=cases.name)

@@ -13,6 +13,7 @@ from hessalign.alignment.quantities import moment
 from hessalign.curvature import autograd_head, linear_head
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
 def test_both_evaluations(route, case, quantity):

@@ -87,6 +87,7 @@ def check(penalty, inputs, step=1e-5):
         assert (found - expected).norm() <= 1e-6 * expected.norm()
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("evaluation", ["primal", "dual", "auto"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,6 +96,7 @@ def test_second_derivatives(kind, evaluation, loss):
     check(make_penalty(kind, evaluation, y, domain, options), (z, weight))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("loss", ["cross_entropy", "cross_entropy, many classes", "binary"])
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("kind", KINDS)

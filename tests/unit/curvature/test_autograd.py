@@ -87,6 +87,7 @@ class TestTwoLayers:
             assert_agrees(actual, expected[field])
             assert_same_slopes(actual, expected[field], inputs)
 
+    @pytest.mark.pairwise
     @pytest.mark.parametrize("axes", [(), (4,), (2, 3)], ids=str)
     @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
     def test_hvp_broadcasts(self, loss, shared, axes):

@@ -45,6 +45,7 @@ def test_losses_and_error_are_those_of_the_samples(case):
     assert_agrees(head.curvature.matrix(), curvatures[order])
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("axes", [(), (1,), (6,), (2, 3)], ids=str)
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
@@ -60,6 +61,7 @@ def test_hvp_broadcasts(case, shared, axes):
     assert_same_slopes(actual, expected, (*batch.inputs, vectors))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("route", ["dense", "products", "probes first", "class by class"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("case", CASES, ids=cases.name)
@@ -111,6 +113,7 @@ def test_one_backward_pass_is_enough(field):
     assert not batch.logits.grad.requires_grad
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared"])
 @pytest.mark.parametrize("domain", [(70, 45, 33), (40, 40)], ids=["unequal", "equal"])
