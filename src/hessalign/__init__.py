@@ -24,6 +24,7 @@ from hessalign.heads import transfer_measure as transfer_measure
 from hessalign.heads import worst_case_gap as worst_case_gap
 
 if _TYPE_CHECKING:
+    from hessalign.bench.runs.trained import load as load
     from hessalign.estimator import AlignedClassifier as AlignedClassifier
 
 
@@ -33,4 +34,8 @@ def __getattr__(name: str) -> object:
         from hessalign.estimator import AlignedClassifier
 
         return AlignedClassifier
+    if name == "load":
+        from hessalign.bench.runs.trained import load
+
+        return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -51,6 +51,7 @@ from hessalign.bench.runs.job_plan import (
     steps_per_epoch,
 )
 from hessalign.bench.runs.loop import Evaluate, LoopConfig, train
+from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.provenance import describe_software
 from hessalign.bench.runs.records import DomainBedForm, Record
 from hessalign.bench.runs.run_folder import CONFIG, MODEL, RunFolder, RunFolderError, read_config
@@ -112,7 +113,8 @@ def train_job(
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
     beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
-    with RunFolder(folder, config, warn, form, keep_model, beside) as opened:
+    describe = partial(describe_model, plan)
+    with RunFolder(folder, config, warn, form, keep_model, beside, describe) as opened:
         if opened.done:
             return DomainRun(plan, opened.records(), _trained(plan, opened))
         with closing(open_inputs(plan, warn)) as inputs:
@@ -132,6 +134,34 @@ def train_job(
                 report,
             )
     return DomainRun(plan, records, algorithm.cpu())
+
+
+def describe_model(plan: JobPlan, records: list[Record]) -> ModelDescription:
+    """What is needed to use the network that a run trains.
+
+    Args:
+        plan: The run.
+        records: What it reported.
+
+    Returns:
+        Its description.
+    """
+    info, data = find_algorithm(plan.job.algorithm), plan.data
+    in_memory = isinstance(data.domains[0].inputs, Tensor)
+    return ModelDescription(
+        network_spec(plan.hyper, plan.input_shape, len(data.classes)),
+        data.classes,
+        inputs="arrays" if in_memory else "images",
+        algorithm=info.name,
+        options=dataclasses.asdict(make_config(info.name, plan.hyper.options)),
+        domains=data.domain_names,
+        trained_on=tuple(data.domain_names[domain] for domain in plan.sources),
+        steps=plan.steps,
+        batch_size=plan.batch_size,
+        job=plan.job.args,
+        software=describe_software(),
+        accuracies=dict(records[-1].metrics) if records else {},
+    )
 
 
 def checked_plan(job: Job, data_dir: Path | None = None) -> JobPlan:

@@ -4,6 +4,7 @@
     records.jsonl           one line per evaluation
     checkpoint-00000100.pt  the state before step 100; the last two are kept
     model.pt                the trained parameters, once the run is complete
+    model.safetensors, .json  the trained network by itself, see `trained`
     done.json               written last: the final record
     lock                    held by the process that trains
 
@@ -33,9 +34,11 @@ from torch import nn
 from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
 from hessalign.bench.models.weights import DAMAGE
+from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.provenance import describe_software
 from hessalign.bench.runs.records import OwnForm, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.state import TrainingState
+from hessalign.bench.runs.trained import write_model
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
@@ -145,6 +148,7 @@ class RunFolder:
         keep_model: Whether to keep the trained parameters.
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
+        describe: Says of the trained network what is needed to use it; None if it cannot be told.
 
     Raises:
         RunFolderError: On entering, if another process trains in the folder or it belongs to
@@ -159,6 +163,7 @@ class RunFolder:
         form: RecordForm | None = None,
         keep_model: bool = True,
         beside: Mapping[str, object] | None = None,
+        describe: Callable[[list[Record]], ModelDescription] | None = None,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
@@ -168,6 +173,7 @@ class RunFolder:
         )
         self.keep_model = keep_model
         self.beside = dict(beside or {})
+        self.describe = describe
         self._lock: TextIO | None = None
         self._saved = time.monotonic()
 
@@ -394,6 +400,8 @@ class RunFolder:
         """
         if self.keep_model:
             self._write(self.path / MODEL, state.algorithm.state_dict())
+            if self.describe is not None:
+                write_model(self.path, self.describe(records), state.algorithm.network)
         final_record = self.form.line(records) if records else "{}"
         write_atomically(self.path / self.form.done, (final_record + "\n").encode())
         for path in self._checkpoints():
