@@ -21,7 +21,9 @@ from hessalign.cli import (
     datasets,
     demo,
     diagnose,
+    export,
     features,
+    predict,
     reproduce,
     sweep,
     train,
@@ -30,7 +32,20 @@ from hessalign.cli import (
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
 
-VERBS = (demo, train, reproduce, sweep, collect, diagnose, attack, features, datasets, algorithms)
+VERBS = (
+    demo,
+    train,
+    predict,
+    export,
+    reproduce,
+    sweep,
+    collect,
+    diagnose,
+    attack,
+    features,
+    datasets,
+    algorithms,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -183,6 +183,7 @@ def test_one_logit_has_two_classes_and_rounding_does_not_choose(tmp_path):
 def test_the_records_of_a_run_on_images_are_met_exactly(
     data_dir, tmp_path, algorithm, backbone, monkeypatch
 ):
+    monkeypatch.setenv("HESSALIGN_BATCH_WORKERS", "0")
     job = job_of(data_dir, "pets", algorithm, backbone=backbone, image_size=16, steps=6)
     run = train_job(job, tmp_path / "run", evaluate="all", keep_model=True)
     moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
