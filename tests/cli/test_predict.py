@@ -192,7 +192,7 @@ def test_the_best_run_of_a_sweep(place, tmp_path, capsys):
     words = (
         "sweep", "run", "--datasets", "bank", "--data-dir", place, "--algorithms", "erm", "hgp",
         "--trials", "1", "--draws", "2", "--test-domains", "1", "--steps", "5",
-        "--output", tmp_path / "sweep",
+        "--output", tmp_path / "sweep", "--launcher", "serial",
     )  # fmt: skip
     assert run(*words, "--keep-models") == 0
     capsys.readouterr()
@@ -228,7 +228,7 @@ def test_a_photograph_through_onnx_without_this_package(place, tmp_path, capsys)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(output)
-    about = json.loads(session.get_modelmeta().custom_metadata_map["hessalign.json"])
+    about = json.loads(session.get_modelmeta().custom_metadata_map["model.json"])
     assert about["classes"] == list(CLASSES)
     paths = sorted((place / "photos").rglob("*.*g"))
     mean, std = (np.array(about["normalisation"][name]) for name in ("mean", "std"))

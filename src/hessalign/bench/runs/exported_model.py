@@ -24,7 +24,7 @@ from hessalign._names import check_name
 from hessalign.bench.runs.model_description import TrainedModelError
 from hessalign.bench.runs.trained import TrainedModel
 
-CONTENT: Final = "hessalign.json"
+CONTENT: Final = "model.json"
 """What the description is called in the files."""
 
 _EXAMPLE: Final = 3
