@@ -19,6 +19,7 @@ if _typing.TYPE_CHECKING:
     from hessalign.alignment import HessianAlignment as HessianAlignment
     from hessalign.alignment import attribute_distances as attribute_distances
     from hessalign.alignment import hessian_distance as hessian_distance
+    from hessalign.bench.runs.trained import load as load
     from hessalign.curvature import autograd_head as autograd_head
     from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
     from hessalign.curvature import linear_head as linear_head
@@ -40,6 +41,7 @@ else:
         "Diagnosis": "diagnosis",
         "diagnose": "diagnosis",
         "AlignedClassifier": "estimator",
+        "load": "bench.runs.trained",
         "transfer_bound": "heads",
         "transfer_measure": "heads",
         "worst_case_gap": "heads",

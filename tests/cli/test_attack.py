@@ -129,10 +129,10 @@ def test_a_run_on_a_data_set_of_ones_own(tmp_path, capsys):
 
     np.savez(tmp_path / "bank.npz", x=x[:, :3], y=y, domain=domain)
     assert main(["attack", str(run)]) == 2
-    assert re.search(r"does not fit the data set bank in .*Use the data", capsys.readouterr().err)
+    assert re.search(r"do not fit the data set bank in .*Use the data", capsys.readouterr().err)
     shutil.copytree(run, tmp_path / "runs" / "second")
     assert main(["attack", str(tmp_path / "runs")]) == 2
     assert re.search(r"Expected one run in .*runs, found 2: .*second", capsys.readouterr().err)
-    (run / "model.pt").write_bytes(b"junk")
+    (run / "model.safetensors").write_bytes(b"junk")
     assert main(["attack", str(run)]) == 2
-    assert f"Expected the trained model in {run}/model.pt: " in capsys.readouterr().err
+    assert "model.safetensors, found" in capsys.readouterr().err

@@ -228,7 +228,9 @@ def refused(command, file, capsys):
 
 
 @pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize("file", ["config.json", "results.jsonl", "done", "model.pt"])
+@pytest.mark.parametrize(
+    "file", ["config.json", "results.jsonl", "done", "model.json", "model.safetensors"]
+)
 def test_damaged_runs_of_colored_mnist(runs, tmp_path, capsys, file, content):
     run = copy_of(runs, "colored", tmp_path / "copy")
     (run / file).write_bytes(GARBAGE[content])
@@ -238,7 +240,9 @@ def test_damaged_runs_of_colored_mnist(runs, tmp_path, capsys, file, content):
 
 
 @pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize("file", ["config.json", "results.jsonl", "done", "model.pt"])
+@pytest.mark.parametrize(
+    "file", ["config.json", "results.jsonl", "done", "model.json", "model.safetensors"]
+)
 def test_damaged_runs_of_the_domainbed_protocol(runs, tmp_path, capsys, file, content):
     run = copy_of(runs, "bank", tmp_path / "copy")
     (run / file).write_bytes(GARBAGE[content])

@@ -42,7 +42,7 @@ def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys)
     assert record["args"]["algorithm"] == "HGP"
     assert record["hparams"]["penalty_alpha"] == 0
     assert all((path.parent / "done").exists() for path in found)
-    assert all((path.parent / "model.pt").exists() for path in found)
+    assert all((path.parent / "model.safetensors").exists() for path in found)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from hessalign.diagnosis.report.page import render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
 from hessalign.report.progress import Progress
 
-RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.pt")
+RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
 """What makes a folder that of a run."""
 
 

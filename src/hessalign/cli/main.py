@@ -24,6 +24,8 @@ TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 VERBS: Final[Mapping[str, str]] = {
     "demo": "Colored MNIST with four methods, in a few minutes",
     "train": "train one algorithm; the defaults are the published protocol",
+    "predict": "classify images or arrays with a trained model",
+    "export": "write a trained network as ONNX, TorchScript, pt2 or safetensors",
     "reproduce": "regenerate a table or figure of the paper",
     "sweep": "plan, run and watch the runs of a benchmark",
     "collect": "tables of a sweep, by three methods of model selection",

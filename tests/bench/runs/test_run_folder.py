@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.colored import colored_job
 
 from hessalign.bench.algorithms import DivergedError
@@ -57,7 +58,7 @@ def in_a_process(folder, job=JOB):
 
 def outcome(folder):
     """All that a run leaves behind, except how long it took."""
-    model = torch.load(folder / "model.pt", weights_only=True)
+    model = load_file(folder / "model.safetensors")
     lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     return model, [timeless(line) for line in lines]
 
@@ -179,7 +180,9 @@ def test_the_last_two_checkpoints_are_kept_and_none_when_done(tmp_path):
     ]
     train(tmp_path)
     assert not list(tmp_path.glob("checkpoint-*"))
-    assert {"config.json", "results.jsonl", "model.pt", "done"} <= set(os.listdir(tmp_path))
+    assert {"config.json", "results.jsonl", "model.safetensors", "model.json", "done"} <= set(
+        os.listdir(tmp_path)
+    )
 
 
 def foreign(path):

@@ -189,8 +189,8 @@ def test_table1_on_a_bank(root, tmp_path, few, capsys):
         spreads = []
         for each in (job, twin(job)):
             plan = plan_job(each)
-            state = torch.load(cached / each.folder / "model.pt", weights_only=True)
-            weight, bias = (state[f"network.featurizer.{k}"] for k in first_layer(state))
+            state = load_file(cached / each.folder / "model.safetensors")
+            weight, bias = (state[f"featurizer.{k}"] for k in first_layer(state))
             means = [
                 (plan.data.domains[e].inputs[plan.outer[e]] @ weight.T + bias).relu().mean(0)
                 for e in plan.sources

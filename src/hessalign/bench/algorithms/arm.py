@@ -129,7 +129,8 @@ class ContextFeaturizer(nn.Module):
         Returns:
             One row per input.
         """
-        count = len(x)
+        # len() would fix the size of batches in a network that is exported.
+        count = x.shape[0] if isinstance(x, Tensor) else len(x)
         if self.support is None or count % self.support:
             return self.in_parts(x, (count,))
         return self.in_parts(x, (self.support,) * (count // self.support))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
 from hessalign.bench.data.samples import LARGEST, DomainDataset, DomainSamples
 
 _ARRAYS: Final = ("x", "y", "domain")
@@ -37,8 +37,7 @@ def read_arrays(path: Path) -> DomainDataset:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        InputError: If it is of another kind, damaged, or its arrays do not fit together. Without
-            safetensors installed, a `.safetensors` file raises an ImportError.
+        InputError: If it is of another kind, damaged, or its arrays do not fit together.
 
     Example:
         >>> import tempfile
@@ -89,12 +88,8 @@ def _read_npz(path: Path) -> dict[str, _Array]:
 
 
 def _read_safetensors(path: Path) -> dict[str, _Array]:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise MissingPackageError(
-            f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
-        ) from error
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "numpy") as file:
             arrays: dict[str, _Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -18,7 +18,7 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 
 _FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
@@ -235,13 +235,9 @@ def _shape(value: Tensor) -> str:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingPackageError(
-            f"Reading {path} needs safetensors: pip install 'hessalign[safetensors]'."
-        ) from error
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         content: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:

@@ -34,6 +34,7 @@ from hessalign.bench.runs.image_inputs import ImageInputs
 from hessalign.bench.runs.inputs import Inputs, TensorInputs, accuracy
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.model_description import Loss
 from hessalign.bench.runs.options import make_options
 from hessalign.bench.runs.plan import (
     AbstractProtocol,
@@ -110,7 +111,7 @@ MODEL_KEYS: Final = tuple(
 class DomainBed(AbstractProtocol):
     """DomainBed's protocol, on data sets of any kind."""
 
-    loss = "cross_entropy"
+    loss: Loss = "cross_entropy"
 
     def plan(self, job: Job, data_dir: Path) -> Plan:
         """Find the data, draw the hyper-parameters, override them, and split the domains."""
@@ -169,6 +170,10 @@ class DomainBed(AbstractProtocol):
             batch_size=plan.options.batch_size,
         )
         return plan.info.make(plan.algorithm, setting), generator
+
+    def network(self, plan: Plan) -> NetworkSpec:
+        """Backbone and head by the options."""
+        return network_spec(plan)
 
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
         """Rows in memory, or images."""

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import torch
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
 from hessalign._files import atomic_file
 from hessalign.bench.data import DomainDataset
 
@@ -67,7 +67,8 @@ def write_bank(
             with partial.open("wb") as file:
                 np.savez(file, **arrays, **texts)
             return
-        _, save_file = _safetensors(bank)
+        from safetensors.numpy import save_file
+
         metadata = {name: json.dumps(values) for name, values in names.items()}
         partial.touch()
         mode = partial.stat().st_mode
@@ -77,8 +78,6 @@ def write_bank(
 
 def read_description(bank: Path) -> dict[str, Any]:
     """What a bank was made with, by name; nothing if the file is not a bank of ours."""
-    if bank.suffix != ".npz":
-        _safetensors(bank)  # says what to install
     try:
         text = _npz_text(bank) if bank.suffix == ".npz" else _safetensors_text(bank)
         found = json.loads(text) if text else {}
@@ -93,7 +92,8 @@ def _npz_text(bank: Path) -> str | None:
 
 
 def _safetensors_text(bank: Path) -> str | None:
-    safe_open, _ = _safetensors(bank)
+    from safetensors import safe_open
+
     with safe_open(bank, "numpy") as file:
         text: str | None = (file.metadata() or {}).get(_MADE_WITH)
     return text
@@ -108,16 +108,3 @@ def check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
                 f"Expected {bank} to be made with {name} = {value!r}, but it was made with "
                 f"{found.get(name, 'something unknown')!r}. Choose another --output, or remove it."
             )
-
-
-def _safetensors(bank: Path) -> tuple[Any, Any]:
-    """How to open and how to write such files."""
-    try:
-        from safetensors import safe_open
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise MissingPackageError(
-            f"The bank {bank} needs safetensors: pip install 'hessalign[safetensors]'. Or call it "
-            "*.npz."
-        ) from error
-    return safe_open, save_file

@@ -47,6 +47,7 @@ from hessalign.bench.runs.inputs import Inputs, TensorInputs
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
 from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.options import make_options
 from hessalign.bench.runs.plan import (
     AbstractProtocol,
@@ -120,7 +121,7 @@ these are ours and contain them, but for the learning rate's tail."""
 class Irm(AbstractProtocol):
     """The IRM setup, on Colored MNIST at 14×14 pixels."""
 
-    loss = "binary"
+    loss: Loss = "binary"
 
     def plan(self, job: Job, data_dir: Path) -> Plan:
         """Settle the options and make the data; the trial is the seed of everything."""
@@ -169,6 +170,12 @@ class Irm(AbstractProtocol):
             make_network, 1, len(plan.sources), self.loss, plan.steps, generator, input_shape=shape
         )
         return plan.info.make(plan.algorithm, setting), generator
+
+    def network(self, plan: Plan) -> ColouredMlp:
+        """Two hidden layers and one logit."""
+        return ColouredMlp(
+            tuple(cast(Tensor, plan.data.domains[0].inputs).shape[1:]), plan.options.width
+        )
 
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
         """Images in memory."""

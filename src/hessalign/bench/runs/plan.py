@@ -21,9 +21,11 @@ from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_al
 from hessalign.bench.algorithms.search import Value
 from hessalign.bench.data import DomainDataset
 from hessalign.bench.data.catalog import catalog_entry
+from hessalign.bench.models import NetworkSpec
 from hessalign.bench.runs.inputs import Inputs
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.sampling import Sampler
 
 Evaluated = Literal["needed", "all"]
@@ -79,7 +81,7 @@ class AbstractProtocol(ABC):
         loss: Name of the loss that runs are trained with.
     """
 
-    loss: str
+    loss: Loss
 
     @abstractmethod
     def plan(self, job: Job, data_dir: Path) -> Plan:
@@ -88,6 +90,10 @@ class AbstractProtocol(ABC):
     @abstractmethod
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm with an untrained network, and its source of randomness, all seeded."""
+
+    @abstractmethod
+    def network(self, plan: Plan) -> NetworkSpec | ColouredMlp:
+        """The network that is trained, described so that it can be made again."""
 
     @abstractmethod
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:

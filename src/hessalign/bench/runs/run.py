@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, final, get_args
+from typing import Final, cast, final, get_args
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from hessalign.bench.models import Network
 from hessalign.bench.runs.device import find_device
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
+from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.plan import Evaluated, Plan, record_args
 from hessalign.bench.runs.planning import plan_job
 from hessalign.bench.runs.provenance import describe_software
@@ -28,11 +31,11 @@ from hessalign.bench.runs.records import Record, RecordForm
 from hessalign.bench.runs.run_folder import (
     CONFIG,
     DONE,
-    MODEL,
     RunFolder,
     RunFolderError,
     read_config,
 )
+from hessalign.bench.runs.trained import DESCRIPTION, load_weights
 
 DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
@@ -111,10 +114,32 @@ def train_job(
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
     beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
-    with RunFolder(folder, config, warn, form, keep_model, beside) as opened:
+    describe = partial(_describe, plan)
+    with RunFolder(folder, config, warn, form, keep_model, beside, describe) as opened:
         if opened.done:
-            return Run(plan, opened.records(), _trained(plan, opened))
+            return Run(plan, opened.records(), _trained(plan, folder))
         return _train(plan, opened, evaluate, report, warn)
+
+
+def _describe(plan: Plan, records: list[Record]) -> ModelDescription:
+    """What is needed to use the network that a run trains."""
+    data, names = plan.data, plan.data.domain_names
+    return ModelDescription(
+        plan.protocol.network(plan),
+        data.classes,
+        inputs="arrays" if isinstance(data.domains[0].inputs, Tensor) else "images",
+        loss=plan.protocol.loss,
+        algorithm=plan.info.name,
+        options=dataclasses.asdict(plan.algorithm),
+        domains=names,
+        trained_on=tuple(names[domain] for domain in plan.sources),
+        steps=plan.steps,
+        batch_size=cast("int | None", plan.values.get("batch_size")),
+        job=plan.job.args,
+        software=describe_software(),
+        data_sha256=data.fingerprint(),
+        accuracies=dict(records[-1].metrics) if records else {},
+    )
 
 
 def _train(
@@ -164,7 +189,7 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
         job = job_from(config)
     except InputError as error:
         raise RunFolderError(f"Expected a run in {folder}: {error}") from error
-    if not (folder / MODEL).exists():
+    if not (folder / DESCRIPTION).exists():
         raise RunFolderError(
             f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
             "asked to. Train the job again with `hessalign train`."
@@ -225,12 +250,13 @@ def head_samples(
     return torch.cat(z), torch.cat(y), torch.cat(domain)
 
 
-def _trained(plan: Plan, folder: RunFolder) -> AbstractAlgorithm | None:
-    if not (folder.path / MODEL).exists():
+def _trained(plan: Plan, folder: Path) -> AbstractAlgorithm | None:
+    if not (folder / DESCRIPTION).exists():
         return None
     algorithm, _ = plan.protocol.start(plan)
-    folder.load_model(
-        algorithm,
+    load_weights(
+        algorithm.network,
+        folder,
         f"the data set {plan.data.name} in {plan.data_dir}",
         "Use the data it was trained on.",
     )

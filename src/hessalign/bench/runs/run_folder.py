@@ -3,7 +3,7 @@
     config.json             what the run is; written first, never changed
     results.jsonl           one line per evaluation, as DomainBed writes them
     checkpoint-00000100.pt  the state before step 100; the last two are kept
-    model.pt                the trained parameters, once the run is complete
+    model.safetensors, .json  the trained network, once the run is complete; see `trained`
     done                    written last: the final record
     lock                    held by the process that trains
 
@@ -19,29 +19,28 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, final
 
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
 
 from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
 from hessalign.bench.models.weights import DAMAGE
+from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.records import RECORDS, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.state import TrainingState
+from hessalign.bench.runs.trained import write_model
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
 
 DONE: Final = "done"
 """What marks a run as complete: its last record."""
-
-MODEL: Final = "model.pt"
-"""The trained parameters of a complete run."""
 
 SHOWN: Final = 3
 """How many runs an error names."""
@@ -145,6 +144,7 @@ class RunFolder:
         keep_model: Whether to keep the trained parameters.
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
+        describe: Says of the trained network what is needed to use it; None if it cannot be told.
 
     Raises:
         RunFolderError: On entering, if another process trains in the folder or it belongs to
@@ -159,6 +159,7 @@ class RunFolder:
         form: RecordForm | None = None,
         keep_model: bool = True,
         beside: Mapping[str, object] | None = None,
+        describe: Callable[[list[Record]], ModelDescription] | None = None,
     ) -> None:
         self.path = path
         self.config: dict[str, object] = json.loads(json.dumps(config))
@@ -166,6 +167,7 @@ class RunFolder:
         self.form = form or RecordForm()
         self.keep_model = keep_model
         self.beside = dict(beside or {})
+        self.describe = describe
         self._lock = FileLock(path / "lock", blocking=False)
         self._saved = time.monotonic()
 
@@ -249,45 +251,6 @@ class RunFolder:
                 "to train again."
             )
         return found
-
-    def load_model(
-        self, algorithm: nn.Module, task: str = "the run", remedy: str | None = None
-    ) -> None:
-        """Give an algorithm the trained parameters of a complete run.
-
-        Args:
-            algorithm: The algorithm, changed in place.
-            task: What they have to fit.
-            remedy: What to do if they do not; to train again if None.
-
-        Raises:
-            RunFolderError: If they cannot be read, or do not fit.
-        """
-        state = self._model()
-        try:
-            algorithm.load_state_dict(state)
-        except (RuntimeError, TypeError, AttributeError) as error:  # of a file with other content
-            raise RunFolderError(
-                f"The model {self.path / MODEL} does not fit {task}: "
-                f"{(str(error).splitlines() or [''])[-1].strip()} "
-                f"{remedy or f'Remove {self.path} to train again.'}"
-            ) from error
-
-    def _model(self) -> dict[str, Any]:
-        path = self.path / MODEL
-        try:
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        except DAMAGE as error:
-            raise RunFolderError(
-                f"Expected the trained model in {path}: {_first_line(error)}. Remove {self.path} "
-                "to train again."
-            ) from error
-        if not isinstance(state, dict):
-            raise RunFolderError(
-                f"Expected the trained model in {path}: it holds {type(state).__name__}. Remove "
-                f"{self.path} to train again."
-            )
-        return state
 
     def resume(self, state: TrainingState) -> list[Record]:
         """Go back to the newest checkpoint that can be read.
@@ -383,8 +346,9 @@ class RunFolder:
             state: The final state.
             records: All records.
         """
-        if self.keep_model:
-            self._write(self.path / MODEL, state.algorithm.state_dict())
+        if self.keep_model and self.describe is not None:
+            with self._keeping_checkpoints():
+                write_model(self.path, self.describe(records), state.algorithm.network)
         final_record = self.form.line(records) if records else "{}"
         write_atomically(self.path / DONE, (final_record + "\n").encode())
         for path in self._checkpoints():
@@ -401,8 +365,14 @@ class RunFolder:
     def _write(self, path: Path, content: Mapping[str, object]) -> None:
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        try:
+        with self._keeping_checkpoints():
             write_atomically(path, buffer.getvalue())
+
+    @contextmanager
+    def _keeping_checkpoints(self) -> Iterator[None]:
+        """Let an error of writing say which checkpoint is there to continue from."""
+        try:
+            yield
         except OSError as error:
             newest = self.newest_checkpoint()
             kept = f"The previous checkpoint {newest} is intact" if newest else "There is none yet"

@@ -1,7 +1,6 @@
 """Sources of data: folders, manifests and arrays become the same description."""
 
 import dataclasses
-import sys
 import zlib
 from inspect import unwrap
 from pathlib import Path
@@ -311,13 +310,6 @@ def test_damaged_arrays_and_python_objects_are_refused(tmp_path):
     np.savez(tmp_path / "o.npz", x=np.array([object()]), y=[0], domain=[0])
     with pytest.raises(ValueError, match=r"Object arrays cannot be loaded.*without objects"):
         read_arrays(tmp_path / "o.npz")
-
-
-def test_a_missing_safetensors_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    (tmp_path / "f.safetensors").touch()
-    with pytest.raises(ImportError, match=r"pip install 'hessalign\[safetensors\]'"):
-        read_arrays(tmp_path / "f.safetensors")
 
 
 def test_safetensors_with_names_in_its_metadata(tmp_path):

@@ -1,0 +1,266 @@
+"""What a trained model is asked about, prepared as its evaluation prepared it.
+
+Arrays, tensors, files of arrays, image files and folders of them become batches of tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessalign._errors import InputError, InputTypeError
+from hessalign.bench.data import ImageError, normalise, read_image
+from hessalign.bench.data.image_folder import EXTENSIONS
+
+InputKind = Literal["images", "arrays"]
+"""Whether a model was trained on image files or on arrays."""
+
+PathLike = str | os.PathLike[str]
+Given = np.ndarray | Tensor | PathLike | Sequence[PathLike]
+"""What a model can be asked about."""
+
+ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
+
+Batch = tuple[tuple[str, ...], Tensor]
+"""Names of some samples, and the samples as the network takes them."""
+
+
+def given_batches(
+    given: Given,
+    kind: InputKind,
+    shape: tuple[int, ...],
+    batch_size: int,
+    unreadable: Callable[[InputError], None] | None = None,
+) -> Iterator[Batch]:
+    """Inputs of any form as batches for a network.
+
+    Args:
+        given: Arrays with one row per sample, a file of them, or images.
+        kind: What the network was trained on.
+        shape: Shape of one input.
+        batch_size: Samples at a time.
+        unreadable: Called with what is wrong with an image, which is then left out; None raises it.
+
+    Yields:
+        Names, paths of images or numbers of rows, and inputs.
+
+    Raises:
+        InputError: If they are not what the network takes.
+    """
+    if batch_size < 1:
+        raise InputError(f"Expected a batch_size of 1 or more, got {batch_size}.")
+    if isinstance(given, np.ndarray | Tensor):
+        yield from _array_batches(given, kind, shape, batch_size, "x", "")
+        return
+    images: list[Path] = []
+    for path in _paths(given):
+        if path.suffix.lower() in ARRAY_FILES and not path.is_dir():
+            rows = _read_array(path)
+            yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
+        else:
+            images.append(path)
+    if images:
+        if kind != "images":
+            raise InputError(
+                f"Expected arrays [n, {_written(shape)}], on which this model was trained, got the "
+                f"images {images[0]}, …. Give an array, a tensor, or a file of one "
+                f"({', '.join(ARRAY_FILES)}); of a model trained on features, those that the same "
+                "backbone makes of the images (`hessalign features extract`)."
+            )
+        yield from _image_batches(find_images(images), shape[-1], batch_size, unreadable)
+
+
+def count_given(paths: Iterable[PathLike]) -> int:
+    """How many samples some files and folders hold, to tell how far the work is.
+
+    Args:
+        paths: Files of arrays, images, folders of images.
+
+    Returns:
+        The number, those that cannot be read included.
+    """
+    every = [Path(path) for path in paths]
+    arrays = [path for path in every if path.suffix.lower() in ARRAY_FILES and not path.is_dir()]
+    images = [path for path in every if path not in arrays]
+    return sum(len(_read_array(path)) for path in arrays) + len(find_images(images))
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """The images that are meant by some paths.
+
+    Args:
+        paths: Files, which are taken as they are named, and folders, which are walked.
+
+    Returns:
+        Files; those of a folder sorted, without what begins with a dot or is called as no image is.
+
+    Raises:
+        InputError: If a folder holds none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(_walk(path))
+        if not inside:
+            raise InputError(
+                f"Expected images ({', '.join(EXTENSIONS)}) in the folder {path}, found none."
+            )
+        found += inside
+    return found
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                yield Path(place, name)
+
+
+def _paths(given: object) -> list[Path]:
+    each = [given] if isinstance(given, str | os.PathLike) else given
+    if not isinstance(each, Iterable):
+        raise InputTypeError(f"Expected arrays, tensors, or paths, got {type(given).__name__}.")
+    paths = []
+    for path in each:
+        if not isinstance(path, str | os.PathLike):
+            raise InputTypeError(
+                f"Expected a list of paths, got one with {type(path).__name__}. Numbers are to be "
+                "given as one array or tensor, with one row per sample."
+            )
+        paths.append(Path(path))
+    if not paths:
+        raise InputError("Expected one or more samples, got an empty list.")
+    return paths
+
+
+def _image_batches(
+    paths: Sequence[Path],
+    size: int,
+    batch_size: int,
+    unreadable: Callable[[InputError], None] | None,
+) -> Iterator[Batch]:
+    """Images that can be read, resized and normalised as in evaluation."""
+    names: list[str] = []
+    pixels: list[np.ndarray] = []
+    for number, path in enumerate(paths):
+        try:
+            pixels.append(read_image(path, size).pixels)
+            names.append(str(path))
+        except ImageError as error:
+            text = (
+                f"The image {path} is {error.damage}: {error.reason}. Replace it, or leave it out."
+            )
+            if unreadable is None:
+                raise InputError(text) from error
+            unreadable(InputError(text))
+        if pixels and (len(pixels) == batch_size or number == len(paths) - 1):
+            stacked = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+            yield tuple(names), normalise(stacked)
+            names, pixels = [], []
+
+
+def _read_array(path: Path) -> np.ndarray:
+    """The rows in a file: its array `x`, or the only one it holds."""
+    try:
+        arrays = _read_arrays(path)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file makes its reader stumble in any way
+        raise InputError(f"Cannot read {path}: {error}. Expected an array of numbers.") from error
+    if "x" not in arrays and len(arrays) != 1:
+        raise InputError(
+            f"Expected an array called x in {path}, or a single one, found: "
+            f"{', '.join(sorted(arrays)) or 'none'}."
+        )
+    return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix.lower() == ".safetensors":
+        from safetensors.numpy import load_file
+
+        tensors: dict[str, np.ndarray] = load_file(path)
+        return tensors
+    with path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"x": loaded}
+        names = ["x"] if "x" in loaded.files else loaded.files
+        return {name: loaded[name] for name in names}
+
+
+def _array_batches(
+    rows: np.ndarray | Tensor,
+    kind: InputKind,
+    shape: tuple[int, ...],
+    batch_size: int,
+    what: str,
+    prefix: str,
+) -> Iterator[Batch]:
+    tensor = _checked(rows, shape, what)
+    if kind == "images":
+        _check_grey_values(tensor, what)
+    for first in range(0, len(tensor), batch_size):
+        part = tensor[first : first + batch_size]
+        names = tuple(f"{prefix}{row}" for row in range(first, first + len(part)))
+        yield names, normalise(part) if kind == "images" else part.float()
+
+
+def _checked(rows: np.ndarray | Tensor, shape: tuple[int, ...], what: str) -> Tensor:
+    """Rows as a tensor, of numbers that float32 can hold and of the shape that is taken."""
+    if isinstance(rows, np.ndarray):
+        if rows.dtype.kind not in "fiub":
+            raise InputError(f"Expected numbers in {what}, got {rows.dtype}.")
+        if rows.dtype.kind == "u" and rows.dtype.itemsize > 1:
+            rows = rows.astype(np.int64)  # torch has no others
+        rows = torch.from_numpy(np.ascontiguousarray(rows, rows.dtype.newbyteorder("=")))
+    rows = rows.detach()
+    if tuple(rows.shape[1:]) != shape or rows.ndim == 0:
+        raise InputError(_wrong_shape(tuple(rows.shape), shape, what))
+    if len(rows) == 0:
+        raise InputError(f"Expected one or more samples in {what}, got none.")
+    if rows.is_complex() or not bool(rows.float().isfinite().all()):
+        raise InputError(
+            f"Expected finite real numbers that float32 can hold in {what}, got others."
+        )
+    return rows
+
+
+def _check_grey_values(x: Tensor, what: str) -> None:
+    if x.dtype == torch.uint8:
+        return
+    least, most = float(x.min()), float(x.max())
+    if not x.is_floating_point() or least < 0 or most > 1:
+        raise InputError(
+            f"Expected images in {what} as uint8 from 0 to 255 or floats from 0 to 1, got "
+            f"{x.dtype} from {least:g} to {most:g}. Images that are normalised already are for the "
+            "network itself: model.network(x)."
+        )
+
+
+def _wrong_shape(found: tuple[int, ...], shape: tuple[int, ...], what: str) -> str:
+    text = f"Expected {what} of shape [n, {_written(shape)}], got [{_written(found)}]."
+    if found == shape:
+        return f"{text} For a single sample, give {what}[None]."
+    if len(shape) == 3 and found[1:] == (*shape[1:], shape[0]):
+        return f"{text} The channels come first: permute the axes, (0, 3, 1, 2)."
+    if len(shape) == 3 and len(found) == 4 and found[1] == shape[0]:
+        return f"{text} Resize the images to {shape[1]}×{shape[2]} pixels; image files are resized."
+    if len(shape) == 3 and len(found) == 4:
+        return f"{text} Give images of {shape[0]} channels, as those that it was trained on."
+    if len(shape) == 1 and len(found) == 2:
+        return f"{text} Give the {shape[0]} features that it was trained on, in the same order."
+    return f"{text} Give one row per sample, as in training."
+
+
+def _written(shape: Sequence[int]) -> str:
+    return ", ".join(map(str, shape))

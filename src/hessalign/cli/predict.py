@@ -1,0 +1,191 @@
+"""`hessalign predict`: what a trained model says of images or arrays, as a table."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from hessalign._errors import InputError
+
+if TYPE_CHECKING:
+    from hessalign.bench.runs.trained import Outputs, TrainedModel
+
+Add = Callable[["Outputs"], None]
+"""Takes what a model made of a batch."""
+
+
+def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the verb.
+
+    Args:
+        verbs: The parser's verbs.
+    """
+    parser = verbs.add_parser(
+        "predict",
+        help="classify images or arrays with a trained model",
+        description="Example: hessalign predict runs/PACS photos/ cat.jpg --output found.csv. "
+        "Images are prepared as in the evaluation of the run. One that cannot be read is named and "
+        "left out, and the exit code is 1.",
+    )
+    add = parser.add_argument
+    add("run_folder", type=Path, metavar="RUN", help="a trained run; with --select, a sweep")
+    add(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="images, folders of images, files of arrays (.npy, .npz, .safetensors)",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=".csv: path, class and probabilities; .npz: features too (default: CSV, printed)",
+    )
+    add(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="samples at a time (default: 64, as in training)",
+    )
+    group = parser.add_argument_group("the best run of a sweep (one with keep_models: true)")
+    group.add_argument(
+        "--select", metavar="METHOD", help="training-domain, leave-one-out or oracle"
+    )
+    for name in ("dataset", "algorithm", "test-domain"):
+        group.add_argument(f"--{name}", metavar="NAME", help="which, if the sweep has several")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict, show progress, and write the table.
+
+    Args:
+        options: The parsed command line.
+
+    Returns:
+        1 if something could not be read, else 0.
+
+    Raises:
+        InputError: If the output is of no known kind.
+    """
+    from hessalign.bench.runs.given_inputs import count_given
+    from hessalign.bench.runs.inputs import EVALUATION_BATCH
+    from hessalign.bench.runs.progress import CountProgress
+    from hessalign.bench.runs.trained import load
+
+    output: Path | None = options.output
+    if output is not None and output.suffix not in _WRITERS:
+        raise InputError(f"Expected --output as *.csv or *.npz, got {output}.")
+    model = load(_chosen(options))
+    total, done, failed = count_given(options.inputs), 0, 0
+    show = CountProgress("predicting", "samples", sys.stderr)
+
+    def unreadable(error: InputError) -> None:
+        nonlocal failed
+        failed += 1
+        sys.stderr.write("\n" * show.live + f"hessalign: {error}\n")  # below the progress
+
+    batch_size = EVALUATION_BATCH if options.batch_size is None else options.batch_size
+    with _writer(output, model) as add:
+        show(0, total)
+        for batch in model.outputs(options.inputs, batch_size, unreadable):
+            add(batch)
+            done += len(batch.names)
+            show(done + failed, total)
+    if failed:
+        sys.stderr.write(f"{failed} of {total} could not be read and are left out.\n")
+    return int(failed > 0)
+
+
+def _chosen(options: argparse.Namespace) -> Path:
+    """The folder of the run, said or selected."""
+    folder: Path = options.run_folder
+    if options.select is None:
+        given = [f"--{name}" for name in ("dataset", "algorithm") if getattr(options, name)]
+        given += ["--test-domain"] if options.test_domain else []
+        if given:
+            raise InputError(
+                f"Expected {', '.join(given)} with --select, to choose a run of a sweep."
+            )
+        return folder
+    from hessalign.bench.sweep.best_run import best_run
+
+    chosen = best_run(
+        folder,
+        options.select,
+        dataset=options.dataset,
+        algorithm=options.algorithm,
+        test_domain=options.test_domain,
+    )
+    path = Path(chosen.run.path).parent
+    last = chosen.run.records[-1].step
+    note = "" if last == chosen.step else f"; its model is that of the last step, {last}"
+    sys.stderr.write(
+        f"{options.select} chooses {path}: {chosen.run.key}, validation {chosen.validation:.1%} at "
+        f"step {chosen.step}{note}.\n"
+    )
+    return path
+
+
+@contextmanager
+def _writer(output: Path | None, model: TrainedModel) -> Iterator[Add]:
+    """What takes batches; a file is there, whole, once the block ends."""
+    from hessalign._files import atomic_file
+
+    if output is None:
+        yield _csv_rows(sys.stdout, model, errors="backslashreplace")
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(output) as partial, _WRITERS[output.suffix](partial, model) as add:
+        yield add
+
+
+@contextmanager
+def _csv_file(partial: Path, model: TrainedModel) -> Iterator[Add]:
+    # Names of files may be any bytes; what is not UTF-8 comes out as it was.
+    with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        yield _csv_rows(file, model)
+
+
+def _csv_rows(file: TextIO, model: TrainedModel, errors: str = "surrogatepass") -> Add:
+    """Write the header; what takes batches, and what to do with names that are not text."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["path", "class", *(f"probability_{name}" for name in model.classes_)])
+
+    def add(batch: Outputs) -> None:
+        for name, predicted, row in zip(
+            batch.names, batch.predicted, batch.probabilities, strict=True
+        ):
+            text = name.encode("utf-8", errors).decode("utf-8", "surrogatepass")
+            writer.writerow([text, model.classes_[predicted], *map(str, row)])
+
+    return add
+
+
+@contextmanager
+def _npz_file(partial: Path, model: TrainedModel) -> Iterator[Add]:
+    """Arrays path, class, probabilities, features and classes, written at the end."""
+    import numpy as np
+
+    batches: list[Outputs] = []
+    yield batches.append
+    if not batches:
+        raise InputError("Expected something that can be read, found nothing: no file is written.")
+    predicted = np.concatenate([batch.predicted for batch in batches])
+    arrays = {
+        "path": np.array([name for batch in batches for name in batch.names]),
+        "class": model.classes_[predicted],
+        "probabilities": np.concatenate([batch.probabilities for batch in batches]),
+        "features": np.concatenate([batch.features for batch in batches]),
+        "classes": model.classes_,
+    }
+    with partial.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+_WRITERS = {".csv": _csv_file, ".npz": _npz_file}
