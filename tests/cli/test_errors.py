@@ -227,10 +227,11 @@ def refused(command, file, capsys):
     return code == 2
 
 
+RUN_FILES = ["config.json", "results.jsonl", "done", "model.json", "model.safetensors"]
+
+
 @pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize(
-    "file", ["config.json", "results.jsonl", "done", "model.json", "model.safetensors"]
-)
+@pytest.mark.parametrize("file", RUN_FILES)
 def test_damaged_runs_of_colored_mnist(runs, tmp_path, capsys, file, content):
     run = copy_of(runs, "colored", tmp_path / "copy")
     (run / file).write_bytes(GARBAGE[content])
@@ -240,9 +241,7 @@ def test_damaged_runs_of_colored_mnist(runs, tmp_path, capsys, file, content):
 
 
 @pytest.mark.parametrize("content", GARBAGE)
-@pytest.mark.parametrize(
-    "file", ["config.json", "results.jsonl", "done", "model.json", "model.safetensors"]
-)
+@pytest.mark.parametrize("file", RUN_FILES)
 def test_damaged_runs_of_the_domainbed_protocol(runs, tmp_path, capsys, file, content):
     run = copy_of(runs, "bank", tmp_path / "copy")
     (run / file).write_bytes(GARBAGE[content])

@@ -75,23 +75,24 @@ def run(options: argparse.Namespace) -> int:
     """
     from hessalign.bench.runs.given_inputs import count_given
     from hessalign.bench.runs.inputs import EVALUATION_BATCH
-    from hessalign.bench.runs.progress import CountProgress
     from hessalign.bench.runs.trained import load
+    from hessalign.report.progress import Progress
 
     output: Path | None = options.output
     if output is not None and output.suffix not in _WRITERS:
         raise InputError(f"Expected --output as *.csv or *.npz, got {output}.")
     model = load(_chosen(options))
     total, done, failed = count_given(options.inputs), 0, 0
-    show = CountProgress("predicting", "samples", sys.stderr)
+    show = Progress("predicting", "samples", bar=True)
 
     def unreadable(error: InputError) -> None:
         nonlocal failed
         failed += 1
-        sys.stderr.write("\n" * show.live + f"hessalign: {error}\n")  # below the progress
+        show.close()  # it gets a line of its own
+        sys.stderr.write(f"hessalign: {error}\n")
 
     batch_size = EVALUATION_BATCH if options.batch_size is None else options.batch_size
-    with _writer(output, model) as add:
+    with show, _writer(output, model) as add:
         show(0, total)
         for batch in model.outputs(options.inputs, batch_size, unreadable):
             add(batch)

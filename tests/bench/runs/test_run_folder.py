@@ -180,9 +180,8 @@ def test_the_last_two_checkpoints_are_kept_and_none_when_done(tmp_path):
     ]
     train(tmp_path)
     assert not list(tmp_path.glob("checkpoint-*"))
-    assert {"config.json", "results.jsonl", "model.safetensors", "model.json", "done"} <= set(
-        os.listdir(tmp_path)
-    )
+    expected = {"config.json", "results.jsonl", "model.safetensors", "model.json", "done"}
+    assert expected <= set(os.listdir(tmp_path))
 
 
 def foreign(path):

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hessalign.bench.runs.domain_run import open_inputs, train_job
 from PIL import Image
 from torch import nn
 
@@ -20,7 +19,7 @@ from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS, Setting, make_algorithm
 from hessalign.bench.data import load_mnist14
 from hessalign.bench.models import NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs.job import Job
+from hessalign.bench.runs import Job, train_job
 from hessalign.bench.runs.model_description import (
     ColouredMlp,
     ModelDescription,
@@ -199,7 +198,7 @@ def test_the_records_of_a_run_on_images_are_met_exactly(
             labels = np.array(plan.data.classes)[domain.labels[torch.from_numpy(rows)]]
             assert float((predicted == labels).mean()) == last[f"env{number}_{part}_acc"]
         assert model.description.accuracies[f"env{number}_in_acc"] == last[f"env{number}_in_acc"]
-    first = next(iter(open_inputs(plan).chunks(0, plan.inner[0])))
+    first = next(iter(plan.protocol.inputs(plan, print).chunks(0, plan.inner[0])))
     paths = [plan.data.domains[0].paths[row] for row in plan.inner[0]][: len(first)]
     with torch.no_grad():
         expected = run.algorithm.network.eval().features(first)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hessalign.bench.runs.planning import plan_job
 from hessalign.bench.runs.run import train_job
@@ -205,7 +206,7 @@ def test_table1_on_a_bank(root, tmp_path, few, capsys):
 
 
 def first_layer(state):
-    names = [name.removeprefix("network.featurizer.") for name in state if "featurizer" in name]
+    names = [name.removeprefix("featurizer.") for name in state if "featurizer" in name]
     return sorted(names, reverse=True)[:2]  # weight, bias
 
 

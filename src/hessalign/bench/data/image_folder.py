@@ -13,7 +13,7 @@ from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
 from hessalign.bench.data.samples import DomainDataset, group_samples
 from hessalign.bench.data.tables import not_utf8
 
-_EXTENSIONS: Final = (
+EXTENSIONS: Final = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 """What counts as an image, in any case: the list of torchvision's ImageFolder."""
@@ -78,7 +78,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         if not found:
             raise InputError(
                 f"Expected images in {root / domain}/<class>/, found none. Add images "
-                f"({' '.join(_EXTENSIONS)}) or remove the folder: every folder of {root} is a "
+                f"({' '.join(EXTENSIONS)}) or remove the folder: every folder of {root} is a "
                 "domain."
             )
         rows += found
@@ -163,5 +163,5 @@ def _images(folder: Path) -> list[Path]:
         Path(where) / name
         for where, _, names in sorted(os.walk(folder, followlinks=True))
         for name in sorted(names)
-        if name.lower().endswith(_EXTENSIONS)
+        if name.lower().endswith(EXTENSIONS)
     ]

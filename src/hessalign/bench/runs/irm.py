@@ -173,9 +173,8 @@ class Irm(AbstractProtocol):
 
     def network(self, plan: Plan) -> ColouredMlp:
         """Two hidden layers and one logit."""
-        return ColouredMlp(
-            tuple(cast(Tensor, plan.data.domains[0].inputs).shape[1:]), plan.options.width
-        )
+        shape = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
+        return ColouredMlp(tuple(shape), plan.options.width)
 
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
         """Images in memory."""
