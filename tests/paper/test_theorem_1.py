@@ -38,6 +38,7 @@ def measure(problem, tolerance, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @settings(max_examples=1700)
 @given(
