@@ -38,6 +38,7 @@ def measure(problem, tolerance, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @settings(max_examples=1700)
 @given(
@@ -58,6 +59,7 @@ def test_quadratics_stay_below_the_bound(seed, tolerance, l2, features, outputs,
     assert brute_force(problem, tolerance) <= found.value * SLACK
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
 @settings(max_examples=150)
