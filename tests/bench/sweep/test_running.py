@@ -120,8 +120,8 @@ def test_records_that_a_continued_run_writes_again_are_reported_once(data, tmp_p
     task.folder.mkdir()
     path = task.folder / "results.jsonl"
 
-    def write(*steps, end=""):
-        path.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps) + end)
+    def write(*steps, pad="", end=""):
+        path.write_text("".join(json.dumps({"step": step}) + f"{pad}\n" for step in steps) + end)
 
     records = running._Records(task)
 
@@ -129,7 +129,7 @@ def test_records_that_a_continued_run_writes_again_are_reported_once(data, tmp_p
         return [record["step"] for record in records.new()]
 
     assert new() == []
-    write(0, 5, end='{"st')
+    write(0, 5, pad="          ", end='{"st')
     assert new() == [0, 5]
     write(0)  # from its checkpoint
     assert new() == []
