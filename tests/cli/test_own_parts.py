@@ -48,6 +48,17 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest(folder, capsys):
     assert "Unknown data set in own_parts 'pet'" in capsys.readouterr().err
 
 
+def test_data_that_packages_offer_are_listed(folder, monkeypatch, capsys):
+    info = folder / "own_parts-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[hessalign.datasets]\npets = own_parts:pets\n")
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    assert main(["datasets", "list"]) == 0
+    assert "Installed packages offer: pets.\n" in capsys.readouterr().out
+    assert main(["datasets", "check", "pets"]) == 0
+
+
 def test_checking_data_of_ones_own(folder, capsys):
     assert main(["datasets", "check", "own_parts:pets"]) == 0
     assert "pets is fine: 60 samples, arrays." in capsys.readouterr().out

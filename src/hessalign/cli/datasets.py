@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from hessalign._plugins import entry_point_names
 from hessalign.bench.data import (
     PRESETS,
     DomainDataset,
@@ -20,6 +21,7 @@ from hessalign.bench.data import (
     read_dataset,
 )
 from hessalign.bench.data.image_folder import matching_preset
+from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.cli.train import warn
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
@@ -100,6 +102,8 @@ def _run_list(options: argparse.Namespace) -> None:
         "ColoredMNIST and RotatedMNIST are made from the four MNIST files: "
         "https://ossci-datasets.s3.amazonaws.com/mnist/.\n"
     )
+    if offered := entry_point_names(ENTRY_POINTS):
+        sys.stdout.write(f"Installed packages offer: {', '.join(offered)}.\n")
 
 
 def _run_check(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from hessalign.bench.data import (
     prepare_images,
     read_image_folder,
 )
-from hessalign.bench.runs.batch_workers import BatchWorkerError, default_workers
+from hessalign.bench.runs.batch_workers import BatchWorkerError, _Batches, default_workers
 from hessalign.bench.runs.image_inputs import ImageInputs
 from hessalign.bench.runs.image_sampling import ImageMinibatches, image_chunks
 
@@ -155,6 +155,21 @@ def test_a_worker_that_died_disturbs_nothing_before_its_batch_is_due(cached):
         with pytest.raises(BatchWorkerError, match=r"killed by SIGKILL.* before batch 9 was"):
             sampler.draw()
     assert torch.equal(torch.get_rng_state(), state)  # the loader has a generator of its own
+
+
+class NeedsTwoError(Exception):
+    """An error that cannot be read back: its class wants more than its message."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_error_that_cannot_go_to_another_process_is_told_in_words():
+    def fill(number, x, y):
+        raise NeedsTwoError(1, 2)
+
+    batches = _Batches(fill, torch.empty(1), torch.empty(1))
+    assert repr(batches[0]) == "RuntimeError('NeedsTwoError: 1 and 2')"
 
 
 def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):

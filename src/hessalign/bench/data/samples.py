@@ -155,11 +155,7 @@ class DomainDataset:
         return digest.hexdigest()
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
-        """Classes of which a domain has no sample: allowed, but worth knowing.
-
-        Returns:
-            Their names by domain; domains that have all classes are left out.
-        """
+        """Classes of which a domain has no sample, by domain: allowed, but worth knowing."""
         missing = {
             domain.name: tuple(
                 name

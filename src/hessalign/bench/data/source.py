@@ -18,7 +18,7 @@ from hessalign.bench.data.image_folder import read_image_folder
 from hessalign.bench.data.mnist import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.bench.data.samples import DomainDataset
 
-_ENTRY_POINTS: Final = "hessalign.datasets"
+ENTRY_POINTS: Final = "hessalign.datasets"
 """The group of entry points by which installed packages offer data sets."""
 
 _MADE: Final[Mapping[str, Callable[[Path, int], DomainDataset]]] = {
@@ -51,7 +51,7 @@ def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
         FileNotFoundError: Expected a data set, found nothing at nowhere.
     """
     if not path.exists():
-        make = find_plugin(_ENTRY_POINTS, str(path), "data set")
+        make = find_plugin(ENTRY_POINTS, str(path), "data set")
         if make is None:
             raise FileNotFoundError(f"Expected a data set, found nothing at {path}.")
         return _from_user(str(path), make, Path(), seed=0)
@@ -106,10 +106,10 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
             return _read_once(path, path.stat().st_mtime_ns, None)
     if name in PRESETS and folder.is_dir():
         return _read_once(folder, folder.stat().st_mtime_ns, name)
-    make = find_plugin(_ENTRY_POINTS, name, "data set")
+    make = find_plugin(ENTRY_POINTS, name, "data set")
     if make is not None:
         return _from_user(name, make, folder, seed)
-    offered = entry_point_names(_ENTRY_POINTS)
+    offered = entry_point_names(ENTRY_POINTS)
     raise FileNotFoundError(
         f"Expected the data set {name!r} in {folder.absolute()}, found none of: "
         f"{', '.join(path.name for path in (*files, folder / name))}. "

@@ -143,19 +143,7 @@ def _from_seed(backbone: str, seed: int) -> dict[str, Tensor]:
 
 
 def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object) -> int:
-    """How many features a backbone gives, by trying it.
-
-    Args:
-        backbone: The backbone, in evaluation mode.
-        input_shape: Channels, height and width of an image.
-        name: What to call it in errors.
-
-    Returns:
-        The number.
-
-    Raises:
-        InputError: If it does not take such images, or does not give one row for each.
-    """
+    """How many features a backbone in evaluation mode gives, by trying it on two images."""
     shape = "×".join(map(str, input_shape))
     try:
         with torch.no_grad():

@@ -38,19 +38,7 @@ def torchvision_names() -> list[str]:
 
 
 def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
-    """Build a model of torchvision without its classifier.
-
-    Args:
-        name: What torchvision calls it.
-        weights: "imagenet", another of torchvision's names for weights of this model (such as
-            "IMAGENET1K_V2"), a file, or None.
-
-    Returns:
-        A module that gives features.
-
-    Raises:
-        InputError: If its classifier is not one linear layer.
-    """
+    """A model of torchvision without its classifier, which must be one linear layer."""
     check_name("model of torchvision", name, torchvision_names())
     models = import_torchvision().models
     model: nn.Module | None = None if name in _AUXILIARY else models.get_model(name, weights=None)
@@ -74,17 +62,13 @@ def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
 
 
 def make_timm_model(name: str, weights: str | None) -> nn.Module:
-    """Build a model of timm without its classifier.
+    """A model of timm without its classifier, for images with ImageNet's statistics.
 
     timm keeps weights on the Hugging Face hub, under names without checksums; a file called as the
     model, for example `resnet18.a1_in1k.safetensors`, is taken instead where there is one.
 
-    Args:
-        name: What timm calls it, with or without the name of its weights after a dot.
-        weights: "imagenet", a file, or None.
-
     Returns:
-        A module that gives features of images with ImageNet's statistics.
+        The module.
 
     Raises:
         UnknownNameError: If timm has no such model.

@@ -86,9 +86,6 @@ def fetch_file(url: str) -> Path:
 
     torch's model files carry the first eight digits of their SHA-256 sum in their names.
 
-    Args:
-        url: The address; its last part is the file's name.
-
     Returns:
         The file.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import warnings
@@ -200,8 +201,17 @@ class _Batches(Dataset["Exception | None"]):
         try:
             self._fill(number, *self.place(number))
         except Exception as error:
-            return error
+            return _portable(error)
         return None
+
+
+def _portable(error: Exception) -> Exception:
+    """An error as it can go to another process: of what cannot, the loader would say nothing."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # classes of errors may do anything
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _start(_: int) -> None:
