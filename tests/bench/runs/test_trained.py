@@ -19,6 +19,11 @@ from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS, Setting, make_algorithm
 from hessalign.bench.data import load_mnist14
 from hessalign.bench.models import NetworkSpec, make_coloured_mlp, make_network
+from hessalign.bench.runs.colored_mnist import (
+    ColoredMnistConfig,
+    make_data,
+    train_colored_mnist,
+)
 from hessalign.bench.runs.domain_run import open_inputs, train_job
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.model_description import (
@@ -177,6 +182,23 @@ def test_one_logit_has_two_classes_and_rounding_does_not_choose(tmp_path):
     model = load(tmp_path)
     assert model.predict_proba(coloured).shape == (3, 2)
     assert model.predict(coloured).tolist() == ["odd"] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["hgp", "arm", "mtl"])
+def test_a_run_of_colored_mnist_comes_back(tmp_path, algorithm):
+    config = ColoredMnistConfig(algorithm, train_images=200, test_images=64, steps=3, width=6)
+    run = train_colored_mnist(config, tmp_path)
+    test = make_data(config).test
+    x = torch.zeros(len(test), 2, 14, 14)
+    x[torch.arange(len(test)), test.colour] = test.images.reshape(-1, 14, 14)
+    model = load(tmp_path)
+    with torch.no_grad():
+        expected = torch.cat([run.network(part) for part in x.split(64)])
+    assert same_bits(model.predict_proba(x)[:, 1], expected.sigmoid().squeeze(1).numpy())
+    below = (expected.squeeze(1) > 0).tolist()
+    assert (model.predict(x) == "digit below 5").tolist() == below
+    # This protocol evaluates before the update: the record is that of the network before it.
+    assert model.description.accuracies["test_accuracy"] == run.final["test_accuracy"]
 
 
 @pytest.mark.parametrize("algorithm", ["erm", "arm", "mtl"])

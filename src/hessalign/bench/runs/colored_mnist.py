@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, final, get_args
@@ -34,6 +35,7 @@ from hessalign.bench.data.colored_mnist import TEST_POOL, TRAIN_POOL, Imbalance
 from hessalign.bench.models import Network, make_coloured_images, make_coloured_mlp
 from hessalign.bench.runs.loop import Evaluate, LoopConfig, train
 from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.model_description import ColouredMlp, ModelDescription
 from hessalign.bench.runs.provenance import describe_software
 from hessalign.bench.runs.records import OwnForm, Record
 from hessalign.bench.runs.run_folder import RunFolder, RunFolderError, read_config
@@ -42,6 +44,7 @@ from hessalign.curvature import make_loss
 from hessalign.curvature.linear import arranged_head
 
 CHANNELS: Final = 2
+IMAGE: Final = (14, 14)
 PIXELS: Final = 14 * 14
 LOSS: Final = "binary"
 
@@ -147,12 +150,40 @@ def train_colored_mnist(
     if folder is None:
         records = _train(config, algorithm, loop, generator, None, report)
         return Run(config, records, algorithm.network)
-    with RunFolder(folder, dataclasses.asdict(config), warn, form=_form(config)) as opened:
+    describe = partial(describe_model, config)
+    values = dataclasses.asdict(config)
+    with RunFolder(folder, values, warn, form=_form(config), describe=describe) as opened:
         if opened.done:
             opened.load_model(algorithm)
             return Run(config, opened.records(), algorithm.network)
         records = _train(config, algorithm, loop, generator, opened, report)
     return Run(config, records, algorithm.network)
+
+
+def describe_model(config: ColoredMnistConfig, records: list[Record]) -> ModelDescription:
+    """What is needed to use the network that a run trains.
+
+    Args:
+        config: What was run.
+        records: What it reported.
+
+    Returns:
+        Its description; images of the test domain were not trained on.
+    """
+    return ModelDescription(
+        ColouredMlp((CHANNELS, *IMAGE), config.width),
+        ("digit from 5", "digit below 5"),
+        loss=LOSS,
+        algorithm=config.algorithm,
+        options=dataclasses.asdict(_algorithm_config(config)),
+        domains=("source 1", "source 2", "target"),
+        trained_on=("source 1", "source 2"),
+        steps=config.steps,
+        setting_shape=(CHANNELS, PIXELS),
+        job=dataclasses.asdict(config),
+        software=describe_software(),
+        accuracies={k: v for k, v in records[-1].metrics.items() if k.endswith("accuracy")},
+    )
 
 
 def load_run(folder: Path) -> Run:
