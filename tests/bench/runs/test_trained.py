@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.colored import colored_job
 from torch import nn
 
 import hessalign as ha
@@ -176,6 +177,21 @@ def test_one_logit_has_two_classes_and_rounding_does_not_choose(tmp_path):
     model = load(tmp_path)
     assert model.predict_proba(coloured).shape == (3, 2)
     assert model.predict(coloured).tolist() == ["odd"] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["hgp", "arm", "mtl"])
+def test_a_run_of_colored_mnist_comes_back(tmp_path, algorithm):
+    job = colored_job(algorithm, test_images=64, steps=3, width=6)
+    run = train_job(job, tmp_path, keep_model=True)
+    x = run.plan.data.domains[2].inputs
+    model = load(tmp_path)
+    with torch.no_grad():
+        expected = torch.cat([run.network(part) for part in x.split(64)])
+    assert same_bits(model.predict_proba(x)[:, 1], expected.sigmoid().squeeze(1).numpy())
+    below = (expected.squeeze(1) > 0).tolist()
+    assert (model.predict(x) == "digit below 5").tolist() == below
+    # This protocol evaluates before the update: the record is that of the network before it.
+    assert model.description.accuracies["test_accuracy"] == run.final["test_accuracy"]
 
 
 @pytest.mark.parametrize("algorithm", ["erm", "arm", "mtl"])

@@ -299,7 +299,7 @@ def make_colored_mnist_domains(
     third = (order % 3 == 2).nonzero().squeeze(1)
     test = made.test.rows(order)
     domains.append(DomainSamples(_NAMES[2], test.pixels(), test.label, third))
-    return DomainDataset(COLORED_MNIST, ("5 to 9", "0 to 4"), tuple(domains))
+    return DomainDataset(COLORED_MNIST, ("digit from 5", "digit below 5"), tuple(domains))
 
 
 def _samples(name: str, train: ColoredDomain, held_out: ColoredDomain) -> DomainSamples:
