@@ -23,14 +23,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     count_classes,
@@ -39,8 +38,8 @@ from hessalign.bench.algorithms.auxiliary import (
     match,
     seeded,
 )
-from hessalign.bench.algorithms.checks import check_count, check_number
 from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range
 from hessalign.bench.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
@@ -50,7 +49,7 @@ Fidelity = Literal["paper", "domainbed"]
 
 @final
 @dataclass(frozen=True)
-class AdversarialConfig:
+class AdversarialConfig(Options):
     """The game of network and discriminator.
 
     Attributes:
@@ -72,31 +71,18 @@ class AdversarialConfig:
     """
 
     conditional: bool = False
-    weight: float = 1.0
-    gradient_penalty: float = 0.0
-    discriminator_steps: int = 1
-    width: int = 256
-    depth: int = 3
-    dropout: float = 0.0
-    beta1: float = 0.5
-    network_lr: float | None = None
-    network_weight_decay: float | None = None
-    discriminator_lr: float | None = None
-    discriminator_weight_decay: float = 0.0
+    weight: NonNegative = 1.0
+    gradient_penalty: NonNegative = 0.0
+    discriminator_steps: Count = 1
+    width: Count = 256
+    depth: Annotated[int, Range(2)] = 3
+    dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.0
+    beta1: Annotated[float, Range(0, 1, open_high=True)] = 0.5
+    network_lr: NonNegative | None = None
+    network_weight_decay: NonNegative | None = None
+    discriminator_lr: NonNegative | None = None
+    discriminator_weight_decay: NonNegative = 0.0
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        for name in ("weight", "gradient_penalty", "discriminator_weight_decay"):
-            check_number(name, getattr(self, name))
-        for name in ("network_lr", "network_weight_decay", "discriminator_lr"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name))
-        check_count("discriminator_steps", self.discriminator_steps)
-        check_count("width", self.width)
-        check_count("depth", self.depth, 2)
-        check_number("dropout", self.dropout, 0, 1, open_high=True)
-        check_number("beta1", self.beta1, 0, 1, open_high=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
 
 
 SEARCH: Final[SearchSpace] = {
@@ -173,17 +159,13 @@ def class_mean(
 
 @final
 class Adversarial(AbstractStepOwner):
-    """Learn features by which a discriminator cannot tell the domains apart.
+    """Learn features by which a discriminator cannot tell the domains apart."""
 
-    Args:
-        config: The game.
-        setting: What to train on, and the source of the discriminator's initial weights.
-    """
+    config: AdversarialConfig = AdversarialConfig()
+    search: ClassVar[SearchSpace] = SEARCH
 
     def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+        super().__init__(config, setting)
         features = head_inputs(self.network.head)
         self.discriminator = make_perceptron(
             features,
@@ -201,11 +183,7 @@ class Adversarial(AbstractStepOwner):
             match(self.embeddings, self.network)
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """One optimiser per player.
-
-        Returns:
-            That of the network and that of the discriminator with its embeddings.
-        """
+        """One optimiser per player."""
         config, betas = self.config, (self.config.beta1, 0.9)
         embeddings = () if self.embeddings is None else self.embeddings.parameters()
         return {
@@ -247,15 +225,7 @@ class Adversarial(AbstractStepOwner):
         return loss
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """A step of one of the two.
-
-        Args:
-            step: The current step.
-            optimizers: Those of network and discriminator.
-
-        Returns:
-            The mean risk over domains and the discriminator's loss.
-        """
+        """A step of one of the two."""
         discriminator = trains_discriminator(step.number, self.config.discriminator_steps)
         with torch.set_grad_enabled(not discriminator):
             z, risk = step.z, step.statistics.risk.mean()

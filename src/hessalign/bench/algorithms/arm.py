@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast, final, get_args
+from typing import ClassVar, Literal, cast, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import make_perceptron, match, seeded
-from hessalign.bench.algorithms.checks import check_count
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Count, Options
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import ColouredImages, Network
 
@@ -42,7 +41,7 @@ Fidelity = Literal["paper", "domainbed"]
 
 @final
 @dataclass(frozen=True)
-class ArmConfig:
+class ArmConfig(Options):
     """Size of the context, and how it is made.
 
     Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
@@ -55,14 +54,9 @@ class ArmConfig:
             are images, and for predictions on parts of a batch.
     """
 
-    channels: int = 1
-    width: int = 64
+    channels: Count = 1
+    width: Count = 64
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_count("channels", self.channels)
-        check_count("width", self.width)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
 
 
 def make_context(
@@ -156,45 +150,34 @@ class ContextFeaturizer(nn.Module):
 
 @final
 class Arm(AbstractObjective):
-    """Minimise the mean risk of a network that adapts to each domain's batch.
+    """Minimise the mean risk of a network that adapts to each domain's batch."""
 
-    Args:
-        config: Size of the context.
-        setting: What to train on; it has to say the shape of the inputs.
+    config: ArmConfig = ArmConfig()
+    sees_batch: ClassVar[bool] = True
 
-    Raises:
-        InputError: If the shape of the inputs is not known.
-    """
+    @property
+    def _domainbed(self) -> bool:
+        return self.config.fidelity == "domainbed"
 
-    def __init__(self, config: ArmConfig, setting: Setting) -> None:
-        super().__init__()
+    def make_network(self, setting: Setting) -> Network:
+        """A network that sees the context, from a setting that says the shape of the inputs."""
         if setting.input_shape is None:
             raise InputError(
                 "Expected a setting that says the shape of the inputs, which the context network "
                 "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
             )
-        self.config = config
-        inner = setting.make_network(extra_channels=config.channels)
-        context = make_context(setting.input_shape, config, setting.generator)
+        inner = setting.make_network(extra_channels=self.config.channels)
+        context = make_context(setting.input_shape, self.config, setting.generator)
         match(context, inner)
-        flat = len(setting.input_shape) != 3
-        self.domainbed = config.fidelity == "domainbed"
-        support = setting.batch_size if self.domainbed else None
-        if self.domainbed:
+        if self._domainbed:
             context.requires_grad_(False)
-        featurizer = ContextFeaturizer(inner.featurizer, context, flat, support)
-        self.network = Network(featurizer, inner.head)
+        flat = len(setting.input_shape) != 3
+        support = setting.batch_size if self._domainbed else None
+        return Network(ContextFeaturizer(inner.featurizer, context, flat, support), inner.head)
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk, each domain with its own context.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
-        if self.domainbed:
+        """The mean risk, each domain with its own context."""
+        if self._domainbed:
             featurizer = cast(ContextFeaturizer, step.network.featurizer)
             z = featurizer.in_parts(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
@@ -30,7 +29,7 @@ Fidelity = Literal["paper", "domainbed"]
 
 @final
 @dataclass(frozen=True)
-class CoralConfig:
+class CoralConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -39,20 +38,13 @@ class CoralConfig:
             d entries plus that of the covariances' d² entries, averaged over pairs.
     """
 
-    penalty_weight: float = 1.0
+    penalty_weight: NonNegative = 1.0
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
 
     @property
     def schedule(self) -> PenaltySchedule:
         """No annealing."""
         return PenaltySchedule(after=self.penalty_weight)
-
-
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
 
 def covariance(z: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
@@ -150,26 +142,12 @@ def coral_penalty(
 
 @final
 class Coral(AbstractObjective):
-    """Minimise the mean risk and the distance of covariances.
+    """Minimise the mean risk and the distance of covariances."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: CoralConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: CoralConfig = CoralConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         penalty = coral_penalty(step.features_by_domain(), self.config.fidelity)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -17,15 +17,14 @@ whole network. With one domain the penalty is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
@@ -35,7 +34,7 @@ Fidelity = Literal["paper", "domainbed"]
 
 @final
 @dataclass(frozen=True)
-class IgaConfig:
+class IgaConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -45,20 +44,14 @@ class IgaConfig:
             changes no gradient, so "domainbed" is E times "paper".
     """
 
-    penalty_weight: float = 1000.0
+    penalty_weight: NonNegative = 1000.0
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
 
     @property
     def schedule(self) -> PenaltySchedule:
         """No annealing."""
         return PenaltySchedule(after=self.penalty_weight)
 
-
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
 FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
 """For frozen features, where DomainBed's weights let nothing be learnt.
@@ -89,27 +82,13 @@ def contrasts(domains: int) -> Float[Tensor, "j e"]:
 
 @final
 class Iga(AbstractObjective):
-    """Minimise the mean risk and the variance of its gradient over domains.
+    """Minimise the mean risk and the variance of its gradient over domains."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: IgaConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: IgaConfig = IgaConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         risk = step.statistics.risk
         parameters = [each for each in self.network.parameters() if each.requires_grad]
         total = risk.new_zeros(())

@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import draw_order
-from hessalign.bench.algorithms.checks import check_count, check_number
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec
+from hessalign.bench.algorithms.options import Count, NonNegative, Options
 from hessalign.bench.algorithms.search import Choice, Power, SearchSpace
 from hessalign.bench.algorithms.step import Batch, Step
 from hessalign.curvature.losses import make_loss
@@ -39,7 +38,7 @@ ADAM_EPSILON: Final = 1e-8
 
 @final
 @dataclass(frozen=True)
-class MldgConfig:
+class MldgConfig(Options):
     r"""Weight of the meta-test domains, and the inner step.
 
     Attributes:
@@ -53,23 +52,10 @@ class MldgConfig:
             divided by the number of all domains; no second derivatives.
     """
 
-    beta: float = 1.0
-    meta_test_domains: int = 2
-    inner_lr: float | None = None
+    beta: NonNegative = 1.0
+    meta_test_domains: Count = 2
+    inner_lr: NonNegative | None = None
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("beta", self.beta)
-        check_count("meta_test_domains", self.meta_test_domains)
-        if self.inner_lr is not None:
-            check_number("inner_lr", self.inner_lr)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-
-
-SEARCH: Final[SearchSpace] = {
-    "beta": ("mldg_beta", Power(10, -1, 1)),
-    "meta_test_domains": ("n_meta_test", Choice((1, 2))),
-}
 
 
 def meta_split(order: Sequence[int], test: int) -> tuple[list[int], list[int]]:
@@ -119,37 +105,20 @@ def first_adam_step(
 
 @final
 class Mldg(AbstractStepOwner):
-    """Take steps on some domains that help on the others.
+    """Take steps on some domains that help on the others."""
 
-    Args:
-        config: Weight of the others, and the inner step.
-        setting: What to train on, and the source of the split.
-    """
-
-    def __init__(self, config: MldgConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
-        self.generator = setting.generator
+    config: MldgConfig = MldgConfig()
+    search: ClassVar[SearchSpace] = {
+        "beta": ("mldg_beta", Power(10, -1, 1)),
+        "meta_test_domains": ("n_meta_test", Choice((1, 2))),
+    }
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimiser of the outer step.
-
-        Returns:
-            One, for the network.
-        """
+        """The optimiser of the outer step."""
         return {MAIN: OptimizerSpec(self.network.parameters())}
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """One outer step.
-
-        Args:
-            step: The current step.
-            optimizers: The network's.
-
-        Returns:
-            The risk on meta-training domains and, as "meta_test_risk", on the others.
-        """
+        """One outer step."""
         domains, optimizer = step.batch.split(), optimizers[MAIN]
         order = draw_order(len(domains), self.generator)
         train, test = meta_split(order, self.config.meta_test_domains)

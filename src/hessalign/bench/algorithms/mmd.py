@@ -14,7 +14,7 @@ DomainBed. With one domain the penalty is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Float, Int
 from hessalign.alignment import squared_distances
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
@@ -38,25 +38,19 @@ KEPT_ENTRIES: Final = 2**22
 
 @final
 @dataclass(frozen=True)
-class MmdConfig:
+class MmdConfig(Options):
     """Weight of the penalty.
 
     Attributes:
         penalty_weight: Weight of the penalty.
     """
 
-    penalty_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
+    penalty_weight: NonNegative = 1.0
 
     @property
     def schedule(self) -> PenaltySchedule:
         """No annealing."""
         return PenaltySchedule(after=self.penalty_weight)
-
-
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
 
 def kernel(a: Float[Tensor, "n d"], b: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
@@ -127,26 +121,12 @@ def mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Ten
 
 @final
 class Mmd(AbstractObjective):
-    """Minimise the mean risk and the discrepancy of the features.
+    """Minimise the mean risk and the discrepancy of the features."""
 
-    Args:
-        config: Weight of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: MmdConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: MmdConfig = MmdConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         penalty = mmd_penalty(step.z, step.batch.domain)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -14,16 +14,15 @@ embedding is the mean of the batch's own features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import head_inputs
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Options, Range
 from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import ColouredImages, Network
@@ -33,7 +32,7 @@ Fidelity = Literal["paper", "domainbed"]
 
 @final
 @dataclass(frozen=True)
-class MtlConfig:
+class MtlConfig(Options):
     """How the embedding of a domain is made.
 
     Attributes:
@@ -44,15 +43,8 @@ class MtlConfig:
             up instead of taking their mean, which Adam notices only beside a weight decay.
     """
 
-    ema: float = 0.99
+    ema: Annotated[float, Range(0, 1, open_low=True)] = 0.99
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("ema", self.ema, 0, 1, open_low=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-
-
-SEARCH: Final[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
 
 
 def moving_average(
@@ -115,31 +107,34 @@ def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
 
 @final
 class Mtl(AbstractObjective):
-    """Minimise the risk of a classifier that knows the domain's mean features.
+    """Minimise the risk of a classifier that knows the domain's mean features."""
 
-    Args:
-        config: How the embedding is made.
-        setting: What to train on.
-    """
+    config: MtlConfig = MtlConfig()
+    sees_batch: ClassVar[bool] = True
+    search: ClassVar[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
 
     average: Tensor
     seen: Tensor
 
     def __init__(self, config: MtlConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.generator = setting.generator
-        inner = setting.make_network(head_factor=2)
-        self.domainbed = config.fidelity == "domainbed"
-        self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.domainbed), inner.head)
-        self.width = head_inputs(inner.head) // 2
-        example = next(inner.head.parameters())
+        super().__init__(config, setting)
+        self.width = head_inputs(self.network.head) // 2
+        example = next(self.network.head.parameters())
         self.register_buffer("average", example.new_zeros(setting.domains, self.width))
         self.register_buffer("seen", torch.zeros(setting.domains, dtype=torch.long))
 
+    @property
+    def _domainbed(self) -> bool:
+        return self.config.fidelity == "domainbed"
+
+    def make_network(self, setting: Setting) -> Network:
+        """A network whose head also receives the embedding."""
+        inner = setting.make_network(head_factor=2)
+        return Network(EmbeddedFeaturizer(inner.featurizer, self._domainbed), inner.head)
+
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """The embedding of each sample's domain; the averages move on."""
-        if self.domainbed:
+        if self._domainbed:
             return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
         average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
@@ -150,16 +145,9 @@ class Mtl(AbstractObjective):
         )
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk, or the sum of the risks in DomainBed's reading.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
+        """The mean risk, or the sum of the risks in DomainBed's reading."""
         z = step.z[:, : self.width]
         embeddings = self._embeddings(z, step.batch.sizes)
         logits = step.network.head(torch.cat([z, embeddings], dim=1))
         risks = step.risks_of(logits)
-        return ObjectiveTerms(risks.sum() if self.domainbed else risks.mean())
+        return ObjectiveTerms(risks.sum() if self._domainbed else risks.mean())

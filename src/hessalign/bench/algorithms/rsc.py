@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Bool, Float
 from hessalign.bench.algorithms.auxiliary import class_logits, count_classes
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Options, Share
 from hessalign.bench.algorithms.search import SearchSpace, Uniform
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
 
 @final
 @dataclass(frozen=True)
-class RscConfig:
+class RscConfig(Options):
     """How much is muted.
 
     Attributes:
@@ -40,18 +40,8 @@ class RscConfig:
         batch_drop: Share b of the samples.
     """
 
-    feature_drop: float = 1 / 3
-    batch_drop: float = 1 / 3
-
-    def __post_init__(self) -> None:
-        check_number("feature_drop", self.feature_drop, 0, 1)
-        check_number("batch_drop", self.batch_drop, 0, 1)
-
-
-SEARCH: Final[SearchSpace] = {
-    "feature_drop": ("rsc_f_drop_factor", Uniform(0, 0.5)),
-    "batch_drop": ("rsc_b_drop_factor", Uniform(0, 0.5)),
-}
+    feature_drop: Share = 1 / 3
+    batch_drop: Share = 1 / 3
 
 
 def below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, "*n d"]:
@@ -135,28 +125,20 @@ def muting_mask(
 
 @final
 class Rsc(AbstractObjective):
-    """Minimise the mean risk without the most telling features.
+    """Minimise the mean risk without the most telling features."""
 
-    Args:
-        config: How much is muted.
-        setting: What to train on.
-    """
+    config: RscConfig = RscConfig()
+    search: ClassVar[SearchSpace] = {
+        "feature_drop": ("rsc_f_drop_factor", Uniform(0, 0.5)),
+        "batch_drop": ("rsc_b_drop_factor", Uniform(0, 0.5)),
+    }
 
     def __init__(self, config: RscConfig, setting: Setting) -> None:
-        super().__init__()
+        super().__init__(config, setting)
         count_classes(setting)  # refuses regression
-        self.config = config
-        self.network = setting.make_network()
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk on muted features.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
+        """The mean risk on muted features."""
         head = step.network.head
         mask = muting_mask(head, step.z, step.batch.y, self.config)
         return ObjectiveTerms(step.risks_of(head(step.z * mask)).mean())

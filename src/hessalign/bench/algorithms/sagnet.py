@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     class_logits,
@@ -37,8 +36,8 @@ from hessalign.bench.algorithms.auxiliary import (
     draw_order,
     fresh_copy,
 )
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
@@ -52,7 +51,7 @@ EPSILON: Final = 1e-5
 
 @final
 @dataclass(frozen=True)
-class SagNetConfig:
+class SagNetConfig(Options):
     """Strength of the adversary, and which spread is mixed.
 
     Attributes:
@@ -61,15 +60,8 @@ class SagNetConfig:
             divisor d − 1 (0 for a single feature).
     """
 
-    adversary_weight: float = 0.1
+    adversary_weight: NonNegative = 0.1
     fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("adversary_weight", self.adversary_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-
-
-SEARCH: Final[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
 
 
 def style(
@@ -158,27 +150,18 @@ def uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
 
 @final
 class SagNet(AbstractStepOwner):
-    """Learn from content, and unlearn style.
+    """Learn from content, and unlearn style."""
 
-    Args:
-        config: Strength of the adversary.
-        setting: What to train on, and the source of styles.
-    """
+    config: SagNetConfig = SagNetConfig()
+    search: ClassVar[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
 
     def __init__(self, config: SagNetConfig, setting: Setting) -> None:
-        super().__init__()
+        super().__init__(config, setting)
         count_classes(setting)  # refuses regression
-        self.config = config
-        self.network = setting.make_network()
         self.style_head = fresh_copy(self.network.head, setting.generator)
-        self.generator = setting.generator
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """One optimiser for each of the three parts.
-
-        Returns:
-            `MAIN` for the featurizer, "head" and "style" for the two heads.
-        """
+        """One optimiser for each of the three parts."""
         return {
             MAIN: OptimizerSpec(self.network.featurizer.parameters()),
             HEAD: OptimizerSpec(self.network.head.parameters()),
@@ -194,15 +177,7 @@ class SagNet(AbstractStepOwner):
         return logits
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """Content, style and adversary, one after another.
-
-        Args:
-            step: The current step.
-            optimizers: Those of the three parts.
-
-        Returns:
-            The risk on randomised styles, that of the style head, and the adversary's loss.
-        """
+        """Content, style and adversary, one after another."""
 
         def follow(loss: Tensor, *names: str) -> float:
             for optimizer in optimizers.values():

@@ -30,9 +30,8 @@ from hessalign._errors import (
 from hessalign._names import UnknownNameError, check_name
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
-from hessalign.bench.algorithms.hyper_parameters import RunHyperParameters
 from hessalign.bench.algorithms.schedule import penalty_schedule
-from hessalign.bench.algorithms.search import Value
+from hessalign.bench.algorithms.search import RunHyperParameters, Value
 from hessalign.bench.data import find_dataset
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, describe_random_weights, is_published

@@ -13,7 +13,7 @@ import torch
 
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.algorithms.hyper_parameters import RunHyperParameters, run_hyper_parameters
+from hessalign.bench.algorithms.search import RunHyperParameters, run_hyper_parameters
 from hessalign.bench.data import DomainDataset, Family, find_dataset, split_domain
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE

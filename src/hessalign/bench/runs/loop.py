@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, Final, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms import (
     MAIN,
@@ -28,6 +29,7 @@ from hessalign.bench.algorithms import (
     PenaltySchedule,
     Step,
 )
+from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
 from hessalign.bench.runs.device import device_of
@@ -35,10 +37,22 @@ from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.bench.runs.sampling import Sampler
-from hessalign.bench.runs.state import TrainingState, make_optimizers
+from hessalign.bench.runs.state import (
+    LrSchedule,
+    TrainingState,
+    check_optimizer,
+    learning_rate_factor,
+    make_optimizers,
+    set_learning_rates,
+)
+from hessalign.curvature.losses import LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
+
+
+OPTIMIZER_OPTIONS: Final = ("optimizer", "momentum", "lr_schedule", "warmup_steps")
+"""The fields of `LoopConfig` that say how gradients are followed."""
 
 
 @final
@@ -48,9 +62,9 @@ class LoopConfig:
 
     Attributes:
         steps: Updates of the parameters.
-        learning_rate: Of Adam.
+        learning_rate: Of the optimiser, before the schedule.
         loss: Name of the loss: "cross_entropy", "binary" or "squared".
-        weight_decay: Of Adam.
+        weight_decay: Of the optimiser.
         l2: Factor of the sum of squares of all parameters, added to the loss.
         clip: Largest norm of the gradient of all parameters; None does not limit it.
         schedule: Weight of the penalty by step.
@@ -58,9 +72,14 @@ class LoopConfig:
         evaluate_before: Evaluations describe the network before the update of their step, as the
             published Colored MNIST numbers do, instead of after it, as DomainBed's do.
         checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class that is called with
+            parameters, `lr` and `weight_decay`.
+        momentum: Of "sgd".
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        warmup_steps: Steps in which the learning rate rises first.
 
     Raises:
-        InputError: If a number is out of its range.
+        InputError: If a number is out of its range, or a name is not known.
     """
 
     steps: int
@@ -73,6 +92,10 @@ class LoopConfig:
     evaluate_every: int = 100
     evaluate_before: bool = False
     checkpoint_every: int | None = None
+    optimizer: str = "adam"
+    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
+    lr_schedule: LrSchedule = "constant"
+    warmup_steps: Whole = 0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -83,6 +106,28 @@ class LoopConfig:
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
+        check_name("loss", self.loss, LOSSES)
+        check_options(
+            LoopConfig,
+            {name: getattr(self, name) for name in OPTIMIZER_OPTIONS},
+        )
+        check_optimizer(self.optimizer)
+        if self.warmup_steps > self.steps:
+            raise InputError(
+                f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
+                f"{self.warmup_steps}."
+            )
+
+    def learning_rate_factor(self, step: int) -> float:
+        """What learning rates are multiplied by.
+
+        Args:
+            step: The step, from 0.
+
+        Returns:
+            The factor, which depends on nothing else that changes.
+        """
+        return learning_rate_factor(step, self.steps, self.lr_schedule, self.warmup_steps)
 
 
 def train(
@@ -121,6 +166,7 @@ def train(
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
+            set_learning_rates(state.optimizers, config.learning_rate_factor(number))
             step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
@@ -304,7 +350,9 @@ def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[s
     Returns:
         By name; those of a step owner regularise by themselves.
     """
-    optimizers = make_optimizers(algorithm, config.learning_rate, config.weight_decay)
+    optimizers = make_optimizers(
+        algorithm, config.learning_rate, config.weight_decay, config.optimizer, config.momentum
+    )
     if isinstance(algorithm, AbstractStepOwner):
         for optimizer in optimizers.values():
             regularize(optimizer, config)

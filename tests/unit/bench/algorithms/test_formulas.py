@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hessalign._numbers import check_number
 from hessalign.bench.algorithms import MAIN, Batch, Setting, Step, make_algorithm, mmd
 from hessalign.bench.algorithms.adversarial import class_mean, trains_discriminator
 from hessalign.bench.algorithms.auxiliary import draw_beta
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.coral import coral_penalty
 from hessalign.bench.algorithms.groupdro import exponentiated_weights
+from hessalign.bench.algorithms.masks import smooth_mask
 from hessalign.bench.algorithms.mldg import first_adam_step, meta_split
 from hessalign.bench.algorithms.mmd import GAMMAS, mmd_penalty
 from hessalign.bench.algorithms.rsc import RscConfig, muting_mask
 from hessalign.bench.algorithms.sagnet import randomize_content, randomize_style
-from hessalign.bench.algorithms.sandmask import smooth_mask
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 
@@ -441,4 +441,4 @@ def test_the_style_step_moves_only_what_it_should():
 @pytest.mark.parametrize("value", [float("nan"), -1, "1", True, float("inf")])
 def test_bad_numbers_are_refused(value):
     with pytest.raises(ValueError, match="Expected eta as a number of at least 0"):
-        check_number("eta", value)
+        check_number(value, "eta")
