@@ -105,7 +105,7 @@ def _check(name: str, value: object, hint: Any, allowed: Range | None = None) ->
     elif hint is int:
         least = -math.inf if allowed is None else allowed.low
         check_count(value, name, None if least == -math.inf else int(least))
-    elif isinstance(kind or hint, type) and not isinstance(value, kind or hint):
+    elif hint is not Any and isinstance(kind or hint, type) and not isinstance(value, kind or hint):
         expected = {bool: "true or false", str: "text"}.get(hint, f"a {hint}")
         raise InputError(f"Expected {name} as {expected}, got {value!r}.")
 

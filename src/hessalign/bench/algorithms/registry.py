@@ -117,6 +117,27 @@ class AlgorithmInfo:
         hint = get_type_hints(type(self.config)).get(FIDELITY)
         return DOMAINBED in get_args(hint) and getattr(self.config, FIDELITY) != DOMAINBED
 
+    def configure(self, options: Mapping[str, object]) -> Any:  # noqa: ANN401
+        """A configuration of the algorithm.
+
+        Args:
+            options: Fields that differ from the default.
+
+        Returns:
+            An instance of the algorithm's own configuration class, in which all is settled.
+
+        Raises:
+            UnknownNameError: If the algorithm has no such option. An InputError is raised for a
+                value that the option cannot have.
+        """
+        known = [each.name for each in dataclasses.fields(self.config)]
+        for option in options:
+            if option not in known:
+                raise UnknownNameError(f"option of algorithm {self.name!r}", option, known)
+        check_options(type(self.config), options)
+        config = dataclasses.replace(self.config, **options)
+        return config.settled() if isinstance(config, AlignmentConfig) else config
+
     def is_already(self, option: str, value: object) -> bool:
         """Whether DomainBed's implementation is asked of an algorithm that has no other.
 
@@ -355,7 +376,7 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     found = load_object(name, "algorithm") if is_path(name) else find_entry_point(GROUP, name)
     if found is None:
         raise UnknownNameError("algorithm", name, algorithm_names())
-    return _row_of(name, found)
+    return make_row(name, found)
 
 
 def algorithm_names() -> list[str]:
@@ -367,8 +388,19 @@ def algorithm_names() -> list[str]:
     return [*ALGORITHMS, *(name for name in entry_point_names(GROUP) if name not in ALGORITHMS)]
 
 
-def _row_of(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401
-    """The row of what a user brought, under the user's name for it."""
+def make_row(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401
+    """The row of what a user brought, under the user's name for it.
+
+    Args:
+        name: How the user named it.
+        found: The class of an algorithm, or a row.
+
+    Returns:
+        The row.
+
+    Raises:
+        InputError: If it is neither.
+    """
     if isinstance(found, AlgorithmInfo):
         return dataclasses.replace(found, name=name, record_name=name)
     try:
@@ -385,24 +417,13 @@ def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN40
         options: Fields that differ from the default.
 
     Returns:
-        An instance of the algorithm's own configuration class, in which every option is settled.
-
-    Raises:
-        UnknownNameError: If the algorithm has no such option. An InputError is raised for a value
-            that the option cannot have.
+        What `AlgorithmInfo.configure` makes of them.
 
     Example:
         >>> make_config("hutchinson", {"fidelity": "domainbed"}).probes
         300
     """
-    default = find_algorithm(name).config
-    known = [each.name for each in dataclasses.fields(default)]
-    for option in options:
-        if option not in known:
-            raise UnknownNameError(f"option of algorithm {name!r}", option, known)
-    check_options(type(default), options)
-    config = dataclasses.replace(default, **options)
-    return config.settled() if isinstance(config, AlignmentConfig) else config
+    return find_algorithm(name).configure(options)
 
 
 def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:
