@@ -121,6 +121,20 @@ def find_entry_point(group: str, name: str) -> Any | None:  # noqa: ANN401
     return next((load_object(value, what) for value in found), None)
 
 
+def find_plugin(group: str, name: str, what: str) -> Any | None:  # noqa: ANN401
+    """What a user brings under a name: by its module, or by an installed package.
+
+    Args:
+        group: The group of entry points.
+        name: `package.module:name`, or the name of an entry point.
+        what: What it should be, for messages.
+
+    Returns:
+        The object; None if the name is no path and no package offers it.
+    """
+    return load_object(name, what) if is_path(name) else find_entry_point(group, name)
+
+
 def entry_point_names(group: str) -> list[str]:
     """The names that installed packages offer.
 

@@ -380,8 +380,9 @@ def _check_that_its_generator_decides(info: AlgorithmInfo) -> None:
     different = _differences(*states)
     if different:
         raise CheckFailedError(
-            f"Two runs with the same seed differ in {different}. Use no randomness but "
-            "self.generator, and no order of sets or of time."
+            f"Two runs with the same seed differ in {different}. Use no randomness but that of "
+            "self.generator (nor Python's random), and nothing that depends on time or on the "
+            "order of sets."
         )
 
 
@@ -565,11 +566,11 @@ def _differences(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> s
 
 
 def _global_states() -> dict[str, object]:
+    """Of torch and numpy; Python's own is drawn from by others too, such as checkers of types."""
     numpy_state: Any = np.random.get_state()
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
         "numpy": (numpy_state[1].tobytes(), numpy_state[2]),
-        "Python": random.getstate(),
     }
 
 

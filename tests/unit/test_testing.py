@@ -267,7 +267,11 @@ FAULTS = [
     (Still, "parameters move", "No parameter of the network changed in 3 steps"),
     (GlobalTorch, "its generator decides", "the global generator of torch. Draw from self.gen"),
     (GlobalNumpy, "its generator decides", "the global generator of numpy"),
-    (GlobalPython, "its generator decides", "the global generator of Python"),
+    (
+        GlobalPython,
+        "its generator decides",
+        "same seed differ in .*nor Python's random",
+    ),
     (UnseededLayer, "its generator decides", "inside `with seeded\\(setting.generator\\)`"),
     (Forgetful, "a restart changes nothing", "in buffers \\(register_buffer\\)"),
     (OnTheProcessor, "tensors are made where the network is", "device=step.z.device"),

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from hessalign._names import UnknownNameError
-from hessalign.bench.algorithms import ALGORITHMS, AlgorithmInfo, make_config
+from hessalign._plugins import is_path
+from hessalign.bench.algorithms import AlgorithmInfo, algorithm_names, find_algorithm
 from hessalign.report.tables import markdown_table
 
 
@@ -24,7 +25,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "patterns",
         nargs="*",
         metavar="NAME",
-        help="list only these; * and ? stand for any letters, as in 'h*' (with the quotes)",
+        help="list only these; * and ? stand for any letters, as in 'h*' (with the quotes); or one "
+        "of your own as package.module:Name",
     )
     parser.set_defaults(run=run)
 
@@ -33,10 +35,10 @@ def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
     """The algorithms whose names match.
 
     Args:
-        patterns: Names, or patterns with `*`, `?` and `[…]`; none match all.
+        patterns: Names, patterns with `*`, `?` and `[…]`, or `package.module:Name`; none match all.
 
     Returns:
-        Their rows, each once, in the order of the table.
+        Their rows, each once: in the order of the table, then those of one's own.
 
     Raises:
         UnknownNameError: If a pattern matches nothing.
@@ -45,14 +47,20 @@ def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
         >>> [info.name for info in matching(["h*", "erm"])]
         ['erm', 'hgp', 'hutchinson']
     """
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern.lower()) for name in ALGORITHMS):
-            raise UnknownNameError("algorithm", pattern, ALGORITHMS)
-    return [
-        info
-        for name, info in ALGORITHMS.items()
-        if not patterns or any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
+    names = algorithm_names()
+    own = [pattern for pattern in patterns if is_path(pattern)]
+    others = [pattern for pattern in patterns if not is_path(pattern)]
+    for pattern in others:
+        if not any(_matches(name, pattern) for name in names):
+            raise UnknownNameError("algorithm", pattern, names)
+    found = [
+        name for name in names if not patterns or any(_matches(name, pattern) for pattern in others)
     ]
+    return [find_algorithm(name) for name in (*found, *own)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 def run(options: argparse.Namespace) -> None:
@@ -67,8 +75,7 @@ def run(options: argparse.Namespace) -> None:
             info.title,
             info.aligns,
             info.reference,
-            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(make_config(info.name, {})).items())
-            or "–",
+            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(info.configure({})).items()) or "–",
         ]
         for info in matching(options.patterns)
     ]

@@ -14,7 +14,7 @@ from typing import Any, Final, final, get_args, get_type_hints
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
-from hessalign._plugins import entry_point_names, find_entry_point, is_path, load_object
+from hessalign._plugins import entry_point_names, find_plugin
 from hessalign.bench.algorithms import (
     adversarial,
     arm,
@@ -373,7 +373,7 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     for row in _ROWS:
         if row.recorded == name:
             return row
-    found = load_object(name, "algorithm") if is_path(name) else find_entry_point(GROUP, name)
+    found = find_plugin(GROUP, name, "algorithm")
     if found is None:
         raise UnknownNameError("algorithm", name, algorithm_names())
     return make_row(name, found)
