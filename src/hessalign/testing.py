@@ -46,7 +46,7 @@ from hessalign.curvature.domains import Domains
 
 INPUTS: Final = 3
 FEATURES: Final = 3
-OUTPUTS: Final[Mapping[str, int]] = {"cross_entropy": 3, "binary": 1, "squared": 1}
+_OUTPUTS: Final[Mapping[str, int]] = {"cross_entropy": 3, "binary": 1, "squared": 1}
 _STEPS: Final = 3
 _RATE: Final = 0.01
 _DRAWS: Final = 6
@@ -96,7 +96,7 @@ class Situation:
         x = (x * (1 + 0.3 * place) + 0.2 * place).to(self.dtype)
         if self.loss == "squared":
             return Batch(x, x.flatten(1).sum(1), domain)
-        y = torch.randint(max(2, OUTPUTS[self.loss]), domain.shape, generator=generator)
+        y = torch.randint(max(2, _OUTPUTS[self.loss]), domain.shape, generator=generator)
         for index in self.one_class:
             y[domain == index] = 1
         return Batch(x, y, domain)
@@ -111,7 +111,7 @@ class Situation:
             The setting.
         """
         weights = torch.Generator().manual_seed(seed)
-        outputs = OUTPUTS[self.loss]
+        outputs = _OUTPUTS[self.loss]
 
         def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
             with torch.random.fork_rng(devices=[]):
@@ -141,7 +141,7 @@ class Situation:
         )
 
 
-SITUATIONS: Final[Mapping[str, Situation]] = {
+_SITUATIONS: Final[Mapping[str, Situation]] = {
     "three domains": Situation((5, 4, 7), "cross_entropy"),
     "three domains, float32": Situation((5, 4, 7), "cross_entropy", dtype=torch.float32),
     "two domains, one logit": Situation((5, 4), "binary"),
@@ -158,7 +158,7 @@ SITUATIONS: Final[Mapping[str, Situation]] = {
 }
 """What every algorithm is tried on, in words."""
 
-_USUAL: Final = SITUATIONS["three domains"]
+_USUAL: Final = _SITUATIONS["three domains"]
 
 
 @final
@@ -308,7 +308,7 @@ def _drawn(info: AlgorithmInfo) -> Iterator[dict[str, object]]:
 
 def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
     """In every situation it trains and everything stays finite, or its constructor refuses it."""
-    for name, situation in SITUATIONS.items():
+    for name, situation in _SITUATIONS.items():
         try:
             trial = _Trial(info, situation)
         except InputError as error:
@@ -519,9 +519,9 @@ def _check_that_evaluation_leaves_no_trace(info: AlgorithmInfo) -> None:
         )
     if not torch.equal(*predictions):
         raise CheckFailedError("The same batch was predicted differently a second time.")
-    if predictions[0].shape != (sum(situation.sizes), OUTPUTS[situation.loss]):
+    if predictions[0].shape != (sum(situation.sizes), _OUTPUTS[situation.loss]):
         raise CheckFailedError(
-            f"Expected one row of {OUTPUTS[situation.loss]} logits per sample, got the shape "
+            f"Expected one row of {_OUTPUTS[situation.loss]} logits per sample, got the shape "
             f"{list(predictions[0].shape)}."
         )
 

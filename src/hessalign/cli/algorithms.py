@@ -31,11 +31,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(run=run)
 
 
-def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
+def _matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
     """The algorithms whose names match.
-
-    Args:
-        patterns: Names, patterns with `*`, `?` and `[…]`, or `package.module:Name`; none match all.
 
     Returns:
         Their rows, each once: in the order of the table, then those of one's own.
@@ -44,7 +41,7 @@ def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
         UnknownNameError: If a pattern matches nothing.
 
     Example:
-        >>> [info.name for info in matching(["h*", "erm"])]
+        >>> [info.name for info in _matching(["h*", "erm"])]
         ['erm', 'hgp', 'hutchinson']
     """
     names = algorithm_names()
@@ -77,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
             info.reference,
             " ".join(f"{k}={v}" for k, v in dataclasses.asdict(info.configure({})).items()) or "–",
         ]
-        for info in matching(options.patterns)
+        for info in _matching(options.patterns)
     ]
     header = ["name", "method", "aligns", "reference", "options and defaults"]
     sys.stdout.write(markdown_table(header, rows, text_columns=5) + "\n")

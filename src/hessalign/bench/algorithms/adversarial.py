@@ -43,8 +43,8 @@ from hessalign.bench.algorithms.options import Count, NonNegative, Options, Rang
 from hessalign.bench.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
-DISCRIMINATOR: Final = "discriminator"
-Fidelity = Literal["paper", "domainbed"]
+_DISCRIMINATOR: Final = "discriminator"
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
@@ -82,10 +82,10 @@ class AdversarialConfig(Options):
     network_weight_decay: NonNegative | None = None
     discriminator_lr: NonNegative | None = None
     discriminator_weight_decay: NonNegative = 0.0
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
-SEARCH: Final[SearchSpace] = {
+_SEARCH: Final[SearchSpace] = {
     "weight": ("lambda", Power(10, -2, 2)),
     "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
     "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
@@ -113,32 +113,23 @@ SEARCH_FEATURES: Final[SearchSpace] = {
 """What differs on frozen features."""
 
 
-def trains_discriminator(number: int, discriminator_steps: int) -> bool:
+def _trains_discriminator(number: int, discriminator_steps: int) -> bool:
     """Whose turn it is.
-
-    Args:
-        number: The step, from 0.
-        discriminator_steps: Steps of the discriminator per step of the network.
 
     Returns:
         True if it is the discriminator's.
 
     Example:
-        >>> [trains_discriminator(number, 2) for number in range(6)]
+        >>> [_trains_discriminator(number, 2) for number in range(6)]
         [True, False, True, True, False, True]
     """
     return (number + 1) % (1 + discriminator_steps) < discriminator_steps
 
 
-def class_mean(
-    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+def _class_mean(
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: _Fidelity = "paper"
 ) -> Float[Tensor, ""]:
     """Mean over the classes that occur of the mean over their samples.
-
-    Args:
-        values: One value per sample.
-        y: Class indices.
-        fidelity: What to divide by, see `AdversarialConfig`.
 
     Returns:
         The mean, in which every class counts the same; a part of it in DomainBed's reading, if
@@ -146,9 +137,9 @@ def class_mean(
 
     Example:
         >>> values, y = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3])
-        >>> class_mean(values, y)  # (1 + 3) / 2
+        >>> _class_mean(values, y)  # (1 + 3) / 2
         tensor(2.)
-        >>> class_mean(values, y, "domainbed")  # (1 + 3) / 4
+        >>> _class_mean(values, y, "domainbed")  # (1 + 3) / 4
         tensor(1.)
     """
     present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
@@ -162,7 +153,7 @@ class Adversarial(AbstractStepOwner):
     """Learn features by which a discriminator cannot tell the domains apart."""
 
     config: AdversarialConfig = AdversarialConfig()
-    search: ClassVar[SearchSpace] = SEARCH
+    search: ClassVar[SearchSpace] = _SEARCH
 
     def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
         super().__init__(config, setting)
@@ -190,7 +181,7 @@ class Adversarial(AbstractStepOwner):
             MAIN: OptimizerSpec(
                 self.network.parameters(), config.network_lr, config.network_weight_decay, betas
             ),
-            DISCRIMINATOR: OptimizerSpec(
+            _DISCRIMINATOR: OptimizerSpec(
                 chain(self.discriminator.parameters(), embeddings),
                 config.discriminator_lr,
                 config.discriminator_weight_decay,
@@ -218,7 +209,7 @@ class Adversarial(AbstractStepOwner):
         if self.embeddings is None:
             loss = values.mean()
         else:
-            loss = class_mean(values, y, self.config.fidelity)
+            loss = _class_mean(values, y, self.config.fidelity)
         if self.config.gradient_penalty:
             (slopes,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
             loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()
@@ -226,7 +217,7 @@ class Adversarial(AbstractStepOwner):
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
         """A step of one of the two."""
-        discriminator = trains_discriminator(step.number, self.config.discriminator_steps)
+        discriminator = _trains_discriminator(step.number, self.config.discriminator_steps)
         with torch.set_grad_enabled(not discriminator):
             z, risk = step.z, step.statistics.risk.mean()
         adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
@@ -234,6 +225,6 @@ class Adversarial(AbstractStepOwner):
         for optimizer in optimizers.values():
             optimizer.zero_grad()
         loss.backward()
-        optimizers[DISCRIMINATOR if discriminator else MAIN].step()
+        optimizers[_DISCRIMINATOR if discriminator else MAIN].step()
         values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
         return {name: float(value.detach()) for name, value in values.items()}

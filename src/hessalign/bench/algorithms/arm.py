@@ -36,12 +36,12 @@ from hessalign.bench.algorithms.options import Count, Options
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import ColouredImages, Network
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class ArmConfig(Options):
+class _ArmConfig(Options):
     """Size of the context, and how it is made.
 
     Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
@@ -56,24 +56,19 @@ class ArmConfig(Options):
 
     channels: Count = 1
     width: Count = 64
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
-def make_context(
-    input_shape: tuple[int, ...], config: ArmConfig, generator: torch.Generator
+def _make_context(
+    input_shape: tuple[int, ...], config: _ArmConfig, generator: torch.Generator
 ) -> nn.Module:
     """The context network.
-
-    Args:
-        input_shape: Shape of one input.
-        config: Size of the context.
-        generator: Source of the initial weights.
 
     Returns:
         For images a network from images to images, else one from vectors to vectors.
 
     Example:
-        >>> context = make_context((3, 8, 8), ArmConfig(), torch.Generator())
+        >>> context = _make_context((3, 8, 8), _ArmConfig(), torch.Generator())
         >>> context(torch.zeros(5, 3, 8, 8)).shape
         torch.Size([5, 1, 8, 8])
     """
@@ -91,7 +86,7 @@ def make_context(
 
 
 @final
-class ContextFeaturizer(nn.Module):
+class _ContextFeaturizer(nn.Module):
     """A featurizer that sees each input together with the context of its batch.
 
     Args:
@@ -115,29 +110,14 @@ class ContextFeaturizer(nn.Module):
         self.support = support
 
     def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n d"]:
-        """Features of a batch, taken as one domain, or as several of the size in training.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """Features of a batch, taken as one domain, or as several of the size in training."""
         count = len(x)
         if self.support is None or count % self.support:
             return self.in_parts(x, (count,))
         return self.in_parts(x, (self.support,) * (count // self.support))
 
     def in_parts(self, x: Tensor | ColouredImages, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
-        """Features of inputs that see the mean context of their part of the batch.
-
-        Args:
-            x: Inputs.
-            sizes: How many inputs each part has, in order.
-
-        Returns:
-            One row per input.
-        """
+        """Features of inputs that see the mean context of their part of the batch."""
         inputs = x if isinstance(x, Tensor) else x.dense()
         if self.flat:
             inputs = inputs.flatten(1)
@@ -152,7 +132,7 @@ class ContextFeaturizer(nn.Module):
 class Arm(AbstractObjective):
     """Minimise the mean risk of a network that adapts to each domain's batch."""
 
-    config: ArmConfig = ArmConfig()
+    config: _ArmConfig = _ArmConfig()
     sees_batch: ClassVar[bool] = True
 
     @property
@@ -167,18 +147,18 @@ class Arm(AbstractObjective):
                 "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
             )
         inner = setting.make_network(extra_channels=self.config.channels)
-        context = make_context(setting.input_shape, self.config, setting.generator)
+        context = _make_context(setting.input_shape, self.config, setting.generator)
         match(context, inner)
         if self._domainbed:
             context.requires_grad_(False)
         flat = len(setting.input_shape) != 3
         support = setting.batch_size if self._domainbed else None
-        return Network(ContextFeaturizer(inner.featurizer, context, flat, support), inner.head)
+        return Network(_ContextFeaturizer(inner.featurizer, context, flat, support), inner.head)
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk, each domain with its own context."""
         if self._domainbed:
-            featurizer = cast(ContextFeaturizer, step.network.featurizer)
+            featurizer = cast(_ContextFeaturizer, step.network.featurizer)
             z = featurizer.in_parts(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())
         risks = [step.risk_in(domain) for domain in step.batch.split()]

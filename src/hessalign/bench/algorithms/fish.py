@@ -28,12 +28,12 @@ from hessalign.bench.algorithms.options import Options, Range
 from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class FishConfig(Options):
+class _FishConfig(Options):
     """How far to follow the inner steps.
 
     Attributes:
@@ -42,14 +42,14 @@ class FishConfig(Options):
     """
 
     meta_lr: Annotated[float, Range(0, 1, open_low=True)] = 0.5
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
 @final
 class Fish(AbstractStepOwner):
     """Follow a sequence of steps on single domains part of the way."""
 
-    config: FishConfig = FishConfig()
+    config: _FishConfig = _FishConfig()
     search: ClassVar[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:

@@ -23,12 +23,12 @@ from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace, Uniform
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "released", "domainbed"]
+_Fidelity = Literal["paper", "released", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class FishrConfig(Options):
+class _FishrConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -44,7 +44,7 @@ class FishrConfig(Options):
     penalty_weight: NonNegative = 1000.0
     anneal_steps: Whole = 1500
     ema: Annotated[float, Range(0, 1, open_high=True)] = 0.95
-    fidelity: Fidelity = "domainbed"
+    fidelity: _Fidelity = "domainbed"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -52,15 +52,8 @@ class FishrConfig(Options):
         return PenaltySchedule(0.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-def variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
-    """Mean squared distance of the domains' variances to their mean.
-
-    Args:
-        variances: One vector per domain.
-
-    Returns:
-        The dispersion.
-    """
+def _variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
+    """Mean squared distance of the domains' variances to their mean."""
     return (variances - variances.mean(0)).square().sum(1).mean()
 
 
@@ -68,7 +61,7 @@ def variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
 class Fishr(AbstractObjective):
     """Minimise the mean risk and the dispersion of gradient variances."""
 
-    config: FishrConfig = FishrConfig()
+    config: _FishrConfig = _FishrConfig()
     search: ClassVar[SearchSpace] = {
         "penalty_weight": ("lambda", Power(10, 1, 4)),
         "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
@@ -77,7 +70,7 @@ class Fishr(AbstractObjective):
 
     average: Tensor
 
-    def __init__(self, config: FishrConfig, setting: Setting) -> None:
+    def __init__(self, config: _FishrConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         parameters = sum(p.numel() for p in self.network.head.parameters())
         shape = (setting.domains, parameters if config.ema else 0)
@@ -88,9 +81,6 @@ class Fishr(AbstractObjective):
 
         The division makes the gradient of the variances independent of `ema`. The past starts at
         zero. Both are as in the method's own code.
-
-        Args:
-            variances: Of this batch.
 
         Returns:
             The average, differentiable in this batch alone.
@@ -110,5 +100,5 @@ class Fishr(AbstractObjective):
             "released": float(len(variances)),
             "domainbed": 1 / variances.shape[1],
         }
-        penalty = scale[self.config.fidelity] * variance_dispersion(variances)
+        penalty = scale[self.config.fidelity] * _variance_dispersion(variances)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -27,7 +27,7 @@ from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
 @final
 @dataclass(frozen=True)
-class GroupDroConfig(Options):
+class _GroupDroConfig(Options):
     """How fast the weights follow the risks.
 
     Attributes:
@@ -37,21 +37,16 @@ class GroupDroConfig(Options):
     eta: NonNegative = 1e-2
 
 
-def exponentiated_weights(
+def _exponentiated_weights(
     weights: Float[Tensor, " e"], risk: Float[Tensor, " e"], eta: float
 ) -> Float[Tensor, " e"]:
     r"""One step of exponentiated gradient ascent, $q_e e^{\eta L_e}$ normalised to sum 1.
-
-    Args:
-        weights: The weights q before it.
-        risk: Mean loss of each domain.
-        eta: The step size.
 
     Returns:
         The weights after it, without a graph.
 
     Example:
-        >>> exponentiated_weights(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]).log1p(), 1.0)
+        >>> _exponentiated_weights(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]).log1p(), 1.0)
         tensor([0.3333, 0.6667])
     """
     return (weights.log() + eta * risk.detach()).softmax(0)
@@ -61,13 +56,13 @@ def exponentiated_weights(
 class GroupDro(AbstractObjective):
     """Minimise the weighted risk, with weights that rise where the risk is high."""
 
-    config: GroupDroConfig = GroupDroConfig()
+    config: _GroupDroConfig = _GroupDroConfig()
     search: ClassVar[SearchSpace] = {"eta": ("groupdro_eta", Power(10, -3, -1))}
 
     constants: ClassVar[str] = "the weights of the domains"
     weights: Tensor
 
-    def __init__(self, config: GroupDroConfig, setting: Setting) -> None:
+    def __init__(self, config: _GroupDroConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         uniform = torch.full((setting.domains,), 1 / setting.domains, dtype=torch.float64)
         self.register_buffer("weights", uniform)
@@ -75,5 +70,5 @@ class GroupDro(AbstractObjective):
     def terms(self, step: Step) -> ObjectiveTerms:
         """The weighted risk."""
         risk = step.statistics.risk
-        self.weights = exponentiated_weights(self.weights, risk, self.config.eta)
+        self.weights = _exponentiated_weights(self.weights, risk, self.config.eta)
         return ObjectiveTerms((self.weights * risk).sum())

@@ -29,12 +29,12 @@ from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class IgaConfig(Options):
+class _IgaConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -45,7 +45,7 @@ class IgaConfig(Options):
     """
 
     penalty_weight: NonNegative = 1000.0
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -60,17 +60,14 @@ The same rule as for Hessian alignment, see `hessian.FEATURES_SEARCH`.
 """
 
 
-def contrasts(domains: int) -> Float[Tensor, "j e"]:
+def _contrasts(domains: int) -> Float[Tensor, "j e"]:
     """Orthonormal rows, orthogonal to the row of ones: each domain against those before it.
-
-    Args:
-        domains: How many domains.
 
     Returns:
         One row less than domains, in float64.
 
     Example:
-        >>> contrasts(3).round(decimals=3)
+        >>> _contrasts(3).round(decimals=3)
         tensor([[-0.7070,  0.7070,  0.0000],
                 [-0.4080, -0.4080,  0.8160]], dtype=torch.float64)
     """
@@ -84,7 +81,7 @@ def contrasts(domains: int) -> Float[Tensor, "j e"]:
 class Iga(AbstractObjective):
     """Minimise the mean risk and the variance of its gradient over domains."""
 
-    config: IgaConfig = IgaConfig()
+    config: _IgaConfig = _IgaConfig()
     search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
@@ -92,7 +89,7 @@ class Iga(AbstractObjective):
         risk = step.statistics.risk
         parameters = [each for each in self.network.parameters() if each.requires_grad]
         total = risk.new_zeros(())
-        for row in contrasts(len(risk)).to(risk):
+        for row in _contrasts(len(risk)).to(risk):
             gradient = torch.autograd.grad(row @ risk, parameters, create_graph=True)
             total = total + torch.stack([each.square().sum() for each in gradient]).sum()
         scale = 1 if self.config.fidelity == "domainbed" else len(risk)

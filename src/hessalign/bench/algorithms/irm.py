@@ -25,12 +25,12 @@ from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature import HeadStatistics
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class IrmConfig(Options):
+class _IrmConfig(Options):
     """Weight of the penalty and which estimate of the squared derivative.
 
     Attributes:
@@ -42,7 +42,7 @@ class IrmConfig(Options):
 
     penalty_weight: NonNegative = 100.0
     anneal_steps: Whole = 500
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -50,12 +50,8 @@ class IrmConfig(Options):
         return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
+def _invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
     """The IRMv1 penalty.
-
-    Args:
-        statistics: Either backend.
-        split: Multiply the derivatives of even and odd samples instead of squaring.
 
     Returns:
         The mean over domains.
@@ -64,7 +60,7 @@ def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float
         >>> from hessalign.curvature import linear_head
         >>> z, y = torch.ones(2, 1), torch.tensor([1, 0])
         >>> head = linear_head(z, torch.zeros(2), y, torch.tensor([0, 0]), loss="binary")
-        >>> invariance_penalty(head)
+        >>> _invariance_penalty(head)
         tensor(0., dtype=torch.float64)
     """
     slopes = (statistics.error * statistics.logits).sum(1)
@@ -82,7 +78,7 @@ def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float
 class Irm(AbstractObjective):
     """Minimise the mean risk and the IRMv1 penalty."""
 
-    config: IrmConfig = IrmConfig()
+    config: _IrmConfig = _IrmConfig()
     search: ClassVar[SearchSpace] = {
         "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
         "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
@@ -92,5 +88,5 @@ class Irm(AbstractObjective):
         """Risk and penalty."""
         split = self.config.fidelity == "domainbed"
         return ObjectiveTerms(
-            step.statistics.risk.mean(), invariance_penalty(step.statistics, split)
+            step.statistics.risk.mean(), _invariance_penalty(step.statistics, split)
         )

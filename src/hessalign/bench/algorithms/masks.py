@@ -37,12 +37,12 @@ from hessalign.bench.algorithms.kinds import AbstractGradientRule
 from hessalign.bench.algorithms.options import Options, Range, Share
 from hessalign.bench.algorithms.search import Power, SearchSpace, Uniform
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class AndMaskConfig(Options):
+class _AndMaskConfig(Options):
     """How much agreement is asked for.
 
     Attributes:
@@ -52,38 +52,26 @@ class AndMaskConfig(Options):
     """
 
     tau: Share = 1.0
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
-def sign_agreement(gradients: Float[Tensor, " e *p"]) -> Float[Tensor, "*p"]:
+def _sign_agreement(gradients: Float[Tensor, " e *p"]) -> Float[Tensor, "*p"]:
     """How far the domains' gradients agree in sign.
-
-    Args:
-        gradients: Those of one parameter tensor, domains on the first axis.
 
     Returns:
         The absolute mean of the signs, 1 where all agree.
 
     Example:
-        >>> sign_agreement(torch.tensor([[1.0, 2.0], [3.0, -0.1]]))
+        >>> _sign_agreement(torch.tensor([[1.0, 2.0], [3.0, -0.1]]))
         tensor([1., 0.])
     """
     return gradients.sign().mean(0).abs()
 
 
-def masked_mean(
+def _masked_mean(
     gradients: Float[Tensor, " e *p"], mask: Float[Tensor, "*p"], rescale: bool
 ) -> Float[Tensor, "*p"]:
-    """The mean gradient where the mask is open.
-
-    Args:
-        gradients: Those of one parameter tensor, domains on the first axis.
-        mask: Factors from 0 to 1.
-        rescale: Divide by the mean of the mask, plus 10⁻¹⁰.
-
-    Returns:
-        The gradient to follow.
-    """
+    """The mean gradient where the mask is open."""
     mean = mask * gradients.mean(0)
     return mean / (mask.mean() + 1e-10) if rescale else mean
 
@@ -92,21 +80,21 @@ def masked_mean(
 class AndMask(AbstractGradientRule):
     """Descend the mean risk along the parameters in which all domains agree."""
 
-    config: AndMaskConfig = AndMaskConfig()
+    config: _AndMaskConfig = _AndMaskConfig()
     search: ClassVar[SearchSpace] = {"tau": ("tau", Uniform(0.5, 1))}
 
     def combine(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """The masked mean gradient."""
         rescale = self.config.fidelity == "domainbed"
         return [
-            masked_mean(each, (sign_agreement(each) >= self.config.tau).to(each.dtype), rescale)
+            _masked_mean(each, (_sign_agreement(each) >= self.config.tau).to(each.dtype), rescale)
             for each in gradients
         ]
 
 
 @final
 @dataclass(frozen=True)
-class SandMaskConfig(Options):
+class _SandMaskConfig(Options):
     """How much agreement is asked for, and how sharply.
 
     Attributes:
@@ -118,25 +106,20 @@ class SandMaskConfig(Options):
     k: Annotated[float, Range(0, open_low=True)] = 10.0
 
 
-def smooth_mask(gradients: Float[Tensor, " e *p"], tau: float, k: float) -> Float[Tensor, "*p"]:
+def _smooth_mask(gradients: Float[Tensor, " e *p"], tau: float, k: float) -> Float[Tensor, "*p"]:
     """The mask of one parameter tensor.
-
-    Args:
-        gradients: Its gradients, domains on the first axis.
-        tau: The least agreement.
-        k: Steepness.
 
     Returns:
         Factors from 0 to 1.
 
     Example:
         >>> gradients = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, -1.0]])
-        >>> smooth_mask(gradients, tau=0.5, k=1.0)  # tanh(0.5 / 0.5) in the middle
+        >>> _smooth_mask(gradients, tau=0.5, k=1.0)  # tanh(0.5 / 0.5) in the middle
         tensor([1.0000, 0.7616, 0.0000])
     """
     if len(gradients) == 1:
         return torch.ones_like(gradients[0])
-    excess = sign_agreement(gradients) - tau
+    excess = _sign_agreement(gradients) - tau
     variance = gradients.var(0)
     smooth = (k * excess / variance).tanh().clamp(min=0)
     return torch.where(variance > 0, smooth, (excess > 0).to(smooth.dtype))
@@ -146,12 +129,12 @@ def smooth_mask(gradients: Float[Tensor, " e *p"], tau: float, k: float) -> Floa
 class SandMask(AbstractGradientRule):
     """Descend the mean risk, each parameter as far as the domains agree on it."""
 
-    config: SandMaskConfig = SandMaskConfig()
+    config: _SandMaskConfig = _SandMaskConfig()
     search: ClassVar[SearchSpace] = {"tau": ("tau", Uniform(0, 1)), "k": ("k", Power(10, -3, 5))}
 
     def combine(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """The masked mean gradient."""
         return [
-            masked_mean(each, smooth_mask(each, self.config.tau, self.config.k), rescale=True)
+            _masked_mean(each, _smooth_mask(each, self.config.tau, self.config.k), rescale=True)
             for each in gradients
         ]

@@ -28,12 +28,12 @@ from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import Batch, ObjectiveTerms, Step
 from hessalign.curvature.losses import make_loss
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class MixupConfig(Options):
+class _MixupConfig(Options):
     """How samples are mixed.
 
     Attributes:
@@ -44,40 +44,28 @@ class MixupConfig(Options):
     """
 
     alpha: Annotated[float, Range(0, open_low=True)] = 0.2
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
 RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
 """In the code published with the paper: a constant."""
 
 
-def cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
+def _cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
     """Each with the next one, the last with the first.
-
-    Args:
-        order: The domains in some order.
 
     Returns:
         One pair per domain.
 
     Example:
-        >>> cyclic_pairs([2, 0, 1])
+        >>> _cyclic_pairs([2, 0, 1])
         [(2, 0), (0, 1), (1, 2)]
     """
     return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
 
 
-def mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
-    """A convex combination.
-
-    Args:
-        first: What has the share λ.
-        second: What has the share 1 − λ, of the same shape.
-        share: The share λ.
-
-    Returns:
-        The combination.
-    """
+def _mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
+    """A convex combination."""
     return share * first + (1 - share) * second
 
 
@@ -85,7 +73,7 @@ def mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
 class Mixup(AbstractObjective):
     """Minimise the mean risk on mixtures of domains."""
 
-    config: MixupConfig = MixupConfig()
+    config: _MixupConfig = _MixupConfig()
     search: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
     """As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
 
@@ -102,12 +90,12 @@ class Mixup(AbstractObjective):
         domains, loss = step.batch.dense().split(), make_loss(step.loss)
         order = draw_order(len(domains), self.generator)
         risks: list[Float[Tensor, ""]] = []
-        for i, j in cyclic_pairs(order):
+        for i, j in _cyclic_pairs(order):
             share = draw_beta(self.config.alpha, self.generator)
             partners = self._partners(domains[i], domains[j])
             x, y = domains[i].inputs[: len(partners)], domains[i].y[: len(partners)]
             other_x, other_y = domains[j].inputs[partners], domains[j].y[partners]
-            logits = step.network(mixed(x, other_x, share))
-            values = mixed(loss.values(logits, y), loss.values(logits, other_y), share)
+            logits = step.network(_mixed(x, other_x, share))
+            values = _mixed(loss.values(logits, y), loss.values(logits, other_y), share)
             risks.append(values.mean())
         return ObjectiveTerms(torch.stack(risks).mean())

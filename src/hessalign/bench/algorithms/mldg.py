@@ -30,15 +30,15 @@ from hessalign.bench.algorithms.search import Choice, Power, SearchSpace
 from hessalign.bench.algorithms.step import Batch, Step
 from hessalign.curvature.losses import make_loss
 
-Fidelity = Literal["paper", "domainbed"]
-Parameters = Mapping[str, Tensor]
+_Fidelity = Literal["paper", "domainbed"]
+_Parameters = Mapping[str, Tensor]
 
-ADAM_EPSILON: Final = 1e-8
+_ADAM_EPSILON: Final = 1e-8
 
 
 @final
 @dataclass(frozen=True)
-class MldgConfig(Options):
+class _MldgConfig(Options):
     r"""Weight of the meta-test domains, and the inner step.
 
     Attributes:
@@ -55,50 +55,40 @@ class MldgConfig(Options):
     beta: NonNegative = 1.0
     meta_test_domains: Count = 2
     inner_lr: NonNegative | None = None
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
-def meta_split(order: Sequence[int], test: int) -> tuple[list[int], list[int]]:
+def _meta_split(order: Sequence[int], test: int) -> tuple[list[int], list[int]]:
     """Meta-training and meta-test domains.
-
-    Args:
-        order: The domains in random order.
-        test: How many are wanted for testing.
 
     Returns:
         The first ones for training, at least one, and the last ones for testing.
 
     Example:
-        >>> meta_split([2, 0, 1], 1), meta_split([1, 0], 2), meta_split([0], 1)
+        >>> _meta_split([2, 0, 1], 1), _meta_split([1, 0], 2), _meta_split([0], 1)
         (([2, 0], [1]), ([1], [0]), ([0], []))
     """
     count = len(order) - min(test, len(order) - 1)
     return list(order[:count]), list(order[count:])
 
 
-def first_adam_step(
-    parameters: Parameters, gradients: Parameters, learning_rate: float, weight_decay: float
+def _first_adam_step(
+    parameters: _Parameters, gradients: _Parameters, learning_rate: float, weight_decay: float
 ) -> dict[str, Tensor]:
     r"""Where the first step of a new Adam leads, $\theta - \alpha\, g / (|g| + 10^{-8})$.
-
-    Args:
-        parameters: The parameters θ.
-        gradients: Their gradients, to which the weight decay times θ is added.
-        learning_rate: The size α.
-        weight_decay: The weight decay.
 
     Returns:
         New leaves that require gradients.
 
     Example:
         >>> one = torch.tensor([1.0])
-        >>> first_adam_step({"w": one}, {"w": 5 * one}, 0.1, 0.0)["w"]
+        >>> _first_adam_step({"w": one}, {"w": 5 * one}, 0.1, 0.0)["w"]
         tensor([0.9000], requires_grad=True)
     """
     moved = {}
     for name, parameter in parameters.items():
         gradient = gradients[name] + weight_decay * parameter
-        step = learning_rate * gradient / (gradient.abs() + ADAM_EPSILON)
+        step = learning_rate * gradient / (gradient.abs() + _ADAM_EPSILON)
         moved[name] = (parameter - step).detach().requires_grad_()
     return moved
 
@@ -107,7 +97,7 @@ def first_adam_step(
 class Mldg(AbstractStepOwner):
     """Take steps on some domains that help on the others."""
 
-    config: MldgConfig = MldgConfig()
+    config: _MldgConfig = _MldgConfig()
     search: ClassVar[SearchSpace] = {
         "beta": ("mldg_beta", Power(10, -1, 1)),
         "meta_test_domains": ("n_meta_test", Choice((1, 2))),
@@ -121,7 +111,7 @@ class Mldg(AbstractStepOwner):
         """One outer step."""
         domains, optimizer = step.batch.split(), optimizers[MAIN]
         order = draw_order(len(domains), self.generator)
-        train, test = meta_split(order, self.config.meta_test_domains)
+        train, test = _meta_split(order, self.config.meta_test_domains)
         parts = [domains[i] for i in train], [domains[j] for j in test]
         optimizer.zero_grad()
         differentiate = self._first_order if self._is_first_order else self._second_order
@@ -138,7 +128,7 @@ class Mldg(AbstractStepOwner):
         named = self.network.named_parameters()
         return {name: each for name, each in named if each.requires_grad}
 
-    def _risk(self, step: Step, parameters: Parameters, domain: Batch) -> Float[Tensor, ""]:
+    def _risk(self, step: Step, parameters: _Parameters, domain: Batch) -> Float[Tensor, ""]:
         """Mean loss in one domain of the network with other parameters."""
         logits: Tensor = functional_call(self.network, dict(parameters), (domain.x,))
         return make_loss(step.loss).values(logits, domain.y).mean()
@@ -181,7 +171,7 @@ class Mldg(AbstractStepOwner):
             if j is None:
                 continue
             rate, decay = self._inner_lr(group), group["weight_decay"]
-            moved = first_adam_step(parameters, gradients, rate, decay)
+            moved = _first_adam_step(parameters, gradients, rate, decay)
             test_risk = self._risk(step, moved, _first_samples(j, smaller))
             risks[1] += float(test_risk.detach()) / count
             for name, gradient in _gradients(test_risk, moved).items():
@@ -191,7 +181,7 @@ class Mldg(AbstractStepOwner):
         return risks[0], risks[1]
 
 
-def _gradients(risk: Tensor, parameters: Parameters) -> dict[str, Tensor]:
+def _gradients(risk: Tensor, parameters: _Parameters) -> dict[str, Tensor]:
     gradients = torch.autograd.grad(risk, list(parameters.values()))
     return dict(zip(parameters, gradients, strict=True))
 

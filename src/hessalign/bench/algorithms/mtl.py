@@ -27,12 +27,12 @@ from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import ColouredImages, Network
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class MtlConfig(Options):
+class _MtlConfig(Options):
     """How the embedding of a domain is made.
 
     Attributes:
@@ -44,26 +44,20 @@ class MtlConfig(Options):
     """
 
     ema: Annotated[float, Range(0, 1, open_low=True)] = 0.99
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
 
-def moving_average(
+def _moving_average(
     past: Float[Tensor, "e d"], new: Float[Tensor, "e d"], seen: Tensor, share: float
 ) -> Float[Tensor, "e d"]:
     """The average of each domain after a new batch.
-
-    Args:
-        past: The average before it.
-        new: The mean of the new batch.
-        seen: How many batches were averaged before, one number per domain.
-        share: Share of the new batch, unless it is the first.
 
     Returns:
         The average, differentiable in the new batch.
 
     Example:
         >>> past, new = torch.zeros(2, 1), torch.ones(2, 1)
-        >>> moving_average(past, new, torch.tensor([0, 5]), 0.75)
+        >>> _moving_average(past, new, torch.tensor([0, 5]), 0.75)
         tensor([[1.0000],
                 [0.7500]])
     """
@@ -71,7 +65,7 @@ def moving_average(
 
 
 @final
-class EmbeddedFeaturizer(nn.Module):
+class _EmbeddedFeaturizer(nn.Module):
     """Features followed by the embedding of the batch.
 
     Args:
@@ -85,14 +79,7 @@ class EmbeddedFeaturizer(nn.Module):
         self.noise = noise
 
     def forward(self, x: Tensor | ColouredImages) -> Float[Tensor, "n twice_d"]:
-        """Features and embedding of a batch, taken as one domain.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """Features and embedding of a batch, taken as one domain."""
         z: Tensor = self.featurizer(x)
         if self.noise:
             embedding = _noise(z, torch.Generator().manual_seed(0))
@@ -109,14 +96,14 @@ def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
 class Mtl(AbstractObjective):
     """Minimise the risk of a classifier that knows the domain's mean features."""
 
-    config: MtlConfig = MtlConfig()
+    config: _MtlConfig = _MtlConfig()
     sees_batch: ClassVar[bool] = True
     search: ClassVar[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
 
     average: Tensor
     seen: Tensor
 
-    def __init__(self, config: MtlConfig, setting: Setting) -> None:
+    def __init__(self, config: _MtlConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         self.width = head_inputs(self.network.head) // 2
         example = next(self.network.head.parameters())
@@ -130,14 +117,14 @@ class Mtl(AbstractObjective):
     def make_network(self, setting: Setting) -> Network:
         """A network whose head also receives the embedding."""
         inner = setting.make_network(head_factor=2)
-        return Network(EmbeddedFeaturizer(inner.featurizer, self._domainbed), inner.head)
+        return Network(_EmbeddedFeaturizer(inner.featurizer, self._domainbed), inner.head)
 
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """The embedding of each sample's domain; the averages move on."""
         if self._domainbed:
             return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
-        average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
+        average = _moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
         self.average = average.detach().to(self.average.dtype)
         self.seen = self.seen + 1
         return average.repeat_interleave(

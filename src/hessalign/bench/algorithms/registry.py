@@ -40,10 +40,10 @@ from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
 from hessalign.bench.algorithms.options import check_options
 from hessalign.bench.algorithms.search import SearchSpace
 
-GROUP: Final = "hessalign.algorithms"
+_GROUP: Final = "hessalign.algorithms"
 """The entry points by which packages offer algorithms."""
 
-NOT_SAID: Final = "–"
+_NOT_SAID: Final = "–"
 
 
 @final
@@ -69,8 +69,8 @@ class AlgorithmInfo:
     name: str
     title: str
     make: type[AbstractAlgorithm]
-    aligns: str = NOT_SAID
-    reference: str = NOT_SAID
+    aligns: str = _NOT_SAID
+    reference: str = _NOT_SAID
     config: Any = None
     search: SearchSpace = None  # type: ignore[assignment] # settled below
     search_small: SearchSpace = field(default_factory=dict)
@@ -109,7 +109,7 @@ class AlgorithmInfo:
     @property
     def compares_domains(self) -> bool:
         """Whether it aligns something, for which it needs two domains or more."""
-        return not self.aligns.startswith(("nothing", NOT_SAID))
+        return not self.aligns.startswith(("nothing", _NOT_SAID))
 
     @property
     def deviates(self) -> bool:
@@ -373,7 +373,7 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     for row in _ROWS:
         if row.recorded == name:
             return row
-    found = find_plugin(GROUP, name, "algorithm")
+    found = find_plugin(_GROUP, name, "algorithm")
     if found is None:
         raise UnknownNameError("algorithm", name, algorithm_names())
     return make_row(name, found)
@@ -385,7 +385,7 @@ def algorithm_names() -> list[str]:
     Returns:
         What `find_algorithm` takes.
     """
-    return [*ALGORITHMS, *(name for name in entry_point_names(GROUP) if name not in ALGORITHMS)]
+    return [*ALGORITHMS, *(name for name in entry_point_names(_GROUP) if name not in ALGORITHMS)]
 
 
 def make_row(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401

@@ -31,21 +31,14 @@ or those of the paper's code: larger batches, one value for Mixup, large weights
 _LOWEST_BATCH_EXPONENT: Final[Mapping[Preset, int]] = {"domainbed-2022": 3, "hgp-2023": 4}
 
 
-class Distribution(Protocol):
+class _Distribution(Protocol):
     """Where values of a hyper-parameter are drawn from."""
 
     def draw(self, random_state: np.random.RandomState) -> Value:
-        """One value.
-
-        Args:
-            random_state: Source of randomness.
-
-        Returns:
-            The value.
-        """
+        """One value."""
 
 
-SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
+SearchSpace = Mapping[str, _Distribution | tuple[str, _Distribution]]
 """For options of an algorithm: a distribution, after DomainBed's name where that is another."""
 
 
@@ -161,10 +154,12 @@ class Hyper:
     """
 
     default: Value
-    search: Distribution
+    search: _Distribution
 
 
-def draw(space: Mapping[str, Distribution], hparams_seed: int, trial_seed: int) -> dict[str, Value]:
+def draw(
+    space: Mapping[str, _Distribution], hparams_seed: int, trial_seed: int
+) -> dict[str, Value]:
     """Random hyper-parameters; those of one seed differ between trials.
 
     Args:
@@ -352,7 +347,7 @@ class RunHyperParameters:
 
 def search_space(
     info: AlgorithmInfo, family: Family, preset: Preset
-) -> dict[str, tuple[str, Distribution]]:
+) -> dict[str, tuple[str, _Distribution]]:
     """Where the options of an algorithm are drawn from.
 
     Args:

@@ -14,12 +14,12 @@ from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "released"]
+_Fidelity = Literal["paper", "released"]
 
 
 @final
 @dataclass(frozen=True)
-class VrexConfig(Options):
+class _VrexConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -31,7 +31,7 @@ class VrexConfig(Options):
 
     penalty_weight: NonNegative = 10.0
     anneal_steps: Whole = 500
-    fidelity: Fidelity = "paper"
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -43,7 +43,7 @@ class VrexConfig(Options):
 class Vrex(AbstractObjective):
     """Minimise the mean risk and its variance over domains."""
 
-    config: VrexConfig = VrexConfig()
+    config: _VrexConfig = _VrexConfig()
     search: ClassVar[SearchSpace] = {
         "penalty_weight": ("vrex_lambda", Power(10, -1, 5)),
         "anneal_steps": ("vrex_penalty_anneal_iters", Power(10, 0, 4, integer=True)),

@@ -162,7 +162,7 @@ def train(
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
     clock = time.perf_counter() - state.seconds
-    with Interruption() as interruption, naming_the_checkpoint(folder):
+    with Interruption() as interruption, _naming_the_checkpoint(folder):
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
@@ -174,7 +174,7 @@ def train(
             if due and config.evaluate_before:
                 metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
-            check_finite(terms, number)
+            _check_finite(terms, number)
             state.step = number + 1
 
             if due:
@@ -187,30 +187,20 @@ def train(
                 if due:
                     folder.append(records)
                 if stopping or folder.is_due(state, config.checkpoint_every):
-                    check_parameters(algorithm, number)
+                    _check_parameters(algorithm, number)
                     state.seconds = time.perf_counter() - clock
                     folder.save(state)
             if stopping:
                 raise KeyboardInterrupt
-        check_parameters(algorithm, config.steps - 1)
+        _check_parameters(algorithm, config.steps - 1)
         if folder is not None:
             folder.finish(state, records)
     return records
 
 
 @contextmanager
-def naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
-    """Let a run that diverges say which checkpoint was made before it did.
-
-    Args:
-        folder: The folder of the run, if it has one.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        DivergedError: The same, with the name of the checkpoint.
-    """
+def _naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
+    """Let a run that diverges say which checkpoint was made before it did."""
     try:
         yield
     except DivergedError as error:
@@ -273,9 +263,9 @@ def update(
         return algorithm.update(step, optimizers)
     optimizers[MAIN].zero_grad()
     if isinstance(algorithm, AbstractGradientRule):
-        terms = combine_gradients(algorithm, step, config)
+        terms = _combine_gradients(algorithm, step, config)
     elif isinstance(algorithm, AbstractObjective):
-        terms = differentiate_objective(algorithm, step, config)
+        terms = _differentiate_objective(algorithm, step, config)
     else:
         raise InputTypeError(
             "Expected an objective, a gradient rule or a step owner, got "
@@ -287,7 +277,7 @@ def update(
     return terms
 
 
-def differentiate_objective(
+def _differentiate_objective(
     algorithm: AbstractObjective, step: Step, config: LoopConfig
 ) -> dict[str, float]:
     r"""Leave the gradient of an objective's loss in the parameters.
@@ -295,18 +285,13 @@ def differentiate_objective(
     The loss is $(\text{risk} + \lambda \|\theta\|^2 + w \cdot \text{penalty}) / \text{divisor}$,
     with w and the divisor from the schedule; without a penalty nothing is divided.
 
-    Args:
-        algorithm: An objective.
-        step: The current step.
-        config: How to train.
-
     Returns:
         The terms of the loss.
     """
     terms = algorithm.terms(step)
     loss = terms.risk
     if config.l2:
-        loss = loss + config.l2 * sum_of_squares(algorithm)
+        loss = loss + config.l2 * _sum_of_squares(algorithm)
     values = {"risk": terms.risk, **terms.parts}
     if terms.penalty is not None:
         loss = loss + config.schedule.weight(step.number) * terms.penalty
@@ -317,19 +302,10 @@ def differentiate_objective(
     return {name: float(value.detach()) for name, value in values.items()}
 
 
-def combine_gradients(
+def _combine_gradients(
     algorithm: AbstractGradientRule, step: Step, config: LoopConfig
 ) -> dict[str, float]:
-    """Leave a gradient rule's combination of the domains' gradients in the parameters.
-
-    Args:
-        algorithm: A gradient rule.
-        step: The current step.
-        config: How to train.
-
-    Returns:
-        The terms of the loss.
-    """
+    """Leave a gradient rule's combination of the domains' gradients in the parameters."""
     parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
     risk = step.statistics.risk
     each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
@@ -337,7 +313,7 @@ def combine_gradients(
     for parameter, gradient in zip(parameters, combined, strict=True):
         parameter.grad = gradient + 2 * config.l2 * parameter.detach()
     mean = float(risk.detach().mean())
-    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm).detach())}
+    return {"risk": mean, "loss": mean + config.l2 * float(_sum_of_squares(algorithm).detach())}
 
 
 def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
@@ -355,18 +331,14 @@ def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[s
     )
     if isinstance(algorithm, AbstractStepOwner):
         for optimizer in optimizers.values():
-            regularize(optimizer, config)
+            _regularize(optimizer, config)
     return optimizers
 
 
-def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
+def _regularize(optimizer: Optimizer, config: LoopConfig) -> None:
     """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
 
     Step owners differentiate losses of their own, which know of neither.
-
-    Args:
-        optimizer: One of a step owner's, changed in place; each looks at its own parameters only.
-        config: How to train.
     """
 
     def before_step(optimizer: Optimizer, *_: object) -> None:
@@ -381,41 +353,22 @@ def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
     optimizer.register_step_pre_hook(before_step)
 
 
-def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
-    """Squared norm of all parameters.
-
-    Args:
-        module: The algorithm.
-
-    Returns:
-        The sum over all parameters, biases included.
-    """
+def _sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
+    """Squared norm of all parameters."""
     return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
 
 
-def check_finite(terms: Mapping[str, float], step: int) -> None:
-    """Stop a run whose loss is no longer a number, and say which term went bad.
-
-    Args:
-        terms: The terms of the loss.
-        step: The current step.
-
-    Raises:
-        DivergedError: If a term is not finite.
-    """
+def _check_finite(terms: Mapping[str, float], step: int) -> None:
+    """Stop a run whose loss is no longer a number, and say which term went bad."""
     bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
     if bad:
         raise DivergedError(f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
 
 
-def check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
+def _check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
     """Stop a run before parameters that are no longer numbers are kept.
 
     A finite loss may have a gradient that is not.
-
-    Args:
-        algorithm: The algorithm after the update.
-        step: The current step.
 
     Raises:
         DivergedError: If a parameter is not finite.

@@ -46,11 +46,7 @@ class TrainingState:
     seconds: float = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything as tensors, numbers and strings.
-
-        Returns:
-            What `load_state_dict` takes.
-        """
+        """Everything as tensors, numbers and strings."""
         numpy_state: Any = np.random.get_state()
         version, words, gauss = random.getstate()
         return {
@@ -67,11 +63,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put everything back.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Put everything back."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
