@@ -1,54 +1,70 @@
-"""An algorithm of your own in the training engine: one class, nothing to register.
+"""An algorithm of your own: one class, nothing to register.
 
 Any `AbstractObjective` trains in the loop of the package, with its schedules, checkpoints and exact
 resumption. This one aligns the spread of the loss inside each domain, and the gradients.
 
     python examples/own_algorithm.py --folder outputs/own
+
+Every verb takes it by its module, here from the folder of this file, with options and search space:
+
+    hessalign train --algorithm own_algorithm:Spread --dataset PACS --data-dir data ... spread=1
 """
 
 import argparse
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from hessalign.alignment import gradient_dispersion
-from hessalign.bench.algorithms import AbstractObjective, ObjectiveTerms, PenaltySchedule, Step
+from hessalign.bench.algorithms import (
+    AbstractObjective,
+    NonNegative,
+    ObjectiveTerms,
+    Options,
+    PenaltySchedule,
+    Power,
+    SearchSpace,
+    Setting,
+    Step,
+)
 from hessalign.bench.data import make_shifted_data
 from hessalign.bench.models import Network
 from hessalign.bench.runs import LoopConfig, Minibatches, RunFolder, train
+from hessalign.curvature import make_loss
 
 
 @dataclass(frozen=True)
-class SpreadConfig:
+class SpreadConfig(Options):
     """How much the spread of the loss counts besides the gradients."""
 
-    spread: float = 0.1
+    spread: NonNegative = 0.1
 
 
 class Spread(AbstractObjective):
-    """Mean risk, plus dispersions of the gradients and of the losses' deviations."""
+    """Mean risk, plus dispersions of the gradients and of the losses' variances."""
 
-    def __init__(self, config: SpreadConfig, network: Network) -> None:
-        super().__init__()
-        self.config = config
-        self.network = network
+    config: SpreadConfig = SpreadConfig()
+    search: ClassVar[SearchSpace] = {"spread": Power(10, -2, 1)}
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """The loop adds the risk and the scheduled weight times the penalty."""
         head = step.statistics  # closed-form derivatives of every domain, computed when asked for
-        deviations = torch.stack([part.std() for part in head.losses.split(step.batch.sizes)])
-        spread = (deviations - deviations.mean()).square().mean()
+        losses = make_loss(step.loss).values(step.logits, step.batch.y)
+        parts = losses.split(step.batch.sizes)
+        variances = torch.stack([part.var(correction=0) for part in parts])
+        spread = (variances - variances.mean()).square().mean()
         gradient = gradient_dispersion(head)
         parts = {"spread": spread, "gradient": gradient}
         return ObjectiveTerms(head.risk.mean(), gradient + self.config.spread * spread, parts)
 
 
-def make_network(seed: int) -> Network:
+def make_network(**_: int) -> Network:
     """Ten inputs, sixteen features, one logit."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     return Network(nn.Sequential(nn.Linear(10, 16), nn.ReLU()), nn.Linear(16, 1))
 
 
@@ -71,18 +87,19 @@ def main() -> None:
         l2=1e-4,
         schedule=PenaltySchedule(before=0.0, after=1000.0, jump=50),
     )
-    own = SpreadConfig()
+    own, generator = SpreadConfig(), torch.Generator().manual_seed(0)
+    setting = Setting(make_network, 1, len(data.source), "binary", options.steps, generator)
     with ExitStack() as stack:
         folder = None
         if options.folder is not None:
             described = {"algorithm": "spread", **asdict(own), "steps": options.steps}
             folder = stack.enter_context(RunFolder(options.folder, described, warn=print))
         records = train(
-            Spread(own, make_network(seed=0)),
+            Spread(own, setting),
             Minibatches([d.x for d in data.source], [d.y for d in data.source], 64, seed=0),
             evaluate,
             config,
-            torch.Generator().manual_seed(0),
+            generator,
             folder,
         )
     for record in records:

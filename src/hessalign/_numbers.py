@@ -103,23 +103,60 @@ def check_positive(value: object, name: str) -> None:
         raise InputError(f"Expected a positive, finite {name}, got {shown(value)}")
 
 
-def check_count(value: object, name: str, least: int = 1) -> None:
+def check_number(
+    value: object,
+    name: str,
+    low: float = 0.0,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> None:
+    """A finite number in a range.
+
+    Args:
+        value: What should be one.
+        name: Its name for the message.
+        low: The least value.
+        high: The greatest value.
+        open_low: Whether the least value is itself refused.
+        open_high: Whether the greatest value is itself refused.
+
+    Raises:
+        InputError: If it is not.
+
+    Example:
+        >>> check_number(1.5, "tau", 0, 1)
+        Traceback (most recent call last):
+            ...
+        hessalign._errors.InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
+    """
+    found = number(value)
+    above = found > low if open_low else found >= low
+    below = found < high if open_high else found <= high
+    if above and below and math.isfinite(found):
+        return
+    bounds = f" {'above' if open_low else 'of at least'} {low:g}" if math.isfinite(low) else ""
+    if math.isfinite(high):
+        bounds += f" and {'below' if open_high else 'at most'} {high:g}"
+    raise InputError(f"Expected {name} as a number{bounds}, got {shown(value)}")
+
+
+def check_count(value: object, name: str, least: int | None = 1) -> None:
     """A whole number that is large enough.
 
     Args:
         value: What should be one.
         name: Its name for the message.
-        least: The smallest that will do.
+        least: The smallest that will do; None if all will.
 
     Raises:
         InputError: If it is not.
     """
+    bound = "" if least is None else f" of {least} or more"
     if not is_whole(value):
-        raise InputError(
-            f"Expected {name} as a whole number of {least} or more, got {shown(value)}"
-        )
-    if number(value) < least:
-        raise InputError(f"Expected {name} of {least} or more, got {shown(value)}")
+        raise InputError(f"Expected {name} as a whole number{bound}, got {shown(value)}")
+    if least is not None and number(value) < least:
+        raise InputError(f"Expected {name}{bound}, got {shown(value)}")
 
 
 def largest(dtype: torch.dtype) -> float:

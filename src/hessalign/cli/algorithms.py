@@ -10,10 +10,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from hessalign._names import UnknownNameError
+from hessalign._plugins import is_path
+from hessalign.bench.algorithms import AlgorithmInfo, algorithm_names, find_algorithm
 from hessalign.report.tables import markdown_table
 
 if TYPE_CHECKING:
-    from hessalign.bench.algorithms import AlgorithmInfo
+    pass
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,37 +29,39 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "patterns",
         nargs="*",
         metavar="NAME",
-        help="list only these; * and ? stand for any letters, as in 'h*' (with the quotes)",
+        help="list only these; * and ? stand for any letters, as in 'h*' (with the quotes); or one "
+        "of your own as package.module:Name",
     )
     parser.set_defaults(run=run)
 
 
-def matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
+def _matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
     """The algorithms whose names match.
 
-    Args:
-        patterns: Names, or patterns with `*`, `?` and `[…]`; none match all.
-
     Returns:
-        Their rows, each once, in the order of the table.
+        Their rows, each once: in the order of the table, then those of one's own.
 
     Raises:
         UnknownNameError: If a pattern matches nothing.
 
     Example:
-        >>> [info.name for info in matching(["h*", "erm"])]
+        >>> [info.name for info in _matching(["h*", "erm"])]
         ['erm', 'hgp', 'hutchinson']
     """
-    from hessalign.bench.algorithms import ALGORITHMS
-
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern.lower()) for name in ALGORITHMS):
-            raise UnknownNameError("algorithm", pattern, ALGORITHMS)
-    return [
-        info
-        for name, info in ALGORITHMS.items()
-        if not patterns or any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
+    names = algorithm_names()
+    own = [pattern for pattern in patterns if is_path(pattern)]
+    others = [pattern for pattern in patterns if not is_path(pattern)]
+    for pattern in others:
+        if not any(_matches(name, pattern) for name in names):
+            raise UnknownNameError("algorithm", pattern, names)
+    found = [
+        name for name in names if not patterns or any(_matches(name, pattern) for pattern in others)
     ]
+    return [find_algorithm(name) for name in (*found, *own)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name.lower(), pattern.lower())
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,18 +70,15 @@ def run(options: argparse.Namespace) -> None:
     Args:
         options: The parsed command line.
     """
-    from hessalign.bench.algorithms import make_config
-
     rows = [
         [
             info.name,
             info.title,
             info.aligns,
             info.reference,
-            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(make_config(info.name, {})).items())
-            or "–",
+            " ".join(f"{k}={v}" for k, v in dataclasses.asdict(info.configure({})).items()) or "–",
         ]
-        for info in matching(options.patterns)
+        for info in _matching(options.patterns)
     ]
     header = ["name", "method", "aligns", "reference", "options and defaults"]
     sys.stdout.write(markdown_table(header, rows, text_columns=5) + "\n")

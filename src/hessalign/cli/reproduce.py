@@ -12,7 +12,7 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
-from hessalign.bench.runs.options import parse_words
+from hessalign.bench.runs.entries import parse_words
 from hessalign.bench.runs.progress import RunsProgress
 from hessalign.cli import reproduce_sweeps
 from hessalign.cli.flags import seed_number

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign.bench.runs.options import parse_words
+from hessalign.bench.runs.entries import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.sweep import LAUNCHERS, make_launcher

@@ -20,8 +20,8 @@ from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
 from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
+from hessalign.bench.runs.entries import parse_words, read_file
 from hessalign.bench.runs.irm import Irm, IrmOptions
-from hessalign.bench.runs.options import parse_words, read_file
 from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
 from hessalign.bench.runs.progress import run_progress

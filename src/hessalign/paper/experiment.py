@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, final
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs import ColoredMnistConfig, Run
-from hessalign.bench.runs.options import make_configuration
+from hessalign.bench.runs.entries import make_configuration
 from hessalign.bench.runs.provenance import describe_software
 from hessalign.paper.feature_sweep import FeatureSweep
 

@@ -14,9 +14,9 @@ from hessalign.bench.algorithms import ALGORITHMS, Batch, Step
 from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.runs import ColoredMnistConfig
 from hessalign.bench.runs.colored_mnist import make_algorithm_for, make_batch, make_loop
+from hessalign.bench.runs.entries import make_configuration
 from hessalign.bench.runs.loop import update
 from hessalign.bench.runs.memory import keep_freed_memory
-from hessalign.bench.runs.options import make_configuration
 from hessalign.bench.runs.state import make_optimizers
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.published import TABLE_5 as PUBLISHED

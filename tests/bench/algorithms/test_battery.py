@@ -32,8 +32,8 @@ from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.curvature import hutchinson
+from hessalign.testing import FEATURES, INPUTS, Situation
 
-INPUTS, FEATURES, OUTPUTS = 3, 3, {"cross_entropy": 3, "binary": 1}
 RATE, DECAY, STEPS = 0.01, 0.02, 3
 
 # ---------------------------------------------------------------------------------------- variants
@@ -113,64 +113,6 @@ EVERY_VARIANT = [
 ]
 
 # -------------------------------------------------------------------------------------- situations
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What an algorithm meets.
-
-    Attributes:
-        sizes: Samples of each domain.
-        loss: Name of the loss.
-        head: "linear", or "mlp" for one with a hidden layer.
-        one_class: Positions of domains in which all labels are the same.
-        normalized: Whether the network has batch normalisation, so running statistics.
-        shape: Of one input: a vector, or channels, height and width of an image.
-    """
-
-    sizes: tuple[int, ...]
-    loss: str
-    head: str = "linear"
-    one_class: tuple[int, ...] = ()
-    normalized: bool = False
-    shape: tuple[int, ...] = (INPUTS,)
-
-    def batch(self, seed):
-        generator = torch.Generator().manual_seed(seed)
-        domains = len(self.sizes)
-        domain = torch.arange(domains).repeat_interleave(torch.tensor(self.sizes))
-        x = torch.randn(len(domain), *self.shape, generator=generator, dtype=torch.float64)
-        place = domain.view(-1, *[1] * len(self.shape))
-        x = x * (1 + 0.3 * place) + 0.2 * place
-        y = torch.randint(max(2, OUTPUTS[self.loss]), domain.shape, generator=generator)
-        for index in self.one_class:
-            y[domain == index] = 1
-        return Batch(x, y, domain)
-
-    def setting(self, seed=0):
-        weights = torch.Generator().manual_seed(seed)
-        outputs = OUTPUTS[self.loss]
-
-        def make_network(*, extra_channels=0, head_factor=1):
-            inputs = (self.shape[0] + extra_channels) * math.prod(self.shape[1:])
-            body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, FEATURES), nn.Tanh())
-            if self.normalized:
-                body.append(nn.BatchNorm1d(FEATURES))
-            head = nn.Linear(head_factor * FEATURES, outputs)
-            if self.head == "mlp":
-                hidden = nn.Linear(head_factor * FEATURES, 2)
-                head = nn.Sequential(hidden, nn.Tanh(), nn.Linear(2, outputs))
-            network = Network(body, head).double()
-            with torch.no_grad():
-                for parameter in network.parameters():
-                    draw = torch.randn(parameter.shape, generator=weights, dtype=torch.float64)
-                    parameter.copy_(0.7 * draw)
-            return network
-
-        return Setting(
-            make_network, outputs, len(self.sizes), self.loss, STEPS,
-            torch.Generator().manual_seed(seed + 1), input_shape=self.shape,
-        )  # fmt: skip
 
 
 SITUATIONS = {

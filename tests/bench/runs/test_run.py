@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from hessalign._names import UnknownNameError
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
-from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters
+from hessalign.bench.algorithms.search import run_hyper_parameters
 from hessalign.bench.runs.domainbed import evaluation_interval, network_spec
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.planning import plan_job

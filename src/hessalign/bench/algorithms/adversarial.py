@@ -23,14 +23,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     count_classes,
@@ -39,18 +38,18 @@ from hessalign.bench.algorithms.auxiliary import (
     match,
     seeded,
 )
-from hessalign.bench.algorithms.checks import check_count, check_number
 from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range
 from hessalign.bench.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
-DISCRIMINATOR: Final = "discriminator"
-Fidelity = Literal["paper", "domainbed"]
+_DISCRIMINATOR: Final = "discriminator"
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class AdversarialConfig:
+class AdversarialConfig(Options):
     """The game of network and discriminator.
 
     Attributes:
@@ -72,34 +71,21 @@ class AdversarialConfig:
     """
 
     conditional: bool = False
-    weight: float = 1.0
-    gradient_penalty: float = 0.0
-    discriminator_steps: int = 1
-    width: int = 256
-    depth: int = 3
-    dropout: float = 0.0
-    beta1: float = 0.5
-    network_lr: float | None = None
-    network_weight_decay: float | None = None
-    discriminator_lr: float | None = None
-    discriminator_weight_decay: float = 0.0
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        for name in ("weight", "gradient_penalty", "discriminator_weight_decay"):
-            check_number(name, getattr(self, name))
-        for name in ("network_lr", "network_weight_decay", "discriminator_lr"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name))
-        check_count("discriminator_steps", self.discriminator_steps)
-        check_count("width", self.width)
-        check_count("depth", self.depth, 2)
-        check_number("dropout", self.dropout, 0, 1, open_high=True)
-        check_number("beta1", self.beta1, 0, 1, open_high=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    weight: NonNegative = 1.0
+    gradient_penalty: NonNegative = 0.0
+    discriminator_steps: Count = 1
+    width: Count = 256
+    depth: Annotated[int, Range(2)] = 3
+    dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.0
+    beta1: Annotated[float, Range(0, 1, open_high=True)] = 0.5
+    network_lr: NonNegative | None = None
+    network_weight_decay: NonNegative | None = None
+    discriminator_lr: NonNegative | None = None
+    discriminator_weight_decay: NonNegative = 0.0
+    fidelity: _Fidelity = "paper"
 
 
-SEARCH: Final[SearchSpace] = {
+_SEARCH: Final[SearchSpace] = {
     "weight": ("lambda", Power(10, -2, 2)),
     "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
     "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
@@ -127,32 +113,23 @@ SEARCH_FEATURES: Final[SearchSpace] = {
 """What differs on frozen features."""
 
 
-def trains_discriminator(number: int, discriminator_steps: int) -> bool:
+def _trains_discriminator(number: int, discriminator_steps: int) -> bool:
     """Whose turn it is.
-
-    Args:
-        number: The step, from 0.
-        discriminator_steps: Steps of the discriminator per step of the network.
 
     Returns:
         True if it is the discriminator's.
 
     Example:
-        >>> [trains_discriminator(number, 2) for number in range(6)]
+        >>> [_trains_discriminator(number, 2) for number in range(6)]
         [True, False, True, True, False, True]
     """
     return (number + 1) % (1 + discriminator_steps) < discriminator_steps
 
 
-def class_mean(
-    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+def _class_mean(
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: _Fidelity = "paper"
 ) -> Float[Tensor, ""]:
     """Mean over the classes that occur of the mean over their samples.
-
-    Args:
-        values: One value per sample.
-        y: Class indices.
-        fidelity: What to divide by, see `AdversarialConfig`.
 
     Returns:
         The mean, in which every class counts the same; a part of it in DomainBed's reading, if
@@ -160,9 +137,9 @@ def class_mean(
 
     Example:
         >>> values, y = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3])
-        >>> class_mean(values, y)  # (1 + 3) / 2
+        >>> _class_mean(values, y)  # (1 + 3) / 2
         tensor(2.)
-        >>> class_mean(values, y, "domainbed")  # (1 + 3) / 4
+        >>> _class_mean(values, y, "domainbed")  # (1 + 3) / 4
         tensor(1.)
     """
     present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
@@ -173,17 +150,13 @@ def class_mean(
 
 @final
 class Adversarial(AbstractStepOwner):
-    """Learn features by which a discriminator cannot tell the domains apart.
+    """Learn features by which a discriminator cannot tell the domains apart."""
 
-    Args:
-        config: The game.
-        setting: What to train on, and the source of the discriminator's initial weights.
-    """
+    config: AdversarialConfig = AdversarialConfig()
+    search: ClassVar[SearchSpace] = _SEARCH
 
     def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+        super().__init__(config, setting)
         features = head_inputs(self.network.head)
         self.discriminator = make_perceptron(
             features,
@@ -201,18 +174,14 @@ class Adversarial(AbstractStepOwner):
             match(self.embeddings, self.network)
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """One optimiser per player.
-
-        Returns:
-            That of the network and that of the discriminator with its embeddings.
-        """
+        """One optimiser per player."""
         config, betas = self.config, (self.config.beta1, 0.9)
         embeddings = () if self.embeddings is None else self.embeddings.parameters()
         return {
             MAIN: OptimizerSpec(
                 self.network.parameters(), config.network_lr, config.network_weight_decay, betas
             ),
-            DISCRIMINATOR: OptimizerSpec(
+            _DISCRIMINATOR: OptimizerSpec(
                 chain(self.discriminator.parameters(), embeddings),
                 config.discriminator_lr,
                 config.discriminator_weight_decay,
@@ -240,23 +209,15 @@ class Adversarial(AbstractStepOwner):
         if self.embeddings is None:
             loss = values.mean()
         else:
-            loss = class_mean(values, y, self.config.fidelity)
+            loss = _class_mean(values, y, self.config.fidelity)
         if self.config.gradient_penalty:
             (slopes,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
             loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()
         return loss
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """A step of one of the two.
-
-        Args:
-            step: The current step.
-            optimizers: Those of network and discriminator.
-
-        Returns:
-            The mean risk over domains and the discriminator's loss.
-        """
-        discriminator = trains_discriminator(step.number, self.config.discriminator_steps)
+        """A step of one of the two."""
+        discriminator = _trains_discriminator(step.number, self.config.discriminator_steps)
         with torch.set_grad_enabled(not discriminator):
             z, risk = step.z, step.statistics.risk.mean()
         adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
@@ -264,6 +225,6 @@ class Adversarial(AbstractStepOwner):
         for optimizer in optimizers.values():
             optimizer.zero_grad()
         loss.backward()
-        optimizers[DISCRIMINATOR if discriminator else MAIN].step()
+        optimizers[_DISCRIMINATOR if discriminator else MAIN].step()
         values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
         return {name: float(value.detach()) for name, value in values.items()}

@@ -23,26 +23,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast, final, get_args
+from typing import ClassVar, Literal, cast, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import make_perceptron, match, seeded
-from hessalign.bench.algorithms.checks import check_count
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Count, Options
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import Network
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class ArmConfig:
+class _ArmConfig(Options):
     """Size of the context, and how it is made.
 
     Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
@@ -55,31 +54,21 @@ class ArmConfig:
             are images, and for predictions on parts of a batch.
     """
 
-    channels: int = 1
-    width: int = 64
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_count("channels", self.channels)
-        check_count("width", self.width)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    channels: Count = 1
+    width: Count = 64
+    fidelity: _Fidelity = "paper"
 
 
-def make_context(
-    input_shape: tuple[int, ...], config: ArmConfig, generator: torch.Generator
+def _make_context(
+    input_shape: tuple[int, ...], config: _ArmConfig, generator: torch.Generator
 ) -> nn.Module:
     """The context network.
-
-    Args:
-        input_shape: Shape of one input.
-        config: Size of the context.
-        generator: Source of the initial weights.
 
     Returns:
         For images a network from images to images, else one from vectors to vectors.
 
     Example:
-        >>> context = make_context((3, 8, 8), ArmConfig(), torch.Generator())
+        >>> context = _make_context((3, 8, 8), _ArmConfig(), torch.Generator())
         >>> context(torch.zeros(5, 3, 8, 8)).shape
         torch.Size([5, 1, 8, 8])
     """
@@ -97,7 +86,7 @@ def make_context(
 
 
 @final
-class ContextFeaturizer(nn.Module):
+class _ContextFeaturizer(nn.Module):
     """A featurizer that sees each input together with the context of its batch.
 
     Args:
@@ -121,30 +110,14 @@ class ContextFeaturizer(nn.Module):
         self.support = support
 
     def forward(self, x: Tensor) -> Float[Tensor, "n d"]:
-        """Features of a batch, taken as one domain, or as several of the size in training.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
-        # len() would fix the size of batches in a network that is exported.
-        count = x.shape[0] if isinstance(x, Tensor) else len(x)
+        """Features of a batch, taken as one domain, or as several of the size in training."""
+        count = x.shape[0]  # len() would fix the size of batches in a network that is exported
         if self.support is None or count % self.support:
             return self.in_parts(x, (count,))
         return self.in_parts(x, (self.support,) * (count // self.support))
 
     def in_parts(self, x: Tensor, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
-        """Features of inputs that see the mean context of their part of the batch.
-
-        Args:
-            x: Inputs.
-            sizes: How many inputs each part has, in order.
-
-        Returns:
-            One row per input.
-        """
+        """Features of inputs that see the mean context of their part of the batch."""
         inputs = x.flatten(1) if self.flat else x
         contexts = [
             part.mean(0, keepdim=True).expand_as(part) for part in self.context(inputs).split(sizes)
@@ -155,46 +128,35 @@ class ContextFeaturizer(nn.Module):
 
 @final
 class Arm(AbstractObjective):
-    """Minimise the mean risk of a network that adapts to each domain's batch.
+    """Minimise the mean risk of a network that adapts to each domain's batch."""
 
-    Args:
-        config: Size of the context.
-        setting: What to train on; it has to say the shape of the inputs.
+    config: _ArmConfig = _ArmConfig()
+    sees_batch: ClassVar[bool] = True
 
-    Raises:
-        InputError: If the shape of the inputs is not known.
-    """
+    @property
+    def _domainbed(self) -> bool:
+        return self.config.fidelity == "domainbed"
 
-    def __init__(self, config: ArmConfig, setting: Setting) -> None:
-        super().__init__()
+    def make_network(self, setting: Setting) -> Network:
+        """A network that sees the context, from a setting that says the shape of the inputs."""
         if setting.input_shape is None:
             raise InputError(
                 "Expected a setting that says the shape of the inputs, which the context network "
                 "needs, got none. Use Setting(..., input_shape=(channels, height, width))."
             )
-        self.config = config
-        inner = setting.make_network(extra_channels=config.channels)
-        context = make_context(setting.input_shape, config, setting.generator)
+        inner = setting.make_network(extra_channels=self.config.channels)
+        context = _make_context(setting.input_shape, self.config, setting.generator)
         match(context, inner)
-        flat = len(setting.input_shape) != 3
-        self.domainbed = config.fidelity == "domainbed"
-        support = setting.batch_size if self.domainbed else None
-        if self.domainbed:
+        if self._domainbed:
             context.requires_grad_(False)
-        featurizer = ContextFeaturizer(inner.featurizer, context, flat, support)
-        self.network = Network(featurizer, inner.head)
+        flat = len(setting.input_shape) != 3
+        support = setting.batch_size if self._domainbed else None
+        return Network(_ContextFeaturizer(inner.featurizer, context, flat, support), inner.head)
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk, each domain with its own context.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
-        if self.domainbed:
-            featurizer = cast(ContextFeaturizer, step.network.featurizer)
+        """The mean risk, each domain with its own context."""
+        if self._domainbed:
+            featurizer = cast(_ContextFeaturizer, step.network.featurizer)
             z = featurizer.in_parts(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())
         risks = [step.risk_in(domain) for domain in step.batch.parts]

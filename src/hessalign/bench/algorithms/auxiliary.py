@@ -19,15 +19,8 @@ from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import Setting
 
 
-def draw_seed(generator: torch.Generator) -> int:
-    """A seed for a source of randomness that torch's generators cannot serve.
-
-    Args:
-        generator: Where the seed comes from; it moves on by one draw.
-
-    Returns:
-        A whole number below 2³¹.
-    """
+def _draw_seed(generator: torch.Generator) -> int:
+    """A seed for a source of randomness that torch's generators cannot serve."""
     return int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
 
@@ -55,7 +48,7 @@ def draw_beta(shape: float, generator: torch.Generator) -> float:
     Returns:
         A number from 0 to 1.
     """
-    return float(np.random.default_rng(draw_seed(generator)).beta(shape, shape))
+    return float(np.random.default_rng(_draw_seed(generator)).beta(shape, shape))
 
 
 @contextmanager
@@ -75,7 +68,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
         >>> torch.equal(weight(), weight())
         True
     """
-    seed = draw_seed(generator)
+    seed = _draw_seed(generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

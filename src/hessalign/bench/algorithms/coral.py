@@ -11,26 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature.gram import gram
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class CoralConfig:
+class _CoralConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -39,12 +38,8 @@ class CoralConfig:
             d entries plus that of the covariances' d² entries, averaged over pairs.
     """
 
-    penalty_weight: float = 1.0
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    penalty_weight: NonNegative = 1.0
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -52,20 +47,14 @@ class CoralConfig:
         return PenaltySchedule(after=self.penalty_weight)
 
 
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
-
-
-def covariance(z: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+def _covariance(z: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Covariance of the features, unbiased.
-
-    Args:
-        z: The features of one domain.
 
     Returns:
         The covariance; 0 for a single sample.
 
     Example:
-        >>> covariance(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+        >>> _covariance(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
         tensor([[2., 0.],
                 [0., 0.]])
     """
@@ -73,25 +62,22 @@ def covariance(z: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     return centred.T @ centred / max(1, len(z) - 1)
 
 
-def mean_pair_distance(points: Float[Tensor, " e *p"]) -> Float[Tensor, ""]:
+def _mean_pair_distance(points: Float[Tensor, " e *p"]) -> Float[Tensor, ""]:
     r"""Mean over pairs of domains of the squared distance.
 
     $$\frac{2}{E(E-1)} \sum_{e<f} \|a_e - a_f\|^2 = \frac{2}{E-1} \sum_e \|a_e - \bar a\|^2$$
-
-    Args:
-        points: One point per domain.
 
     Returns:
         The mean; 0 for a single domain.
 
     Example:
-        >>> mean_pair_distance(torch.tensor([0.0, 1.0, 3.0]))  # (1 + 9 + 4) / 3
+        >>> _mean_pair_distance(torch.tensor([0.0, 1.0, 3.0]))  # (1 + 9 + 4) / 3
         tensor(4.6667)
     """
     return 2 * (points - points.mean(0)).square().sum() / max(1, len(points) - 1)
 
 
-def covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, ""]:
+def _covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, ""]:
     r"""Mean over pairs of domains of the squared distance of their covariances.
 
     With fewer samples than features the d×d covariances are never formed. For rows $a_n$, centred
@@ -99,23 +85,20 @@ def covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tenso
     \sum_{n \in e, m \in f} (a_n \cdot a_m)^2$, and the mean over pairs is the sum over all pairs of
     samples of $\frac{2}{E-1} (\delta_{ef} - \frac1E) (a_n \cdot a_m)^2$.
 
-    Args:
-        features: Those of each domain.
-
     Returns:
         The mean; 0 for a single domain.
 
     Example:
         >>> wide = [torch.randn(3, 10, dtype=torch.float64) for _ in range(4)]
         >>> torch.allclose(
-        ...     covariance_distance(wide),
-        ...     mean_pair_distance(torch.stack([covariance(z) for z in wide])),
+        ...     _covariance_distance(wide),
+        ...     _mean_pair_distance(torch.stack([_covariance(z) for z in wide])),
         ... )
         True
     """
     sizes = [len(z) for z in features]
     if sum(sizes) >= features[0].shape[1]:
-        return mean_pair_distance(torch.stack([covariance(z) for z in features]))
+        return _mean_pair_distance(torch.stack([_covariance(z) for z in features]))
     rows = torch.cat([(z - z.mean(0)) / max(1, len(z) - 1) ** 0.5 for z in features])
     squares = gram(rows).square()
     domain = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
@@ -124,52 +107,34 @@ def covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tenso
     return (weights * squares).sum().to(rows.dtype)
 
 
-def coral_penalty(
-    features: Sequence[Float[Tensor, "n d"]], fidelity: Fidelity = "paper"
+def _coral_penalty(
+    features: Sequence[Float[Tensor, "n d"]], fidelity: _Fidelity = "paper"
 ) -> Float[Tensor, ""]:
     """Mean over pairs of domains of their distance.
-
-    Args:
-        features: Those of each domain.
-        fidelity: Which distance, see `CoralConfig`.
 
     Returns:
         The penalty.
 
     Example:
         >>> a, b = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]])
-        >>> coral_penalty([a, b]), coral_penalty([a, b], "domainbed")
+        >>> _coral_penalty([a, b]), _coral_penalty([a, b], "domainbed")
         (tensor(1.), tensor(4.))
     """
     width = features[0].shape[1]
-    distance = covariance_distance(features) / width**2
+    distance = _covariance_distance(features) / width**2
     if fidelity == "paper":
         return distance / 4
-    return distance + mean_pair_distance(torch.stack([z.mean(0) for z in features])) / width
+    return distance + _mean_pair_distance(torch.stack([z.mean(0) for z in features])) / width
 
 
 @final
 class Coral(AbstractObjective):
-    """Minimise the mean risk and the distance of covariances.
+    """Minimise the mean risk and the distance of covariances."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: CoralConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: _CoralConfig = _CoralConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
-        penalty = coral_penalty(step.features_by_domain(), self.config.fidelity)
+        """Risk and penalty."""
+        penalty = _coral_penalty(step.features_by_domain(), self.config.fidelity)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

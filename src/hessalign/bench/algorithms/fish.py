@@ -17,24 +17,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign.bench.algorithms.auxiliary import draw_order
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec
+from hessalign.bench.algorithms.options import Options, Range
 from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class FishConfig:
+class _FishConfig(Options):
     """How far to follow the inner steps.
 
     Attributes:
@@ -42,38 +41,19 @@ class FishConfig:
         fidelity: "paper" visits the domains in random order, "domainbed" always in the same.
     """
 
-    meta_lr: float = 0.5
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("meta_lr", self.meta_lr, 0, 1, open_low=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-
-
-SEARCH: Final[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
+    meta_lr: Annotated[float, Range(0, 1, open_low=True)] = 0.5
+    fidelity: _Fidelity = "paper"
 
 
 @final
 class Fish(AbstractStepOwner):
-    """Follow a sequence of steps on single domains part of the way.
+    """Follow a sequence of steps on single domains part of the way."""
 
-    Args:
-        config: How far to follow.
-        setting: What to train on, and the source of the order of domains.
-    """
-
-    def __init__(self, config: FishConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
-        self.generator = setting.generator
+    config: _FishConfig = _FishConfig()
+    search: ClassVar[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimiser of the inner steps.
-
-        Returns:
-            One, for the network.
-        """
+        """The optimiser of the inner steps."""
         return {MAIN: OptimizerSpec(self.network.parameters())}
 
     def _order(self, domains: int) -> list[int]:
@@ -83,15 +63,7 @@ class Fish(AbstractStepOwner):
         return draw_order(domains, self.generator)
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """Inner steps, then interpolation.
-
-        Args:
-            step: The current step.
-            optimizers: The network's.
-
-        Returns:
-            The mean of the domains' risks, each before its inner step.
-        """
+        """Inner steps, then interpolation."""
         state = list(chain(self.network.parameters(), self.network.buffers()))
         before = [each.detach().clone() for each in state]
         optimizer, domains, risks = optimizers[MAIN], step.batch.parts, []

@@ -11,26 +11,24 @@ g_e^2$, so single samples' gradients are never formed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_count, check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import NonNegative, Options, Range, Whole
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace, Uniform
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "released", "domainbed"]
+_Fidelity = Literal["paper", "released", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class FishrConfig:
+class _FishrConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -43,17 +41,10 @@ class FishrConfig:
             MNIST scripts: the sum over domains.
     """
 
-    penalty_weight: float = 1000.0
-    anneal_steps: int = 1500
-    ema: float = 0.95
-    fidelity: Fidelity = "domainbed"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_count("anneal_steps", self.anneal_steps, 0)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-        if not 0 <= self.ema < 1:
-            raise InputError(f"Expected ema of at least 0 and below 1, got {self.ema!r}.")
+    penalty_weight: NonNegative = 1000.0
+    anneal_steps: Whole = 1500
+    ema: Annotated[float, Range(0, 1, open_high=True)] = 0.95
+    fidelity: _Fidelity = "domainbed"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -61,40 +52,26 @@ class FishrConfig:
         return PenaltySchedule(0.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-SEARCH: Final[SearchSpace] = {
-    "penalty_weight": ("lambda", Power(10, 1, 4)),
-    "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
-    "ema": ("ema", Uniform(0.90, 0.99)),
-}
-
-
-def variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
-    """Mean squared distance of the domains' variances to their mean.
-
-    Args:
-        variances: One vector per domain.
-
-    Returns:
-        The dispersion.
-    """
+def _variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
+    """Mean squared distance of the domains' variances to their mean."""
     return (variances - variances.mean(0)).square().sum(1).mean()
 
 
 @final
 class Fishr(AbstractObjective):
-    """Minimise the mean risk and the dispersion of gradient variances.
+    """Minimise the mean risk and the dispersion of gradient variances."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
+    config: _FishrConfig = _FishrConfig()
+    search: ClassVar[SearchSpace] = {
+        "penalty_weight": ("lambda", Power(10, 1, 4)),
+        "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
+        "ema": ("ema", Uniform(0.90, 0.99)),
+    }
 
     average: Tensor
 
-    def __init__(self, config: FishrConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    def __init__(self, config: _FishrConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
         parameters = sum(p.numel() for p in self.network.head.parameters())
         shape = (setting.domains, parameters if config.ema else 0)
         self.register_buffer("average", torch.zeros(shape, dtype=torch.float64))
@@ -104,9 +81,6 @@ class Fishr(AbstractObjective):
 
         The division makes the gradient of the variances independent of `ema`. The past starts at
         zero. Both are as in the method's own code.
-
-        Args:
-            variances: Of this batch.
 
         Returns:
             The average, differentiable in this batch alone.
@@ -119,19 +93,12 @@ class Fishr(AbstractObjective):
         return average / (1 - ema)
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         variances = self._smoothed(step.statistics.gradient_variance)
         scale = {
             "paper": 1.0,
             "released": float(len(variances)),
             "domainbed": 1 / variances.shape[1],
         }
-        penalty = scale[self.config.fidelity] * variance_dispersion(variances)
+        penalty = scale[self.config.fidelity] * _variance_dispersion(variances)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -18,18 +18,16 @@ distances without forming it, and the expectation of the sampled estimate.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, final, get_args
+from typing import Final, final
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
-from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.bench.algorithms.checks import check_count
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.alignment.penalties import HessianKind
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import Count, NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
@@ -37,7 +35,7 @@ from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
 @final
 @dataclass(frozen=True)
-class AlignmentConfig:
+class AlignmentConfig(Options):
     """Weights and variant of the penalty.
 
     Attributes:
@@ -52,25 +50,15 @@ class AlignmentConfig:
             domains instead of means, targets from the mean loss, 150 probes.
     """
 
-    alpha: float = 1.0
-    beta: float = 1.0
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 1.0
     hessian: HessianKind | None = "full"
-    probes: int | None = None
+    probes: Count | None = None
     shared_probes: bool = False
     fidelity: Fidelity = "paper"
 
     def __post_init__(self) -> None:
-        for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
-            if not (isinstance(weight, int | float) and math.isfinite(weight) and weight >= 0):
-                raise InputError(
-                    f"Expected {name} as a finite number of 0 or more, got {weight!r}."
-                )
-        check_name("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
-        if self.probes is not None:
-            check_count("probes", self.probes)
-        if not isinstance(self.shared_probes, bool):
-            raise InputError(f"Expected shared_probes true or false, got {self.shared_probes!r}.")
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+        super().__post_init__()
         if self.beta == 0 and (self.alpha == 0 or self.hessian is None):
             raise InputError(
                 "Expected something to align, but the weights of both terms are 0: raise alpha or "
@@ -143,28 +131,12 @@ FEATURES_GRADIENT_SEARCH: Final[SearchSpace] = {"beta": FEATURES_SEARCH["full"][
 
 @final
 class Alignment(AbstractObjective):
-    """The penalty as a training objective.
+    """The penalty as a training objective."""
 
-    Args:
-        config: Weights and variant.
-        setting: What to train on, and the source of probes.
-    """
-
-    def __init__(self, config: AlignmentConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
-        self.generator = setting.generator
+    config: AlignmentConfig = AlignmentConfig()
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms; parts "hessian" and "gradient" are dispersions before α and β.
-        """
+        """Risk and penalty."""
         config, statistics = self.config, step.statistics
         reading = config.reading
         scale = reading.scale(len(statistics.domains))

@@ -17,25 +17,24 @@ whole network. With one domain the penalty is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class IgaConfig:
+class _IgaConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -45,20 +44,14 @@ class IgaConfig:
             changes no gradient, so "domainbed" is E times "paper".
     """
 
-    penalty_weight: float = 1000.0
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    penalty_weight: NonNegative = 1000.0
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
         """No annealing."""
         return PenaltySchedule(after=self.penalty_weight)
 
-
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
 FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
 """For frozen features, where DomainBed's weights let nothing be learnt.
@@ -67,17 +60,14 @@ The same rule as for Hessian alignment, see `hessian.FEATURES_SEARCH`.
 """
 
 
-def contrasts(domains: int) -> Float[Tensor, "j e"]:
+def _contrasts(domains: int) -> Float[Tensor, "j e"]:
     """Orthonormal rows, orthogonal to the row of ones: each domain against those before it.
-
-    Args:
-        domains: How many domains.
 
     Returns:
         One row less than domains, in float64.
 
     Example:
-        >>> contrasts(3).round(decimals=3)
+        >>> _contrasts(3).round(decimals=3)
         tensor([[-0.7070,  0.7070,  0.0000],
                 [-0.4080, -0.4080,  0.8160]], dtype=torch.float64)
     """
@@ -89,31 +79,17 @@ def contrasts(domains: int) -> Float[Tensor, "j e"]:
 
 @final
 class Iga(AbstractObjective):
-    """Minimise the mean risk and the variance of its gradient over domains.
+    """Minimise the mean risk and the variance of its gradient over domains."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: IgaConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: _IgaConfig = _IgaConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         risk = step.statistics.risk
         parameters = [each for each in self.network.parameters() if each.requires_grad]
         total = risk.new_zeros(())
-        for row in contrasts(len(risk)).to(risk):
+        for row in _contrasts(len(risk)).to(risk):
             gradient = torch.autograd.grad(row @ risk, parameters, create_graph=True)
             total = total + torch.stack([each.square().sum() for each in gradient]).sum()
         scale = 1 if self.config.fidelity == "domainbed" else len(risk)

@@ -12,26 +12,25 @@ with $r$ the derivative of the loss in the logits, so no second backward pass is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_count, check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options, Whole
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature import HeadStatistics
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class IrmConfig:
+class _IrmConfig(Options):
     """Weight of the penalty and which estimate of the squared derivative.
 
     Attributes:
@@ -41,14 +40,9 @@ class IrmConfig:
             multiplies the derivatives over its even and its odd samples, which is unbiased.
     """
 
-    penalty_weight: float = 100.0
-    anneal_steps: int = 500
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_count("anneal_steps", self.anneal_steps, 0)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    penalty_weight: NonNegative = 100.0
+    anneal_steps: Whole = 500
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -56,18 +50,8 @@ class IrmConfig:
         return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-SEARCH: Final[SearchSpace] = {
-    "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
-    "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
-}
-
-
-def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
+def _invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
     """The IRMv1 penalty.
-
-    Args:
-        statistics: Either backend.
-        split: Multiply the derivatives of even and odd samples instead of squaring.
 
     Returns:
         The mean over domains.
@@ -76,7 +60,7 @@ def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float
         >>> from hessalign.curvature import linear_head
         >>> z, y = torch.ones(2, 1), torch.tensor([1, 0])
         >>> head = linear_head(z, torch.zeros(2), y, torch.tensor([0, 0]), loss="binary")
-        >>> invariance_penalty(head)
+        >>> _invariance_penalty(head)
         tensor(0., dtype=torch.float64)
     """
     slopes = (statistics.error * statistics.logits).sum(1)
@@ -92,28 +76,17 @@ def invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float
 
 @final
 class Irm(AbstractObjective):
-    """Minimise the mean risk and the IRMv1 penalty.
+    """Minimise the mean risk and the IRMv1 penalty."""
 
-    Args:
-        config: Which estimate of the squared derivative.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: IrmConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: _IrmConfig = _IrmConfig()
+    search: ClassVar[SearchSpace] = {
+        "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
+        "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+    }
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         split = self.config.fidelity == "domainbed"
         return ObjectiveTerms(
-            step.statistics.risk.mean(), invariance_penalty(step.statistics, split)
+            step.statistics.risk.mean(), _invariance_penalty(step.statistics, split)
         )

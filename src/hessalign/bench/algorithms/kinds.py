@@ -13,12 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hessalign.bench.algorithms.options import Options
+from hessalign.bench.algorithms.search import SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import Network
 
@@ -73,13 +75,13 @@ class Setting:
 @final
 @dataclass(frozen=True, eq=False)
 class OptimizerSpec:
-    """What an Adam optimiser of the loop works on; None stands for the loop's own setting.
+    """What an optimiser of the loop works on; None stands for the loop's own setting.
 
     Attributes:
         parameters: What it updates.
-        learning_rate: Its learning rate.
+        learning_rate: Its learning rate, which follows the schedule of the loop.
         weight_decay: Its weight decay.
-        betas: Decay rates of its averages.
+        betas: Decay rates of its averages, where it is Adam or AdamW.
     """
 
     parameters: Iterable[nn.Parameter]
@@ -88,14 +90,62 @@ class OptimizerSpec:
     betas: tuple[float, float] = (0.9, 0.999)
 
 
-class AbstractAlgorithm(nn.Module, ABC):
-    """What every algorithm has: the network that it trains and that makes predictions."""
+@final
+@dataclass(frozen=True)
+class NoOptions(Options):
+    """The configuration of an algorithm that has no hyper-parameters of its own."""
 
+
+class AbstractAlgorithm(nn.Module, ABC):
+    """What every algorithm has: the network that it trains and that makes predictions.
+
+    Args:
+        config: The options; None if the class sets its own `config` and `network`.
+        setting: What to train on.
+
+    Attributes:
+        config: On the class the default options, a frozen dataclass with a hint for each field; on
+            an algorithm its own.
+        search: Where sweeps draw options from; they have their default elsewhere.
+        sees_batch: Whether a prediction may depend on the other samples that are predicted with it.
+        generator: The only source of randomness.
+        network: The network.
+    """
+
+    config: Any = NoOptions()
+    search: ClassVar[SearchSpace] = {}
+    sees_batch: ClassVar[bool] = False
+    generator: torch.Generator
     network: Network
+
+    def __init__(self, config: Any = None, setting: Setting | None = None) -> None:  # noqa: ANN401
+        super().__init__()
+        if setting is not None:
+            self.config = config
+            self.generator = setting.generator
+            self.network = self.make_network(setting)
+
+    def make_network(self, setting: Setting) -> Network:
+        """The network to train; for algorithms that need another than the plain one.
+
+        Args:
+            setting: What to train on.
+
+        Returns:
+            The network.
+        """
+        return setting.make_network()
 
 
 class AbstractObjective(AbstractAlgorithm):
-    """An algorithm that is fully described by the loss it minimises."""
+    """An algorithm that is fully described by the loss it minimises.
+
+    Attributes:
+        constants: What of its loss counts as constant, in words: where something does, derivatives
+            are not those of the loss's values.
+    """
+
+    constants: ClassVar[str] = ""
 
     @abstractmethod
     def terms(self, step: Step) -> ObjectiveTerms:

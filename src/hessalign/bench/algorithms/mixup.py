@@ -15,26 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import draw_beta, draw_order
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import Options, Range
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import Batch, ObjectiveTerms, Step
 from hessalign.curvature.losses import make_loss
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class MixupConfig:
+class _MixupConfig(Options):
     """How samples are mixed.
 
     Attributes:
@@ -44,65 +43,39 @@ class MixupConfig:
             the larger of the two domains has more.
     """
 
-    alpha: float = 0.2
-    fidelity: Fidelity = "paper"
+    alpha: Annotated[float, Range(0, open_low=True)] = 0.2
+    fidelity: _Fidelity = "paper"
 
-    def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, open_low=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
-
-
-SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
-"""As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
 
 RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
 """In the code published with the paper: a constant."""
 
 
-def cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
+def _cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
     """Each with the next one, the last with the first.
-
-    Args:
-        order: The domains in some order.
 
     Returns:
         One pair per domain.
 
     Example:
-        >>> cyclic_pairs([2, 0, 1])
+        >>> _cyclic_pairs([2, 0, 1])
         [(2, 0), (0, 1), (1, 2)]
     """
     return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
 
 
-def mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
-    """A convex combination.
-
-    Args:
-        first: What has the share λ.
-        second: What has the share 1 − λ, of the same shape.
-        share: The share λ.
-
-    Returns:
-        The combination.
-    """
+def _mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
+    """A convex combination."""
     return share * first + (1 - share) * second
 
 
 @final
 class Mixup(AbstractObjective):
-    """Minimise the mean risk on mixtures of domains.
+    """Minimise the mean risk on mixtures of domains."""
 
-    Args:
-        config: How samples are mixed.
-        setting: What to train on, and the source of pairs and shares.
-    """
-
-    def __init__(self, config: MixupConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
-        self.generator = setting.generator
+    config: _MixupConfig = _MixupConfig()
+    search: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
+    """As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
 
     def _partners(self, first: Batch, second: Batch) -> Tensor:
         """Which samples of the second domain the first ones of the first are mixed with."""
@@ -113,23 +86,16 @@ class Mixup(AbstractObjective):
         return drawn.to(first.y.device)
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk on mixtures.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
+        """The mean risk on mixtures."""
         domains, loss = step.batch.parts, make_loss(step.loss)
         order = draw_order(len(domains), self.generator)
         risks: list[Float[Tensor, ""]] = []
-        for i, j in cyclic_pairs(order):
+        for i, j in _cyclic_pairs(order):
             share = draw_beta(self.config.alpha, self.generator)
             partners = self._partners(domains[i], domains[j])
             x, y = domains[i].x[: len(partners)], domains[i].y[: len(partners)]
             other_x, other_y = domains[j].x[partners], domains[j].y[partners]
-            logits = step.network(mixed(x, other_x, share))
-            values = mixed(loss.values(logits, y), loss.values(logits, other_y), share)
+            logits = step.network(_mixed(x, other_x, share))
+            values = _mixed(loss.values(logits, y), loss.values(logits, other_y), share)
             risks.append(values.mean())
         return ObjectiveTerms(torch.stack(risks).mean())

@@ -15,31 +15,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import draw_order
-from hessalign.bench.algorithms.checks import check_count, check_number
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec
+from hessalign.bench.algorithms.options import Count, NonNegative, Options
 from hessalign.bench.algorithms.search import Choice, Power, SearchSpace
 from hessalign.bench.algorithms.step import Batch, Step
 from hessalign.curvature.losses import make_loss
 
-Fidelity = Literal["paper", "domainbed"]
-Parameters = Mapping[str, Tensor]
+_Fidelity = Literal["paper", "domainbed"]
+_Parameters = Mapping[str, Tensor]
 
-ADAM_EPSILON: Final = 1e-8
+_ADAM_EPSILON: Final = 1e-8
 
 
 @final
 @dataclass(frozen=True)
-class MldgConfig:
+class _MldgConfig(Options):
     r"""Weight of the meta-test domains, and the inner step.
 
     Attributes:
@@ -53,106 +52,66 @@ class MldgConfig:
             divided by the number of all domains; no second derivatives.
     """
 
-    beta: float = 1.0
-    meta_test_domains: int = 2
-    inner_lr: float | None = None
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("beta", self.beta)
-        check_count("meta_test_domains", self.meta_test_domains)
-        if self.inner_lr is not None:
-            check_number("inner_lr", self.inner_lr)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    beta: NonNegative = 1.0
+    meta_test_domains: Count = 2
+    inner_lr: NonNegative | None = None
+    fidelity: _Fidelity = "paper"
 
 
-SEARCH: Final[SearchSpace] = {
-    "beta": ("mldg_beta", Power(10, -1, 1)),
-    "meta_test_domains": ("n_meta_test", Choice((1, 2))),
-}
-
-
-def meta_split(order: Sequence[int], test: int) -> tuple[list[int], list[int]]:
+def _meta_split(order: Sequence[int], test: int) -> tuple[list[int], list[int]]:
     """Meta-training and meta-test domains.
-
-    Args:
-        order: The domains in random order.
-        test: How many are wanted for testing.
 
     Returns:
         The first ones for training, at least one, and the last ones for testing.
 
     Example:
-        >>> meta_split([2, 0, 1], 1), meta_split([1, 0], 2), meta_split([0], 1)
+        >>> _meta_split([2, 0, 1], 1), _meta_split([1, 0], 2), _meta_split([0], 1)
         (([2, 0], [1]), ([1], [0]), ([0], []))
     """
     count = len(order) - min(test, len(order) - 1)
     return list(order[:count]), list(order[count:])
 
 
-def first_adam_step(
-    parameters: Parameters, gradients: Parameters, learning_rate: float, weight_decay: float
+def _first_adam_step(
+    parameters: _Parameters, gradients: _Parameters, learning_rate: float, weight_decay: float
 ) -> dict[str, Tensor]:
     r"""Where the first step of a new Adam leads, $\theta - \alpha\, g / (|g| + 10^{-8})$.
-
-    Args:
-        parameters: The parameters θ.
-        gradients: Their gradients, to which the weight decay times θ is added.
-        learning_rate: The size α.
-        weight_decay: The weight decay.
 
     Returns:
         New leaves that require gradients.
 
     Example:
         >>> one = torch.tensor([1.0])
-        >>> first_adam_step({"w": one}, {"w": 5 * one}, 0.1, 0.0)["w"]
+        >>> _first_adam_step({"w": one}, {"w": 5 * one}, 0.1, 0.0)["w"]
         tensor([0.9000], requires_grad=True)
     """
     moved = {}
     for name, parameter in parameters.items():
         gradient = gradients[name] + weight_decay * parameter
-        step = learning_rate * gradient / (gradient.abs() + ADAM_EPSILON)
+        step = learning_rate * gradient / (gradient.abs() + _ADAM_EPSILON)
         moved[name] = (parameter - step).detach().requires_grad_()
     return moved
 
 
 @final
 class Mldg(AbstractStepOwner):
-    """Take steps on some domains that help on the others.
+    """Take steps on some domains that help on the others."""
 
-    Args:
-        config: Weight of the others, and the inner step.
-        setting: What to train on, and the source of the split.
-    """
-
-    def __init__(self, config: MldgConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
-        self.generator = setting.generator
+    config: _MldgConfig = _MldgConfig()
+    search: ClassVar[SearchSpace] = {
+        "beta": ("mldg_beta", Power(10, -1, 1)),
+        "meta_test_domains": ("n_meta_test", Choice((1, 2))),
+    }
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimiser of the outer step.
-
-        Returns:
-            One, for the network.
-        """
+        """The optimiser of the outer step."""
         return {MAIN: OptimizerSpec(self.network.parameters())}
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """One outer step.
-
-        Args:
-            step: The current step.
-            optimizers: The network's.
-
-        Returns:
-            The risk on meta-training domains and, as "meta_test_risk", on the others.
-        """
+        """One outer step."""
         domains, optimizer = step.batch.parts, optimizers[MAIN]
         order = draw_order(len(domains), self.generator)
-        train, test = meta_split(order, self.config.meta_test_domains)
+        train, test = _meta_split(order, self.config.meta_test_domains)
         parts = [domains[i] for i in train], [domains[j] for j in test]
         optimizer.zero_grad()
         differentiate = self._first_order if self._is_first_order else self._second_order
@@ -169,7 +128,7 @@ class Mldg(AbstractStepOwner):
         named = self.network.named_parameters()
         return {name: each for name, each in named if each.requires_grad}
 
-    def _risk(self, step: Step, parameters: Parameters, domain: Batch) -> Float[Tensor, ""]:
+    def _risk(self, step: Step, parameters: _Parameters, domain: Batch) -> Float[Tensor, ""]:
         """Mean loss in one domain of the network with other parameters."""
         logits: Tensor = functional_call(self.network, dict(parameters), (domain.x,))
         return make_loss(step.loss).values(logits, domain.y).mean()
@@ -212,7 +171,7 @@ class Mldg(AbstractStepOwner):
             if j is None:
                 continue
             rate, decay = self._inner_lr(group), group["weight_decay"]
-            moved = first_adam_step(parameters, gradients, rate, decay)
+            moved = _first_adam_step(parameters, gradients, rate, decay)
             test_risk = self._risk(step, moved, _first_samples(j, smaller))
             risks[1] += float(test_risk.detach()) / count
             for name, gradient in _gradients(test_risk, moved).items():
@@ -222,7 +181,7 @@ class Mldg(AbstractStepOwner):
         return risks[0], risks[1]
 
 
-def _gradients(risk: Tensor, parameters: Parameters) -> dict[str, Tensor]:
+def _gradients(risk: Tensor, parameters: _Parameters) -> dict[str, Tensor]:
     gradients = torch.autograd.grad(risk, list(parameters.values()))
     return dict(zip(parameters, gradients, strict=True))
 

@@ -14,7 +14,7 @@ DomainBed. With one domain the penalty is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -22,33 +22,30 @@ from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Float, Int
 from hessalign.alignment import squared_distances
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature.domains import make_domains
 
-GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """Inverse squared widths of the kernels."""
 
-KEPT_ENTRIES: Final = 2**22
+_KEPT_ENTRIES: Final = 2**22
 """Entries of the kernel that are held at a time."""
 
 
 @final
 @dataclass(frozen=True)
-class MmdConfig:
+class _MmdConfig(Options):
     """Weight of the penalty.
 
     Attributes:
         penalty_weight: Weight of the penalty.
     """
 
-    penalty_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
+    penalty_weight: NonNegative = 1.0
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -56,45 +53,29 @@ class MmdConfig:
         return PenaltySchedule(after=self.penalty_weight)
 
 
-SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
-
-
-def kernel(a: Float[Tensor, "n d"], b: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+def _kernel(a: Float[Tensor, "n d"], b: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
     """The sum of Gaussian kernels between samples.
-
-    Args:
-        a: Features of some samples.
-        b: Features of others.
 
     Returns:
         One value per pair.
 
     Example:
-        >>> kernel(torch.zeros(1, 2), torch.zeros(1, 2))
+        >>> _kernel(torch.zeros(1, 2), torch.zeros(1, 2))
         tensor([[7.]])
     """
     norms = a.square().sum(1).unsqueeze(1) + b.square().sum(1)
     squares = (norms - 2 * a @ b.T).clamp(min=0)
-    return torch.stack([torch.exp(-gamma * squares) for gamma in GAMMAS]).sum(0)
+    return torch.stack([torch.exp(-gamma * squares) for gamma in _GAMMAS]).sum(0)
 
 
-def mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> Float[Tensor, "e e"]:
-    r"""Means $K_{ef}$ of the kernel over the samples of two domains.
-
-    Args:
-        z: The features, in the accumulation precision.
-        averaging: The matrix that averages over domains.
-
-    Returns:
-        One mean per pair of domains; the kernel is not kept but computed again for derivatives
-        where it has many entries.
-    """
+def _mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> Float[Tensor, "e e"]:
+    r"""Means $K_{ef}$ of the kernel over the samples of two domains."""
     z = z - z.detach().mean(0)  # leaves distances as they are and keeps their digits
 
     def part(rows: Tensor, weights: Tensor) -> Tensor:
-        return weights @ kernel(rows, z) @ averaging.T
+        return weights @ _kernel(rows, z) @ averaging.T
 
-    rows = max(1, KEPT_ENTRIES // len(z))
+    rows = max(1, _KEPT_ENTRIES // len(z))
     parts = list(zip(z.split(rows), averaging.split(rows, dim=1), strict=True))
     if len(parts) == 1:
         return part(*parts[0])
@@ -102,51 +83,33 @@ def mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> Fl
     return torch.stack(means).sum(0)
 
 
-def mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+def _mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Tensor, ""]:
     """Mean over pairs of domains of their squared maximum mean discrepancy.
-
-    Args:
-        z: The features.
-        domain: The domain of each sample, ascending.
 
     Returns:
         The penalty, in the accumulation precision.
 
     Example:
         >>> z = torch.tensor([[0.0], [100.0]])
-        >>> round(float(mmd_penalty(z, torch.tensor([0, 1]))), 3)  # e⁻¹⁰ is the least kernel left
+        >>> round(float(_mmd_penalty(z, torch.tensor([0, 1]))), 3)  # e⁻¹⁰ is the least _kernel left
         14.0
     """
     averaging = make_domains(domain).averaging
     if len(averaging) == 1:
         return z.new_zeros(()) * z.sum()
-    inner = mean_kernels(z.to(averaging.dtype), averaging)
+    inner = _mean_kernels(z.to(averaging.dtype), averaging)
     pairs = len(averaging) * (len(averaging) - 1)
     return squared_distances(inner).sum() / pairs
 
 
 @final
 class Mmd(AbstractObjective):
-    """Minimise the mean risk and the discrepancy of the features.
+    """Minimise the mean risk and the discrepancy of the features."""
 
-    Args:
-        config: Weight of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: MmdConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: _MmdConfig = _MmdConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
-        penalty = mmd_penalty(step.z, step.batch.domain)
+        """Risk and penalty."""
+        penalty = _mmd_penalty(step.z, step.batch.domain)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -14,26 +14,25 @@ embedding is the mean of the batch's own features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
-from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import head_inputs
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Options, Range
 from hessalign.bench.algorithms.search import Choice, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.bench.models import Network
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
-class MtlConfig:
+class _MtlConfig(Options):
     """How the embedding of a domain is made.
 
     Attributes:
@@ -44,34 +43,21 @@ class MtlConfig:
             up instead of taking their mean, which Adam notices only beside a weight decay.
     """
 
-    ema: float = 0.99
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("ema", self.ema, 0, 1, open_low=True)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    ema: Annotated[float, Range(0, 1, open_low=True)] = 0.99
+    fidelity: _Fidelity = "paper"
 
 
-SEARCH: Final[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
-
-
-def moving_average(
+def _moving_average(
     past: Float[Tensor, "e d"], new: Float[Tensor, "e d"], seen: Tensor, share: float
 ) -> Float[Tensor, "e d"]:
     """The average of each domain after a new batch.
-
-    Args:
-        past: The average before it.
-        new: The mean of the new batch.
-        seen: How many batches were averaged before, one number per domain.
-        share: Share of the new batch, unless it is the first.
 
     Returns:
         The average, differentiable in the new batch.
 
     Example:
         >>> past, new = torch.zeros(2, 1), torch.ones(2, 1)
-        >>> moving_average(past, new, torch.tensor([0, 5]), 0.75)
+        >>> _moving_average(past, new, torch.tensor([0, 5]), 0.75)
         tensor([[1.0000],
                 [0.7500]])
     """
@@ -79,7 +65,7 @@ def moving_average(
 
 
 @final
-class EmbeddedFeaturizer(nn.Module):
+class _EmbeddedFeaturizer(nn.Module):
     """Features followed by the embedding of the batch.
 
     Args:
@@ -93,14 +79,7 @@ class EmbeddedFeaturizer(nn.Module):
         self.noise = noise
 
     def forward(self, x: Tensor) -> Float[Tensor, "n twice_d"]:
-        """Features and embedding of a batch, taken as one domain.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """Features and embedding of a batch, taken as one domain."""
         z: Tensor = self.featurizer(x)
         if self.noise:
             embedding = _noise(z, torch.Generator().manual_seed(0))
@@ -115,34 +94,37 @@ def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
 
 @final
 class Mtl(AbstractObjective):
-    """Minimise the risk of a classifier that knows the domain's mean features.
+    """Minimise the risk of a classifier that knows the domain's mean features."""
 
-    Args:
-        config: How the embedding is made.
-        setting: What to train on.
-    """
+    config: _MtlConfig = _MtlConfig()
+    sees_batch: ClassVar[bool] = True
+    search: ClassVar[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
 
     average: Tensor
     seen: Tensor
 
-    def __init__(self, config: MtlConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.generator = setting.generator
-        inner = setting.make_network(head_factor=2)
-        self.domainbed = config.fidelity == "domainbed"
-        self.network = Network(EmbeddedFeaturizer(inner.featurizer, self.domainbed), inner.head)
-        self.width = head_inputs(inner.head) // 2
-        example = next(inner.head.parameters())
+    def __init__(self, config: _MtlConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        self.width = head_inputs(self.network.head) // 2
+        example = next(self.network.head.parameters())
         self.register_buffer("average", example.new_zeros(setting.domains, self.width))
         self.register_buffer("seen", torch.zeros(setting.domains, dtype=torch.long))
 
+    @property
+    def _domainbed(self) -> bool:
+        return self.config.fidelity == "domainbed"
+
+    def make_network(self, setting: Setting) -> Network:
+        """A network whose head also receives the embedding."""
+        inner = setting.make_network(head_factor=2)
+        return Network(_EmbeddedFeaturizer(inner.featurizer, self._domainbed), inner.head)
+
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """The embedding of each sample's domain; the averages move on."""
-        if self.domainbed:
+        if self._domainbed:
             return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
-        average = moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
+        average = _moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
         self.average = average.detach().to(self.average.dtype)
         self.seen = self.seen + 1
         return average.repeat_interleave(
@@ -150,16 +132,9 @@ class Mtl(AbstractObjective):
         )
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk, or the sum of the risks in DomainBed's reading.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
+        """The mean risk, or the sum of the risks in DomainBed's reading."""
         z = step.z[:, : self.width]
         embeddings = self._embeddings(z, step.batch.sizes)
         logits = step.network.head(torch.cat([z, embeddings], dim=1))
         risks = step.risks_of(logits)
-        return ObjectiveTerms(risks.sum() if self.domainbed else risks.mean())
+        return ObjectiveTerms(risks.sum() if self._domainbed else risks.mean())

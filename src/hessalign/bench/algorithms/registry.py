@@ -1,16 +1,22 @@
-"""The table of algorithms: one row each, from which listings and the command line follow."""
+"""The table of algorithms: one row each, from which listings and the command line follow.
+
+Algorithms of others need no row: they are found as `package.module:Name`, or under the name by
+which an installed package offers them (entry points, group "hessalign.algorithms").
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final, get_args, get_type_hints
 
+from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
+from hessalign._plugins import entry_point_names, find_plugin
 from hessalign.bench.algorithms import (
     adversarial,
-    andmask,
     arm,
     coral,
     fish,
@@ -19,19 +25,25 @@ from hessalign.bench.algorithms import (
     hessian,
     iga,
     irm,
+    masks,
     mixup,
     mldg,
     mmd,
     mtl,
     rsc,
     sagnet,
-    sandmask,
     vrex,
 )
-from hessalign.bench.algorithms.erm import Erm, ErmConfig
+from hessalign.bench.algorithms.erm import Erm
 from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig
 from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
+from hessalign.bench.algorithms.options import check_options
 from hessalign.bench.algorithms.search import SearchSpace
+
+_GROUP: Final = "hessalign.algorithms"
+"""The entry points by which packages offer algorithms."""
+
+_NOT_SAID: Final = "–"
 
 
 @final
@@ -42,30 +54,52 @@ class AlgorithmInfo:
     Attributes:
         name: How it is called on the command line and in results.
         title: How it is shown in tables and figures.
-        config: Its default configuration, a frozen dataclass.
-        make: Builds it from a configuration and a setting.
+        make: Its class, which builds it from a configuration and a setting.
         aligns: What it aligns, in the words of Table 1.
         reference: Who proposed it, and which equation of it this is.
-        released: Options by which it follows the released Colored MNIST scripts.
-        search: Where DomainBed's sweeps draw options from; they have their default elsewhere.
+        config: Its default configuration; that of the class if None.
+        search: Where DomainBed's sweeps draw options from; as the class says if None.
         search_small: What differs from `search` on small images.
         search_features: What differs from `search` on frozen features.
         search_released: What the code published with the paper draws instead.
+        released: Options by which it follows the released Colored MNIST scripts.
         record_name: What DomainBed's records call it, where that is not the title.
     """
 
     name: str
     title: str
-    config: Any
-    make: Callable[[Any, Setting], AbstractAlgorithm]
-    aligns: str
-    reference: str
-    released: Mapping[str, object] = field(default_factory=dict)
-    search: SearchSpace = field(default_factory=dict)
+    make: type[AbstractAlgorithm]
+    aligns: str = _NOT_SAID
+    reference: str = _NOT_SAID
+    config: Any = None
+    search: SearchSpace = None  # type: ignore[assignment] # settled below
     search_small: SearchSpace = field(default_factory=dict)
     search_features: SearchSpace = field(default_factory=dict)
     search_released: SearchSpace = field(default_factory=dict)
+    released: Mapping[str, object] = field(default_factory=dict)
     record_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.make, type) and issubclass(self.make, AbstractAlgorithm)):
+            raise InputTypeError(
+                f"Expected the class of an algorithm to make {self.name!r}, got {self.make!r}. Use "
+                "a subclass of AbstractObjective, AbstractGradientRule or AbstractStepOwner."
+            )
+        if inspect.isabstract(self.make):
+            missing = ", ".join(sorted(self.make.__abstractmethods__))
+            raise InputTypeError(
+                f"Expected a complete class to make {self.name!r}, got {self.make.__name__}, which "
+                f"lacks {missing}."
+            )
+        for attribute in ("config", "search"):
+            if getattr(self, attribute) is None:
+                object.__setattr__(self, attribute, getattr(self.make, attribute))
+        frozen = getattr(getattr(self.config, "__dataclass_params__", None), "frozen", False)
+        if isinstance(self.config, type) or not frozen:
+            raise InputTypeError(
+                f"Expected {self.make.__name__}.config as an instance of a frozen dataclass, with "
+                f"the default options, got {self.config!r}."
+            )
 
     @property
     def recorded(self) -> str:
@@ -75,13 +109,46 @@ class AlgorithmInfo:
     @property
     def compares_domains(self) -> bool:
         """Whether it aligns something, for which it needs two domains or more."""
-        return not self.aligns.startswith("nothing")
+        return not self.aligns.startswith(("nothing", _NOT_SAID))
 
     @property
     def deviates(self) -> bool:
         """Whether DomainBed's implementation is another than the default, and can be asked for."""
         hint = get_type_hints(type(self.config)).get(FIDELITY)
         return DOMAINBED in get_args(hint) and getattr(self.config, FIDELITY) != DOMAINBED
+
+    def configure(self, options: Mapping[str, object]) -> Any:  # noqa: ANN401
+        """A configuration of the algorithm.
+
+        Args:
+            options: Fields that differ from the default.
+
+        Returns:
+            An instance of the algorithm's own configuration class, in which all is settled.
+
+        Raises:
+            UnknownNameError: If the algorithm has no such option. An InputError is raised for a
+                value that the option cannot have.
+        """
+        known = [each.name for each in dataclasses.fields(self.config)]
+        for option in options:
+            if option not in known:
+                raise UnknownNameError(f"option of algorithm {self.name!r}", option, known)
+        check_options(type(self.config), options)
+        config = dataclasses.replace(self.config, **options)
+        return config.settled() if isinstance(config, AlignmentConfig) else config
+
+    def is_already(self, option: str, value: object) -> bool:
+        """Whether DomainBed's implementation is asked of an algorithm that has no other.
+
+        Args:
+            option: The name of an option.
+            value: What it should be.
+
+        Returns:
+            Whether there is nothing to set.
+        """
+        return (option, value) == (FIDELITY, DOMAINBED) and not self.deviates
 
 
 FIDELITY: Final = "fidelity"
@@ -98,44 +165,34 @@ _RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
 """On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
 
 _ROWS = (
-    AlgorithmInfo("erm", "ERM", ErmConfig(), Erm, "nothing", "Vapnik, 1999"),
+    AlgorithmInfo("erm", "ERM", Erm, "nothing", "Vapnik, 1999"),
     AlgorithmInfo(
-        "irm",
-        "IRM",
-        irm.IrmConfig(),
-        irm.Irm,
-        "the optimal scale of the logits",
-        "Arjovsky et al., 2019",
-        search=irm.SEARCH,
+        "irm", "IRM", irm.Irm, "the optimal scale of the logits", "Arjovsky et al., 2019"
     ),
     AlgorithmInfo(
         "vrex",
         "V-REx",
-        vrex.VrexConfig(),
         vrex.Vrex,
         "loss",
         "Krueger et al., 2021",
         released=_RELEASED,
-        search=vrex.SEARCH,
         record_name="VREx",
     ),
     AlgorithmInfo(
         "fishr",
         "Fishr",
-        fishr.FishrConfig(),
         fishr.Fishr,
         "error×feature, squared",
         "Ramé et al., 2022",
         released={**_RELEASED, "ema": 0.0},
-        search=fishr.SEARCH,
     ),
     AlgorithmInfo(
         "gradient",
         "Gradient only",
-        AlignmentConfig(beta=5e-3, hessian=None),
         Alignment,
         "error, error×feature",
         f"{_HEMATI}, eq. 17 with α = 0",
+        config=AlignmentConfig(beta=5e-3, hessian=None),
         released=_RELEASED_WEIGHTS,
         search=hessian.GRADIENT_SEARCH,
         search_features=hessian.FEATURES_GRADIENT_SEARCH,
@@ -144,10 +201,10 @@ _ROWS = (
     AlgorithmInfo(
         "hgp",
         "HGP",
-        AlignmentConfig(alpha=1e-4, beta=5e-3, hessian="product"),
         Alignment,
         "error, error×feature; the Hessian along the gradient",
         f"{_HEMATI}, eq. 17",
+        config=AlignmentConfig(alpha=1e-4, beta=5e-3, hessian="product"),
         released=_RELEASED_WEIGHTS,
         search=hessian.PRODUCT_SEARCH,
         search_features=hessian.FEATURES_SEARCH["product"],
@@ -155,10 +212,10 @@ _ROWS = (
     AlgorithmInfo(
         "hutchinson",
         "Hutchinson",
-        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="sampled"),
         Alignment,
         "error, error×feature; the Hessian's diagonal, estimated",
         f"{_HEMATI}, eq. 20",
+        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="sampled"),
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["sampled"],
@@ -167,10 +224,10 @@ _ROWS = (
     AlgorithmInfo(
         "expected",
         "Hutchinson, expected",
-        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
         Alignment,
         "as hutchinson, without sampling",
         f"{_HEMATI}, eq. 20; its expectation: {_OURS}",
+        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["expected"],
@@ -179,10 +236,10 @@ _ROWS = (
     AlgorithmInfo(
         "diagonal",
         "Exact diagonal",
-        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
         Alignment,
         "error, error×feature; the Hessian's diagonal",
         f"{_HEMATI}, eq. 20; {_CMA}; its diagonal alone: {_OURS}",
+        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["diagonal"],
@@ -191,10 +248,10 @@ _ROWS = (
     AlgorithmInfo(
         "full",
         "Full Hessian",
-        AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
         Alignment,
         "error, error×feature, logit, logit×feature, logit×covariance",
         f"{_HEMATI}, section 3.1; {_CMA}; never formed: {_OURS}",
+        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
         released=_RELEASED_WEIGHTS,
         search=hessian.DIAGONAL_SEARCH,
         search_features=hessian.FEATURES_SEARCH["full"],
@@ -203,143 +260,84 @@ _ROWS = (
     AlgorithmInfo(
         "groupdro",
         "GroupDRO",
-        groupdro.GroupDroConfig(),
         groupdro.GroupDro,
         "nothing; the worst mixture of domains",
         "Sagawa et al., 2020",
-        search=groupdro.SEARCH,
     ),
     AlgorithmInfo(
         "mixup",
         "Mixup",
-        mixup.MixupConfig(),
         mixup.Mixup,
         "nothing; mixtures of two domains",
         "Zhang et al., 2018; Yan et al., 2020",
-        search=mixup.SEARCH,
         search_released=mixup.RELEASED_SEARCH,
     ),
     AlgorithmInfo(
-        "mldg",
-        "MLDG",
-        mldg.MldgConfig(),
-        mldg.Mldg,
-        "gradients of all parameters, implicitly",
-        "Li et al., 2018",
-        search=mldg.SEARCH,
+        "mldg", "MLDG", mldg.Mldg, "gradients of all parameters, implicitly", "Li et al., 2018"
     ),
-    AlgorithmInfo(
-        "coral",
-        "CORAL",
-        coral.CoralConfig(),
-        coral.Coral,
-        "covariance",
-        "Sun & Saenko, 2016",
-        search=coral.SEARCH,
-    ),
-    AlgorithmInfo(
-        "mmd",
-        "MMD",
-        mmd.MmdConfig(),
-        mmd.Mmd,
-        "the distribution of features",
-        "Li et al., 2018",
-        search=mmd.SEARCH,
-    ),
+    AlgorithmInfo("coral", "CORAL", coral.Coral, "covariance", "Sun & Saenko, 2016"),
+    AlgorithmInfo("mmd", "MMD", mmd.Mmd, "the distribution of features", "Li et al., 2018"),
     AlgorithmInfo(
         "dann",
         "DANN",
-        adversarial.AdversarialConfig(fidelity=DOMAINBED),
         adversarial.Adversarial,
         "the distribution of features",
         "Ganin et al., 2016",
-        search=adversarial.SEARCH,
+        config=adversarial.AdversarialConfig(fidelity=DOMAINBED),
         search_small=adversarial.SEARCH_SMALL,
         search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
         "cdann",
         "CDANN",
-        adversarial.AdversarialConfig(conditional=True),
         adversarial.Adversarial,
         "the distribution of features given the class",
         "Li et al., 2018",
-        search=adversarial.SEARCH,
+        config=adversarial.AdversarialConfig(conditional=True),
         search_small=adversarial.SEARCH_SMALL,
         search_features=adversarial.SEARCH_FEATURES,
     ),
     AlgorithmInfo(
-        "mtl",
-        "MTL",
-        mtl.MtlConfig(),
-        mtl.Mtl,
-        "nothing; the head sees the mean feature",
-        "Blanchard et al., 2021",
-        search=mtl.SEARCH,
+        "mtl", "MTL", mtl.Mtl, "nothing; the head sees the mean feature", "Blanchard et al., 2021"
     ),
     AlgorithmInfo(
         "sagnet",
         "SagNet",
-        sagnet.SagNetConfig(),
         sagnet.SagNet,
         "nothing; the style of features is randomised",
         "Nam et al., 2021",
-        search=sagnet.SEARCH,
     ),
     AlgorithmInfo(
-        "arm",
-        "ARM",
-        arm.ArmConfig(),
-        arm.Arm,
-        "nothing; the network sees the batch",
-        "Zhang et al., 2021",
+        "arm", "ARM", arm.Arm, "nothing; the network sees the batch", "Zhang et al., 2021"
     ),
     AlgorithmInfo(
-        "rsc",
-        "RSC",
-        rsc.RscConfig(),
-        rsc.Rsc,
-        "nothing; telling features are muted",
-        "Huang et al., 2020",
-        search=rsc.SEARCH,
+        "rsc", "RSC", rsc.Rsc, "nothing; telling features are muted", "Huang et al., 2020"
     ),
     AlgorithmInfo(
         "andmask",
         "AND-mask",
-        andmask.AndMaskConfig(),
-        andmask.AndMask,
+        masks.AndMask,
         "signs of the gradients of all parameters",
         "Parascandolo et al., 2021",
-        search=andmask.SEARCH,
         record_name="ANDMask",
     ),
     AlgorithmInfo(
         "sandmask",
         "SAND-mask",
-        sandmask.SandMaskConfig(),
-        sandmask.SandMask,
+        masks.SandMask,
         "signs and sizes of the gradients of all parameters",
         "Shahtalebi et al., 2021",
-        search=sandmask.SEARCH,
         record_name="SANDMask",
     ),
     AlgorithmInfo(
-        "fish",
-        "Fish",
-        fish.FishConfig(),
-        fish.Fish,
-        "gradients of all parameters, implicitly",
-        "Shi et al., 2021",
-        search=fish.SEARCH,
+        "fish", "Fish", fish.Fish, "gradients of all parameters, implicitly", "Shi et al., 2021"
     ),
     AlgorithmInfo(
         "iga",
         "IGA",
-        iga.IgaConfig(),
         iga.Iga,
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
-        search=iga.SEARCH,
         search_features=iga.FEATURES_SEARCH,
     ),
 )
@@ -353,57 +351,86 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     """The row of an algorithm.
 
     Args:
-        name: Its name, or what records call it.
+        name: Its name, what records call it, the name by which an installed package offers it, or
+            `package.module:Name` for a class of one's own or an `AlgorithmInfo`. Under this name
+            the last two are recorded, and have to be found wherever runs are trained or continued.
 
     Returns:
         The row.
 
     Raises:
-        UnknownNameError: If there is no such algorithm.
+        UnknownNameError: If there is no such algorithm. An InputError is raised if what is found
+            under the name is none.
 
     Example:
         >>> find_algorithm("VREx").name
         'vrex'
+        >>> find_algorithm("hessalign.bench.algorithms.vrex:Vrex").config.penalty_weight
+        10.0
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     for row in _ROWS:
         if row.recorded == name:
             return row
-    raise UnknownNameError("algorithm", name, ALGORITHMS)
+    found = find_plugin(_GROUP, name, "algorithm")
+    if found is None:
+        raise UnknownNameError("algorithm", name, algorithm_names())
+    return make_row(name, found)
+
+
+def algorithm_names() -> list[str]:
+    """The names of all algorithms, of the package first and then of others that are installed.
+
+    Returns:
+        What `find_algorithm` takes.
+    """
+    return [*ALGORITHMS, *(name for name in entry_point_names(_GROUP) if name not in ALGORITHMS)]
+
+
+def make_row(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401
+    """The row of what a user brought, under the user's name for it.
+
+    Args:
+        name: How the user named it.
+        found: The class of an algorithm, or a row.
+
+    Returns:
+        The row.
+
+    Raises:
+        InputError: If it is neither.
+    """
+    if isinstance(found, AlgorithmInfo):
+        return dataclasses.replace(found, name=name, record_name=name)
+    try:
+        return AlgorithmInfo(name, getattr(found, "__name__", name), found, record_name=name)
+    except InputTypeError as error:
+        raise InputError(f"Expected an algorithm as {name!r}. {error}") from error
 
 
 def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401
     """The configuration of an algorithm.
 
     Args:
-        name: A name in `ALGORITHMS`.
+        name: What `find_algorithm` takes.
         options: Fields that differ from the default.
 
     Returns:
-        An instance of the algorithm's own configuration class, in which every option is settled.
-
-    Raises:
-        UnknownNameError: If the algorithm has no such option.
+        What `AlgorithmInfo.configure` makes of them.
 
     Example:
         >>> make_config("hutchinson", {"fidelity": "domainbed"}).probes
         300
     """
-    info = find_algorithm(name)
-    known = [field.name for field in dataclasses.fields(info.config)]
-    for option in options:
-        if option not in known:
-            raise UnknownNameError(f"option of algorithm {name!r}", option, known)
-    config = dataclasses.replace(info.config, **options)
-    return config.settled() if isinstance(config, AlignmentConfig) else config
+    return find_algorithm(name).configure(options)
 
 
 def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:
     """Build an algorithm by name.
 
     Args:
-        name: A name in `ALGORITHMS`.
+        name: What `find_algorithm` takes.
         options: Fields of its configuration that differ from the default.
         setting: What to train on.
 

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Bool, Float
 from hessalign.bench.algorithms.auxiliary import class_logits, count_classes
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.options import Options, Share
 from hessalign.bench.algorithms.search import SearchSpace, Uniform
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
 
 @final
 @dataclass(frozen=True)
-class RscConfig:
+class _RscConfig(Options):
     """How much is muted.
 
     Attributes:
@@ -40,32 +40,18 @@ class RscConfig:
         batch_drop: Share b of the samples.
     """
 
-    feature_drop: float = 1 / 3
-    batch_drop: float = 1 / 3
-
-    def __post_init__(self) -> None:
-        check_number("feature_drop", self.feature_drop, 0, 1)
-        check_number("batch_drop", self.batch_drop, 0, 1)
+    feature_drop: Share = 1 / 3
+    batch_drop: Share = 1 / 3
 
 
-SEARCH: Final[SearchSpace] = {
-    "feature_drop": ("rsc_f_drop_factor", Uniform(0, 0.5)),
-    "batch_drop": ("rsc_b_drop_factor", Uniform(0, 0.5)),
-}
-
-
-def below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, "*n d"]:
+def _below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, "*n d"]:
     """What lies below the (1 − drop) quantile of the last axis.
-
-    Args:
-        values: Any values.
-        drop: The share that does not.
 
     Returns:
         True for what is kept; the greatest value is never kept.
 
     Example:
-        >>> below_quantile(torch.tensor([4.0, 1.0, 3.0]), 1 / 3)
+        >>> _below_quantile(torch.tensor([4.0, 1.0, 3.0]), 1 / 3)
         tensor([False,  True,  True])
     """
     # As `Tensor.quantile`, which refuses more than 2²⁴ values.
@@ -76,18 +62,14 @@ def below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, "
     return values < below.lerp(above, position - low)
 
 
-def label_scores(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+def _label_scores(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
     """The logit of each sample's class.
-
-    Args:
-        logits: The logits; a single one stands for class 1, its negative for class 0.
-        y: Class indices.
 
     Returns:
         One score per sample.
 
     Example:
-        >>> label_scores(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0]))
+        >>> _label_scores(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0]))
         tensor([ 2., -3.])
     """
     if logits.shape[1] == 1:
@@ -95,68 +77,42 @@ def label_scores(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]
     return logits.gather(1, y.long().unsqueeze(1)).squeeze(1)
 
 
-def confidence(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-    """The probability of each sample's class.
-
-    Args:
-        logits: The logits.
-        y: Class indices.
-
-    Returns:
-        One probability per sample.
-    """
+def _confidence(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+    """The probability of each sample's class."""
     return class_logits(logits).softmax(1).gather(1, y.long().unsqueeze(1)).squeeze(1)
 
 
-def muting_mask(
-    head: nn.Module, z: Float[Tensor, "n d"], y: Tensor, config: RscConfig
+def _muting_mask(
+    head: nn.Module, z: Float[Tensor, "n d"], y: Tensor, config: _RscConfig
 ) -> Float[Tensor, "n d"]:
-    """What of the features is kept.
-
-    Args:
-        head: The head.
-        z: The features.
-        y: Class indices.
-        config: How much is muted.
-
-    Returns:
-        1 for what is kept and 0 for what is muted.
-    """
+    """What of the features is kept."""
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         logits = head(z)
-        (gradient,) = torch.autograd.grad(label_scores(logits, y).sum(), z)
+        (gradient,) = torch.autograd.grad(_label_scores(logits, y).sum(), z)
     with torch.no_grad():
-        keep = below_quantile(gradient, config.feature_drop)
-        fall = confidence(logits, y) - confidence(head(z * keep), y)
-        spared = below_quantile(fall, config.batch_drop)
+        keep = _below_quantile(gradient, config.feature_drop)
+        fall = _confidence(logits, y) - _confidence(head(z * keep), y)
+        spared = _below_quantile(fall, config.batch_drop)
         return (keep | spared.unsqueeze(1)).to(z.dtype)
 
 
 @final
 class Rsc(AbstractObjective):
-    """Minimise the mean risk without the most telling features.
+    """Minimise the mean risk without the most telling features."""
 
-    Args:
-        config: How much is muted.
-        setting: What to train on.
-    """
+    config: _RscConfig = _RscConfig()
+    search: ClassVar[SearchSpace] = {
+        "feature_drop": ("rsc_f_drop_factor", Uniform(0, 0.5)),
+        "batch_drop": ("rsc_b_drop_factor", Uniform(0, 0.5)),
+    }
 
-    def __init__(self, config: RscConfig, setting: Setting) -> None:
-        super().__init__()
+    def __init__(self, config: _RscConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
         count_classes(setting)  # refuses regression
-        self.config = config
-        self.network = setting.make_network()
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The mean risk on muted features.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            A loss without penalty.
-        """
+        """The mean risk on muted features."""
         head = step.network.head
-        mask = muting_mask(head, step.z, step.batch.y, self.config)
+        mask = _muting_mask(head, step.z, step.batch.y, self.config)
         return ObjectiveTerms(step.risks_of(head(step.z * mask)).mean())

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Final, Literal, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     class_logits,
@@ -37,22 +36,22 @@ from hessalign.bench.algorithms.auxiliary import (
     draw_order,
     fresh_copy,
 )
-from hessalign.bench.algorithms.checks import check_number
 from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
+from hessalign.bench.algorithms.options import NonNegative, Options
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import Step
 
-Fidelity = Literal["paper", "domainbed"]
+_Fidelity = Literal["paper", "domainbed"]
 
-HEAD: Final = "head"
-STYLE: Final = "style"
-EPSILON: Final = 1e-5
+_HEAD: Final = "head"
+_STYLE: Final = "style"
+_EPSILON: Final = 1e-5
 """Added to variances, so that their root can be divided by."""
 
 
 @final
 @dataclass(frozen=True)
-class SagNetConfig:
+class _SagNetConfig(Options):
     """Strength of the adversary, and which spread is mixed.
 
     Attributes:
@@ -61,58 +60,37 @@ class SagNetConfig:
             divisor d − 1 (0 for a single feature).
     """
 
-    adversary_weight: float = 0.1
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("adversary_weight", self.adversary_weight)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    adversary_weight: NonNegative = 0.1
+    fidelity: _Fidelity = "paper"
 
 
-SEARCH: Final[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
-
-
-def style(
-    z: Float[Tensor, "n d"], fidelity: Fidelity = "paper"
+def _style(
+    z: Float[Tensor, "n d"], fidelity: _Fidelity = "paper"
 ) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"]]:
-    """Mean and variance of each sample's features.
-
-    Args:
-        z: The features.
-        fidelity: Divisor d or d − 1, see `SagNetConfig`.
-
-    Returns:
-        The mean, and the variance plus 10⁻⁵.
-    """
+    """Mean and variance of each sample's features."""
     correction = int(fidelity == "domainbed" and z.shape[1] > 1)
     variance = z.var(1, correction=correction, keepdim=True)
-    return z.mean(1, keepdim=True), variance + EPSILON
+    return z.mean(1, keepdim=True), variance + _EPSILON
 
 
-def randomize_style(
+def _randomize_style(
     z: Float[Tensor, "n d"],
     share: Float[Tensor, "n 1"],
     order: Int[Tensor, " n"],
-    fidelity: Fidelity = "paper",
+    fidelity: _Fidelity = "paper",
 ) -> Float[Tensor, "n d"]:
     """Give each sample a mixture of its own style and another's.
-
-    Args:
-        z: The features.
-        share: The share α of its own.
-        order: Which other.
-        fidelity: Which spread is mixed.
 
     Returns:
         Features of the same content.
 
     Example:
         >>> z = torch.tensor([[1.0, 3.0], [0.0, 8.0]])
-        >>> randomize_style(z, torch.zeros(2, 1), torch.tensor([1, 0])).round(decimals=3)
+        >>> _randomize_style(z, torch.zeros(2, 1), torch.tensor([1, 0])).round(decimals=3)
         tensor([[0., 8.],
                 [1., 3.]])
     """
-    mean, variance = style(z, fidelity)
+    mean, variance = _style(z, fidelity)
     content = (z - mean) / variance.sqrt()
     new_mean = share * mean + (1 - share) * mean[order]
     if fidelity == "paper":
@@ -122,35 +100,23 @@ def randomize_style(
     return content * spread + new_mean
 
 
-def randomize_content(
-    z: Float[Tensor, "n d"], order: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+def _randomize_content(
+    z: Float[Tensor, "n d"], order: Int[Tensor, " n"], fidelity: _Fidelity = "paper"
 ) -> Float[Tensor, "n d"]:
-    """Give each sample the content of another; no derivatives go through that.
-
-    Args:
-        z: The features.
-        order: Which other.
-        fidelity: Which spread.
-
-    Returns:
-        Features of the same style.
-    """
-    mean, variance = style(z, fidelity)
+    """Give each sample the content of another; no derivatives go through that."""
+    mean, variance = _style(z, fidelity)
     content = ((z - mean) / variance.sqrt()).detach()
     return content[order] * variance.sqrt() + mean
 
 
-def uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
+def _uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
     """Cross-entropy of the uniform distribution and the predicted one, averaged over samples.
-
-    Args:
-        logits: The logits; a single one stands for two classes.
 
     Returns:
         The mean over samples and classes of −log p; least, log C, if all are equally likely.
 
     Example:
-        >>> uniform_cross_entropy(torch.zeros(3, 1))
+        >>> _uniform_cross_entropy(torch.zeros(3, 1))
         tensor(0.6931)
     """
     return -class_logits(logits).log_softmax(1).mean()
@@ -158,31 +124,22 @@ def uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
 
 @final
 class SagNet(AbstractStepOwner):
-    """Learn from content, and unlearn style.
+    """Learn from content, and unlearn style."""
 
-    Args:
-        config: Strength of the adversary.
-        setting: What to train on, and the source of styles.
-    """
+    config: _SagNetConfig = _SagNetConfig()
+    search: ClassVar[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
 
-    def __init__(self, config: SagNetConfig, setting: Setting) -> None:
-        super().__init__()
+    def __init__(self, config: _SagNetConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
         count_classes(setting)  # refuses regression
-        self.config = config
-        self.network = setting.make_network()
         self.style_head = fresh_copy(self.network.head, setting.generator)
-        self.generator = setting.generator
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """One optimiser for each of the three parts.
-
-        Returns:
-            `MAIN` for the featurizer, "head" and "style" for the two heads.
-        """
+        """One optimiser for each of the three parts."""
         return {
             MAIN: OptimizerSpec(self.network.featurizer.parameters()),
-            HEAD: OptimizerSpec(self.network.head.parameters()),
-            STYLE: OptimizerSpec(self.style_head.parameters()),
+            _HEAD: OptimizerSpec(self.network.head.parameters()),
+            _STYLE: OptimizerSpec(self.style_head.parameters()),
         }
 
     def _order(self, z: Tensor) -> Tensor:
@@ -190,19 +147,13 @@ class SagNet(AbstractStepOwner):
 
     def _style_logits(self, step: Step) -> Tensor:
         z = step.network.features(step.batch.x)
-        logits: Tensor = self.style_head(randomize_content(z, self._order(z), self.config.fidelity))
+        logits: Tensor = self.style_head(
+            _randomize_content(z, self._order(z), self.config.fidelity)
+        )
         return logits
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """Content, style and adversary, one after another.
-
-        Args:
-            step: The current step.
-            optimizers: Those of the three parts.
-
-        Returns:
-            The risk on randomised styles, that of the style head, and the adversary's loss.
-        """
+        """Content, style and adversary, one after another."""
 
         def follow(loss: Tensor, *names: str) -> float:
             for optimizer in optimizers.values():
@@ -216,9 +167,9 @@ class SagNet(AbstractStepOwner):
         z = step.z
         generator = self.generator
         share = torch.rand(len(z), 1, generator=generator, device=generator.device).to(z)
-        restyled = randomize_style(z, share, self._order(z), self.config.fidelity)
-        risk = follow(step.risks_of(step.network.head(restyled)).mean(), MAIN, HEAD)
-        style_risk = follow(step.risks_of(self._style_logits(step)).mean(), STYLE)
+        restyled = _randomize_style(z, share, self._order(z), self.config.fidelity)
+        risk = follow(step.risks_of(step.network.head(restyled)).mean(), MAIN, _HEAD)
+        style_risk = follow(step.risks_of(self._style_logits(step)).mean(), _STYLE)
         weight = self.config.adversary_weight
-        adversary = follow(weight * uniform_cross_entropy(self._style_logits(step)), MAIN)
+        adversary = follow(weight * _uniform_cross_entropy(self._style_logits(step)), MAIN)
         return {"risk": risk, "style_risk": style_risk, "adversary": adversary, "loss": risk}

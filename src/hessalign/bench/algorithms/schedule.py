@@ -82,7 +82,7 @@ class PenaltySchedule:
 
 
 @runtime_checkable
-class Scheduled(Protocol):
+class _Scheduled(Protocol):
     """A configuration whose penalty has a weight of its own that may change."""
 
     @property
@@ -99,4 +99,4 @@ def penalty_schedule(config: object) -> PenaltySchedule:
     Returns:
         Its schedule; the weight 1 throughout if it has none.
     """
-    return config.schedule if isinstance(config, Scheduled) else PenaltySchedule()
+    return config.schedule if isinstance(config, _Scheduled) else PenaltySchedule()

@@ -1,4 +1,4 @@
-"""Search spaces of hyper-parameters, drawn as DomainBed draws them.
+"""Hyper-parameters: where they are drawn from, and what a run of the DomainBed protocol gets.
 
 Each hyper-parameter has a source of randomness of its own, seeded with its name, so that adding one
 changes no other. Hyper-parameter seed 0 stands for the defaults.
@@ -6,16 +6,20 @@ changes no other. Hyper-parameter seed 0 stands for the defaults.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, final, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, final, get_args
 
 import numpy as np
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._seeds import seed_hash as seed_hash
-from hessalign.bench.data.catalog import Family
+from hessalign.bench.data.catalog import DEFAULT_STEPS, Family
+
+if TYPE_CHECKING:
+    from hessalign.bench.algorithms.registry import AlgorithmInfo
 
 Value = bool | int | float | str
 """What a hyper-parameter can be."""
@@ -31,18 +35,11 @@ class Distribution(Protocol):
     """Where values of a hyper-parameter are drawn from."""
 
     def draw(self, random_state: np.random.RandomState) -> Value:
-        """One value.
-
-        Args:
-            random_state: Source of randomness.
-
-        Returns:
-            The value.
-        """
+        """One value."""
 
 
-SearchSpace = Mapping[str, tuple[str, Distribution]]
-"""For fields of an algorithm's configuration: what DomainBed calls it, and its distribution."""
+SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
+"""For options of an algorithm: a distribution, after DomainBed's name where that is another."""
 
 
 @final
@@ -65,14 +62,7 @@ class Uniform:
     integer: bool = False
 
     def draw(self, random_state: np.random.RandomState) -> int | float:
-        """One value.
-
-        Args:
-            random_state: Source of randomness.
-
-        Returns:
-            The value.
-        """
+        """One value."""
         value = float(random_state.uniform(self.low, self.high))
         return int(value) if self.integer else value
 
@@ -103,14 +93,7 @@ class Power:
             raise InputError(f"Expected a base above 0, got {self.base}.")
 
     def draw(self, random_state: np.random.RandomState) -> int | float:
-        """One value.
-
-        Args:
-            random_state: Source of randomness.
-
-        Returns:
-            The value.
-        """
+        """One value."""
         value = float(self.base ** random_state.uniform(self.low, self.high))
         return int(value) if self.integer else value
 
@@ -139,14 +122,7 @@ class Choice:
             raise InputError("Expected one or more values to choose from, got none.")
 
     def draw(self, random_state: np.random.RandomState) -> Value:
-        """One value.
-
-        Args:
-            random_state: Source of randomness.
-
-        Returns:
-            The value.
-        """
+        """One value."""
         # The index is drawn as RandomState.choice(values) draws it; the value keeps its own type.
         return self.values[random_state.choice(len(self.values))]
 
@@ -163,14 +139,7 @@ class Fixed:
     value: Value
 
     def draw(self, random_state: np.random.RandomState) -> Value:
-        """The value.
-
-        Args:
-            random_state: Not used.
-
-        Returns:
-            The value.
-        """
+        """The value."""
         return self.value
 
 
@@ -299,3 +268,179 @@ def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
     if algorithm.lower() == "arm":
         return Hyper(8, Fixed(8))
     return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))
+
+
+_ANNEALED: Final = "anneal_steps"
+"""The option that says when a penalty sets in."""
+
+
+@final
+@dataclass(frozen=True)
+class RunHyperParameters:
+    """What a run is trained with.
+
+    Attributes:
+        values: All of them, under DomainBed's names: what records show.
+        options: Those that are options of the algorithm, under our names.
+    """
+
+    values: Mapping[str, Value | None]
+    options: Mapping[str, Value | None]
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A value that has to be a number.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+
+        Returns:
+            The number.
+
+        Raises:
+            InputError: If it is something else.
+        """
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"Expected {name} as a number, got {value!r}.")
+        return value
+
+    def whole(self, name: str, default: int = 0, *, least: int = 0) -> int:
+        """A value that has to be a whole number.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+            least: The smallest that makes sense.
+
+        Returns:
+            The number.
+
+        Raises:
+            InputError: If it is something else.
+        """
+        value = self.number(name, default)
+        if not float(value).is_integer() or value < least:
+            raise InputError(f"Expected {name} as a whole number of {least} or more, got {value}.")
+        return int(value)
+
+    def truth(self, name: str, default: bool = False) -> bool:
+        """A value that has to be true or false.
+
+        Args:
+            name: DomainBed's name.
+            default: The value if there is none of that name.
+
+        Returns:
+            The value.
+
+        Raises:
+            InputError: If it is something else.
+        """
+        value = self.values.get(name, default)
+        if not isinstance(value, bool):
+            raise InputError(f"Expected {name} as true or false, got {value!r}.")
+        return value
+
+
+def search_space(
+    info: AlgorithmInfo, family: Family, preset: Preset
+) -> dict[str, tuple[str, Distribution]]:
+    """Where the options of an algorithm are drawn from.
+
+    Args:
+        info: The algorithm.
+        family: The kind of data set.
+        preset: Whose ranges; those for frozen features are ours in any case.
+
+    Returns:
+        DomainBed's name and a distribution by option; the option's own name if it has no other.
+    """
+    released = info.search_released if preset == "hgp-2023" else {}
+    special = {"small": info.search_small, "features": info.search_features}
+    space = {**info.search, **released, **special.get(family, {})}
+    return {
+        option: each if isinstance(each, tuple) else (option, each)
+        for option, each in space.items()
+    }
+
+
+def run_hyper_parameters(
+    info: AlgorithmInfo,
+    family: Family,
+    hparams_seed: int,
+    trial_seed: int,
+    *,
+    preset: Preset = "domainbed-2022",
+    steps: int = DEFAULT_STEPS,
+    overrides: Mapping[str, Value | None] | None = None,
+    model_keys: tuple[str, ...] = (),
+) -> RunHyperParameters:
+    """Draw the hyper-parameters of a run.
+
+    Ranges for when a penalty sets in were made for 5,001 steps. On frozen features, where runs are
+    shorter, it sets in after the same share of the run; elsewhere it is left as DomainBed draws it.
+
+    Args:
+        info: The algorithm.
+        family: The kind of data set.
+        hparams_seed: Which draw; 0 for the defaults.
+        trial_seed: Which trial.
+        preset: Whose ranges.
+        steps: Steps of the run.
+        overrides: Values that are set instead of drawn, under DomainBed's names, the options' own
+            names, or one of `model_keys`. `fidelity="domainbed"` may be asked of every algorithm.
+        model_keys: What the network has to be told.
+
+    Returns:
+        The hyper-parameters.
+
+    Raises:
+        UnknownNameError: If an override is none of these.
+        InputError: If drawing by class is asked for.
+
+    Example:
+        >>> from hessalign.bench.algorithms import ALGORITHMS
+        >>> found = run_hyper_parameters(ALGORITHMS["vrex"], "big", 0, 0, overrides={"lr": 0.1})
+        >>> found.values["lr"], found.values["vrex_lambda"], found.options["penalty_weight"]
+        (0.1, 10.0, 10.0)
+    """
+    own = search_space(info, family, preset)
+    drawn: dict[str, Value | None] = dict(
+        hyper_parameters(
+            common_space(family, info.recorded, preset)
+            | {
+                name: Hyper(getattr(info.config, option), distribution)
+                for option, (name, distribution) in own.items()
+            },
+            hparams_seed,
+            trial_seed,
+        )
+    )
+    names = {option: name for option, (name, _) in own.items()}
+    if family == "features" and _ANNEALED in names:
+        drawn[names[_ANNEALED]] = round(float(drawn[names[_ANNEALED]] or 0) * steps / DEFAULT_STEPS)
+    fields = [each.name for each in dataclasses.fields(info.config)]
+    options: dict[str, Value | None] = {}
+    overrides = overrides or {}
+    for key, value in overrides.items():
+        if info.is_already(key, value):
+            continue
+        if key in drawn:
+            drawn[key] = value
+        elif key in names:
+            drawn[names[key]] = value
+        elif key in fields:
+            options[key] = drawn[key] = value
+        elif key in model_keys:
+            drawn[key] = value
+        else:
+            known = [*drawn, *fields, *model_keys]
+            raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, known)
+    options |= {option: drawn[name] for option, name in names.items() if drawn[name] is not None}
+    values = {
+        name: value for name, value in drawn.items() if value is not None or name in overrides
+    }
+    if values["class_balanced"]:
+        raise InputError("Expected class_balanced as false: drawing by class is not offered.")
+    return RunHyperParameters(values, options)

@@ -6,24 +6,20 @@ $$\frac1E \sum_e (L_e - \bar L)^2$$
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final, get_args
+from typing import ClassVar, Literal, final
 
-from torch import Tensor
-
-from hessalign._names import check_name
-from hessalign._shapes import Float
-from hessalign.bench.algorithms.checks import check_count, check_number
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
+from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.options import NonNegative, Options, Whole
 from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 
-Fidelity = Literal["paper", "released"]
+_Fidelity = Literal["paper", "released"]
 
 
 @final
 @dataclass(frozen=True)
-class VrexConfig:
+class _VrexConfig(Options):
     """Weight and scale of the penalty.
 
     Attributes:
@@ -33,14 +29,9 @@ class VrexConfig:
             the squared difference of the two risks: E² times the variance.
     """
 
-    penalty_weight: float = 10.0
-    anneal_steps: int = 500
-    fidelity: Fidelity = "paper"
-
-    def __post_init__(self) -> None:
-        check_number("penalty_weight", self.penalty_weight)
-        check_count("anneal_steps", self.anneal_steps, 0)
-        check_name("fidelity", self.fidelity, get_args(Fidelity))
+    penalty_weight: NonNegative = 10.0
+    anneal_steps: Whole = 500
+    fidelity: _Fidelity = "paper"
 
     @property
     def schedule(self) -> PenaltySchedule:
@@ -48,47 +39,18 @@ class VrexConfig:
         return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
 
 
-SEARCH: Final[SearchSpace] = {
-    "penalty_weight": ("vrex_lambda", Power(10, -1, 5)),
-    "anneal_steps": ("vrex_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
-}
-
-
-def risk_variance(risk: Float[Tensor, " e"]) -> Float[Tensor, ""]:
-    """Variance of the risks over domains.
-
-    Args:
-        risk: Mean loss of each domain.
-
-    Returns:
-        The mean squared deviation from their mean.
-    """
-    return (risk - risk.mean()).square().mean()
-
-
 @final
 class Vrex(AbstractObjective):
-    """Minimise the mean risk and its variance over domains.
+    """Minimise the mean risk and its variance over domains."""
 
-    Args:
-        config: Scale of the penalty.
-        setting: What to train on.
-    """
-
-    def __init__(self, config: VrexConfig, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        self.network = setting.make_network()
+    config: _VrexConfig = _VrexConfig()
+    search: ClassVar[SearchSpace] = {
+        "penalty_weight": ("vrex_lambda", Power(10, -1, 5)),
+        "anneal_steps": ("vrex_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+    }
 
     def terms(self, step: Step) -> ObjectiveTerms:
-        """Risk and penalty.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            The terms.
-        """
+        """Risk and penalty."""
         risk = step.statistics.risk
         scale = len(risk) ** 2 if self.config.fidelity == "released" else 1
-        return ObjectiveTerms(risk.mean(), scale * risk_variance(risk))
+        return ObjectiveTerms(risk.mean(), scale * (risk - risk.mean()).square().mean())

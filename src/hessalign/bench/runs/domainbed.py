@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._seeds import seed_hash
-from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm, make_config
-from hessalign.bench.algorithms.checks import check_count, check_number
-from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters
+from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
+from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
 from hessalign.bench.algorithms.schedule import penalty_schedule
-from hessalign.bench.algorithms.search import common_space
+from hessalign.bench.algorithms.search import common_space, run_hyper_parameters
 from hessalign.bench.data import DomainDataset, Family, find_dataset, split_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE
@@ -33,9 +33,8 @@ from hessalign.bench.models.weights import IMAGENET
 from hessalign.bench.runs.image_inputs import ImageInputs
 from hessalign.bench.runs.inputs import Inputs, TensorInputs, accuracy
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import Loss
-from hessalign.bench.runs.options import make_options
 from hessalign.bench.runs.plan import (
     AbstractProtocol,
     Evaluated,
@@ -43,6 +42,7 @@ from hessalign.bench.runs.plan import (
     check_test_domains,
 )
 from hessalign.bench.runs.sampling import Sampler
+from hessalign.bench.runs.state import LrSchedule
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
@@ -55,7 +55,7 @@ AUTO: Final = "auto"
 
 @final
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """What a run is trained with, beside the options of its algorithm.
 
     Attributes:
@@ -75,6 +75,11 @@ class TrainingOptions:
         image_size: Pixels along the sides of an image.
         augment_validation: Change held-out images of training domains at random too, as DomainBed
             does.
+        loss: "cross_entropy", or "binary" for two classes by one logit.
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own.
+        momentum: Of "sgd".
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        warmup_steps: Steps in which the learning rate rises first.
     """
 
     data_augmentation: bool = True
@@ -82,23 +87,21 @@ class TrainingOptions:
     resnet_dropout: float = 0.0
     class_balanced: bool = False
     nonlinear_classifier: bool = False
-    lr: float = 5e-5
-    weight_decay: float = 0.0
-    batch_size: int = 32
+    lr: NonNegative = 5e-5
+    weight_decay: NonNegative = 0.0
+    batch_size: Count = 32
     backbone: str | None = AUTO
     weights: str | None = AUTO
     head: str | None = None
-    hidden: int = 0
+    hidden: Whole = 0
     freeze_batch_norm: bool = True
-    image_size: int = SIZE
+    image_size: Count = SIZE
     augment_validation: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("lr", self.lr)
-        check_number("weight_decay", self.weight_decay)
-        check_count("batch_size", self.batch_size)
-        check_count("hidden", self.hidden, 0)
-        check_count("image_size", self.image_size)
+    loss: Loss = "cross_entropy"
+    optimizer: str = "adam"
+    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
+    lr_schedule: LrSchedule = "constant"
+    warmup_steps: Whole = 0
 
 
 MODEL_KEYS: Final = tuple(
@@ -110,8 +113,6 @@ MODEL_KEYS: Final = tuple(
 @final
 class DomainBed(AbstractProtocol):
     """DomainBed's protocol, on data sets of any kind."""
-
-    loss: Loss = "cross_entropy"
 
     def plan(self, job: Job, data_dir: Path) -> Plan:
         """Find the data, draw the hyper-parameters, override them, and split the domains."""
@@ -133,14 +134,14 @@ class DomainBed(AbstractProtocol):
             model_keys=MODEL_KEYS,
         )
         own = {each.name for each in fields(TrainingOptions)}
-        options = {key: value for key, value in hyper.values.items() if key in own}
+        options: dict[str, Any] = {key: hyper.values[key] for key in hyper.values if key in own}
         plan = Plan(
             job,
             self,
             data_dir,
             data,
-            make_options(TrainingOptions(), options, "training"),
-            make_config(info.name, hyper.options),
+            TrainingOptions(**options),
+            info.configure(hyper.options),
             hyper.values,
             steps,
             evaluation_interval(job.dataset, family, steps),
@@ -163,7 +164,7 @@ class DomainBed(AbstractProtocol):
             partial(make_network, spec),
             outputs=spec.outputs,
             domains=len(plan.sources),
-            loss=self.loss,
+            loss=plan.loss,
             steps=plan.steps,
             generator=generator,
             input_shape=spec.input_shape,
@@ -194,10 +195,11 @@ class DomainBed(AbstractProtocol):
         return LoopConfig(
             steps=plan.steps,
             learning_rate=plan.options.lr,
-            loss=self.loss,
+            loss=plan.loss,
             weight_decay=plan.options.weight_decay,
             schedule=penalty_schedule(plan.algorithm),
             evaluate_every=plan.evaluate_every,
+            **{name: getattr(plan.options, name) for name in OPTIMIZER_OPTIONS},
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
@@ -283,9 +285,17 @@ def network_spec(plan: Plan) -> NetworkSpec:
         backbone = default_backbone(shape, resnet18=options.resnet18)
     if weights == AUTO:
         weights = IMAGENET if backbone is not None and is_published(backbone) else None
+    outputs = len(plan.data.classes)
+    if options.loss == "binary":
+        if outputs != 2:
+            raise InputError(
+                f"Expected two classes for the loss 'binary', {plan.data.name} has {outputs}. Use "
+                "loss=cross_entropy."
+            )
+        outputs = 1
     return NetworkSpec(
         shape,
-        len(plan.data.classes),
+        outputs,
         hidden=options.hidden,
         dropout=0.0 if backbone == MNIST_CNN else options.resnet_dropout,
         backbone=backbone,

@@ -89,10 +89,15 @@ class TensorInputs:
         """Nothing works in the background."""
 
 
+def predicted_classes(logits: Tensor) -> Tensor:
+    """The most likely class of each sample; a single logit tells the second of two classes."""
+    return logits.argmax(1) if logits.shape[1] > 1 else (logits.squeeze(1) > 0).long()
+
+
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
     """How often a network in evaluation mode is right; NaN if there are no samples."""
     device = device_of(network)
-    predicted = [network(x.to(device)).argmax(1).cpu() for x in chunks]
+    predicted = [predicted_classes(network(x.to(device))).cpu() for x in chunks]
     if not predicted:
         return float("nan")
     return float((torch.cat(predicted) == labels).double().mean())

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, cast, final, get_args
+from typing import Annotated, Any, Final, cast, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._names import UnknownNameError
 from hessalign._seeds import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
@@ -32,8 +32,15 @@ from hessalign.bench.algorithms import (
     Setting,
     find_algorithm,
 )
-from hessalign.bench.algorithms.hessian import AlignmentConfig
-from hessalign.bench.algorithms.search import Distribution, Power, Uniform, Value, draw
+from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
+from hessalign.bench.algorithms.search import (
+    Distribution,
+    Power,
+    Uniform,
+    Value,
+    draw,
+    search_space,
+)
 from hessalign.bench.data.colored_mnist import (
     TEST_POOL,
     TRAIN_POOL,
@@ -45,10 +52,9 @@ from hessalign.bench.models import Network, make_coloured_mlp
 from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.inputs import Inputs, TensorInputs
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import Evaluate, LoopConfig
+from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
 from hessalign.bench.runs.memory import keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
-from hessalign.bench.runs.options import make_options
 from hessalign.bench.runs.plan import (
     AbstractProtocol,
     Evaluated,
@@ -56,6 +62,7 @@ from hessalign.bench.runs.plan import (
     check_test_domains,
 )
 from hessalign.bench.runs.sampling import FullBatch, Sampler
+from hessalign.bench.runs.state import LrSchedule
 from hessalign.curvature import LinearHead, make_loss
 from hessalign.curvature.linear import arranged_head
 
@@ -68,7 +75,7 @@ _SCHEDULED: Final = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
 
 @final
 @dataclass(frozen=True)
-class IrmOptions:
+class IrmOptions(Options):
     """What a run is trained with, beside the options of its algorithm; as published by default.
 
     Attributes:
@@ -82,29 +89,31 @@ class IrmOptions:
         width: Width of both hidden layers.
         evaluate_every: Steps between evaluations.
         hessian_distance: Whether to measure the distance between Hessians at evaluations.
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own.
+        momentum: Of "sgd".
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        warmup_steps: Steps in which the learning rate rises first.
     """
 
     imbalance: Imbalance | None = None
-    train_images: int = TRAIN_POOL
-    test_images: int = TEST_POOL
-    jump: int = 190
-    penalty_weight: float = 91257.18613115903
-    learning_rate: float = 0.0004898536566546834
-    l2: float = 0.00110794568
-    width: int = 390
-    evaluate_every: int = 10
+    train_images: Count = TRAIN_POOL
+    test_images: Count = TEST_POOL
+    jump: Whole = 190
+    penalty_weight: NonNegative = 91257.18613115903
+    learning_rate: Annotated[float, Range(0, open_low=True)] = 0.0004898536566546834
+    l2: NonNegative = 0.00110794568
+    width: Count = 390
+    evaluate_every: Count = 10
     hessian_distance: bool = False
+    optimizer: str = "adam"
+    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
+    lr_schedule: LrSchedule = "constant"
+    warmup_steps: Whole = 0
 
-    def __post_init__(self) -> None:
-        for name in ("train_images", "test_images", "width", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
-        for name in ("jump", "penalty_weight", "l2"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"Expected {name} of 0 or more, got {getattr(self, name)}.")
-        check_name("imbalance", self.imbalance, (*get_args(Imbalance), None))
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"Expected a positive learning_rate, got {self.learning_rate}.")
+    @property
+    def loss(self) -> Loss:
+        """One logit tells the two classes apart."""
+        return "binary"
 
 
 SEARCH: Final[Mapping[str, Distribution]] = {
@@ -120,8 +129,6 @@ these are ours and contain them, but for the learning rate's tail."""
 @final
 class Irm(AbstractProtocol):
     """The IRM setup, on Colored MNIST at 14×14 pixels."""
-
-    loss: Loss = "binary"
 
     def plan(self, job: Job, data_dir: Path) -> Plan:
         """Settle the options and make the data; the trial is the seed of everything."""
@@ -167,7 +174,7 @@ class Irm(AbstractProtocol):
             return make_coloured_mlp(channels, shape[1], width, weights, head_factor)
 
         setting = Setting(
-            make_network, 1, len(plan.sources), self.loss, plan.steps, generator, input_shape=shape
+            make_network, 1, len(plan.sources), plan.loss, plan.steps, generator, input_shape=shape
         )
         return plan.info.make(plan.algorithm, setting), generator
 
@@ -191,11 +198,12 @@ class Irm(AbstractProtocol):
         return LoopConfig(
             steps=plan.steps,
             learning_rate=options.learning_rate,
-            loss=self.loss,
+            loss=plan.loss,
             l2=options.l2,
             schedule=PenaltySchedule(1.0, options.penalty_weight, options.jump, rescale=True),
             evaluate_every=plan.evaluate_every,
             evaluate_before=True,
+            **{name: getattr(options, name) for name in OPTIMIZER_OPTIONS},
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
@@ -250,13 +258,10 @@ def _options(job: Job, info: AlgorithmInfo) -> tuple[IrmOptions, Any]:
         if key not in ours | theirs:
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
     values = {**_drawn(job, info), **given}
-    options = {key: value for key, value in values.items() if key in ours}
+    options = cast("dict[str, Any]", {key: values[key] for key in values if key in ours})
     own = {key: value for key, value in values.items() if key in theirs - ours}
     settled = cast("dict[str, Any]", {**info.released, **own})
-    config = make_options(info.config, settled, f"the algorithm {info.name!r}")
-    if isinstance(config, AlignmentConfig):
-        config = config.settled()
-    return make_options(IrmOptions(), options, "the protocol"), config
+    return IrmOptions(**options), info.configure(settled)
 
 
 def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
@@ -265,7 +270,7 @@ def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
         return {}
     own = {
         option: distribution
-        for option, (_, distribution) in info.search.items()
+        for option, (_, distribution) in search_space(info, "small", "domainbed-2022").items()
         if option not in {*_SCHEDULED, *info.released}
     }
     return draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
@@ -299,7 +304,7 @@ def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Ten
     right = ((logits.squeeze(1) > 0) == (batch.y == 1)).double().cpu().split(batch.sizes)
     if not bool(logits.sum().isfinite()):
         return None, list(right)
-    return arranged_head(z, logits, batch.y, batch.domains, make_loss(Irm.loss)), list(right)
+    return arranged_head(z, logits, batch.y, batch.domains, make_loss("binary")), list(right)
 
 
 def _mean(right: Tensor) -> float:

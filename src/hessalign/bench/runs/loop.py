@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, Final, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._names import check_name
 from hessalign._shapes import Float
 from hessalign.bench.algorithms import (
     MAIN,
@@ -28,6 +29,7 @@ from hessalign.bench.algorithms import (
     PenaltySchedule,
     Step,
 )
+from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
 from hessalign.bench.runs.device import device_of
@@ -35,10 +37,22 @@ from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.bench.runs.sampling import Sampler
-from hessalign.bench.runs.state import TrainingState, make_optimizers
+from hessalign.bench.runs.state import (
+    LrSchedule,
+    TrainingState,
+    check_optimizer,
+    learning_rate_factor,
+    make_optimizers,
+    set_learning_rates,
+)
+from hessalign.curvature.losses import LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
+
+
+OPTIMIZER_OPTIONS: Final = ("optimizer", "momentum", "lr_schedule", "warmup_steps")
+"""The fields of `LoopConfig` that say how gradients are followed."""
 
 
 @final
@@ -48,9 +62,9 @@ class LoopConfig:
 
     Attributes:
         steps: Updates of the parameters.
-        learning_rate: Of Adam.
+        learning_rate: Of the optimiser, before the schedule.
         loss: Name of the loss: "cross_entropy", "binary" or "squared".
-        weight_decay: Of Adam.
+        weight_decay: Of the optimiser.
         l2: Factor of the sum of squares of all parameters, added to the loss.
         clip: Largest norm of the gradient of all parameters; None does not limit it.
         schedule: Weight of the penalty by step.
@@ -58,9 +72,14 @@ class LoopConfig:
         evaluate_before: Evaluations describe the network before the update of their step, as the
             published Colored MNIST numbers do, instead of after it, as DomainBed's do.
         checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class that is called with
+            parameters, `lr` and `weight_decay`.
+        momentum: Of "sgd".
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        warmup_steps: Steps in which the learning rate rises first.
 
     Raises:
-        InputError: If a number is out of its range.
+        InputError: If a number is out of its range, or a name is not known.
     """
 
     steps: int
@@ -73,6 +92,10 @@ class LoopConfig:
     evaluate_every: int = 100
     evaluate_before: bool = False
     checkpoint_every: int | None = None
+    optimizer: str = "adam"
+    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
+    lr_schedule: LrSchedule = "constant"
+    warmup_steps: Whole = 0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -83,6 +106,28 @@ class LoopConfig:
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
+        check_name("loss", self.loss, LOSSES)
+        check_options(
+            LoopConfig,
+            {name: getattr(self, name) for name in OPTIMIZER_OPTIONS},
+        )
+        check_optimizer(self.optimizer)
+        if self.warmup_steps > self.steps:
+            raise InputError(
+                f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
+                f"{self.warmup_steps}."
+            )
+
+    def learning_rate_factor(self, step: int) -> float:
+        """What learning rates are multiplied by.
+
+        Args:
+            step: The step, from 0.
+
+        Returns:
+            The factor, which depends on nothing else that changes.
+        """
+        return learning_rate_factor(step, self.steps, self.lr_schedule, self.warmup_steps)
 
 
 def train(
@@ -117,10 +162,11 @@ def train(
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
     clock = time.perf_counter() - state.seconds
-    with Interruption() as interruption, naming_the_checkpoint(folder):
+    with Interruption() as interruption, _naming_the_checkpoint(folder):
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
+            set_learning_rates(state.optimizers, config.learning_rate_factor(number))
             step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
@@ -128,7 +174,7 @@ def train(
             if due and config.evaluate_before:
                 metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
-            check_finite(terms, number)
+            _check_finite(terms, number)
             state.step = number + 1
 
             if due:
@@ -141,30 +187,20 @@ def train(
                 if due:
                     folder.append(records)
                 if stopping or folder.is_due(state, config.checkpoint_every):
-                    check_parameters(algorithm, number)
+                    _check_parameters(algorithm, number)
                     state.seconds = time.perf_counter() - clock
                     folder.save(state)
             if stopping:
                 raise KeyboardInterrupt
-        check_parameters(algorithm, config.steps - 1)
+        _check_parameters(algorithm, config.steps - 1)
         if folder is not None:
             folder.finish(state, records)
     return records
 
 
 @contextmanager
-def naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
-    """Let a run that diverges say which checkpoint was made before it did.
-
-    Args:
-        folder: The folder of the run, if it has one.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        DivergedError: The same, with the name of the checkpoint.
-    """
+def _naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
+    """Let a run that diverges say which checkpoint was made before it did."""
     try:
         yield
     except DivergedError as error:
@@ -227,9 +263,9 @@ def update(
         return algorithm.update(step, optimizers)
     optimizers[MAIN].zero_grad()
     if isinstance(algorithm, AbstractGradientRule):
-        terms = combine_gradients(algorithm, step, config)
+        terms = _combine_gradients(algorithm, step, config)
     elif isinstance(algorithm, AbstractObjective):
-        terms = differentiate_objective(algorithm, step, config)
+        terms = _differentiate_objective(algorithm, step, config)
     else:
         raise InputTypeError(
             "Expected an objective, a gradient rule or a step owner, got "
@@ -241,7 +277,7 @@ def update(
     return terms
 
 
-def differentiate_objective(
+def _differentiate_objective(
     algorithm: AbstractObjective, step: Step, config: LoopConfig
 ) -> dict[str, float]:
     r"""Leave the gradient of an objective's loss in the parameters.
@@ -249,18 +285,13 @@ def differentiate_objective(
     The loss is $(\text{risk} + \lambda \|\theta\|^2 + w \cdot \text{penalty}) / \text{divisor}$,
     with w and the divisor from the schedule; without a penalty nothing is divided.
 
-    Args:
-        algorithm: An objective.
-        step: The current step.
-        config: How to train.
-
     Returns:
         The terms of the loss.
     """
     terms = algorithm.terms(step)
     loss = terms.risk
     if config.l2:
-        loss = loss + config.l2 * sum_of_squares(algorithm)
+        loss = loss + config.l2 * _sum_of_squares(algorithm)
     values = {"risk": terms.risk, **terms.parts}
     if terms.penalty is not None:
         loss = loss + config.schedule.weight(step.number) * terms.penalty
@@ -271,19 +302,10 @@ def differentiate_objective(
     return {name: float(value.detach()) for name, value in values.items()}
 
 
-def combine_gradients(
+def _combine_gradients(
     algorithm: AbstractGradientRule, step: Step, config: LoopConfig
 ) -> dict[str, float]:
-    """Leave a gradient rule's combination of the domains' gradients in the parameters.
-
-    Args:
-        algorithm: A gradient rule.
-        step: The current step.
-        config: How to train.
-
-    Returns:
-        The terms of the loss.
-    """
+    """Leave a gradient rule's combination of the domains' gradients in the parameters."""
     parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
     risk = step.statistics.risk
     each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
@@ -291,7 +313,7 @@ def combine_gradients(
     for parameter, gradient in zip(parameters, combined, strict=True):
         parameter.grad = gradient + 2 * config.l2 * parameter.detach()
     mean = float(risk.detach().mean())
-    return {"risk": mean, "loss": mean + config.l2 * float(sum_of_squares(algorithm).detach())}
+    return {"risk": mean, "loss": mean + config.l2 * float(_sum_of_squares(algorithm).detach())}
 
 
 def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
@@ -304,21 +326,19 @@ def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[s
     Returns:
         By name; those of a step owner regularise by themselves.
     """
-    optimizers = make_optimizers(algorithm, config.learning_rate, config.weight_decay)
+    optimizers = make_optimizers(
+        algorithm, config.learning_rate, config.weight_decay, config.optimizer, config.momentum
+    )
     if isinstance(algorithm, AbstractStepOwner):
         for optimizer in optimizers.values():
-            regularize(optimizer, config)
+            _regularize(optimizer, config)
     return optimizers
 
 
-def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
+def _regularize(optimizer: Optimizer, config: LoopConfig) -> None:
     """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
 
     Step owners differentiate losses of their own, which know of neither.
-
-    Args:
-        optimizer: One of a step owner's, changed in place; each looks at its own parameters only.
-        config: How to train.
     """
 
     def before_step(optimizer: Optimizer, *_: object) -> None:
@@ -333,41 +353,22 @@ def regularize(optimizer: Optimizer, config: LoopConfig) -> None:
     optimizer.register_step_pre_hook(before_step)
 
 
-def sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
-    """Squared norm of all parameters.
-
-    Args:
-        module: The algorithm.
-
-    Returns:
-        The sum over all parameters, biases included.
-    """
+def _sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
+    """Squared norm of all parameters."""
     return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
 
 
-def check_finite(terms: Mapping[str, float], step: int) -> None:
-    """Stop a run whose loss is no longer a number, and say which term went bad.
-
-    Args:
-        terms: The terms of the loss.
-        step: The current step.
-
-    Raises:
-        DivergedError: If a term is not finite.
-    """
+def _check_finite(terms: Mapping[str, float], step: int) -> None:
+    """Stop a run whose loss is no longer a number, and say which term went bad."""
     bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
     if bad:
         raise DivergedError(f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
 
 
-def check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
+def _check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
     """Stop a run before parameters that are no longer numbers are kept.
 
     A finite loss may have a gradient that is not.
-
-    Args:
-        algorithm: The algorithm after the update.
-        step: The current step.
 
     Raises:
         DivergedError: If a parameter is not finite.

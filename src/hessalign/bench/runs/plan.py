@@ -69,19 +69,19 @@ class Plan:
         return find_algorithm(self.job.algorithm)
 
     @property
+    def loss(self) -> Loss:
+        """Name of the loss that is trained with."""
+        loss: Loss = self.options.loss
+        return loss
+
+    @property
     def sources(self) -> list[int]:
         """The domains that are trained on."""
         return [each for each in range(len(self.inner)) if each not in self.job.test_domains]
 
 
 class AbstractProtocol(ABC):
-    """What a protocol decides.
-
-    Attributes:
-        loss: Name of the loss that runs are trained with.
-    """
-
-    loss: Loss
+    """What a protocol decides."""
 
     @abstractmethod
     def plan(self, job: Job, data_dir: Path) -> Plan:

@@ -128,7 +128,7 @@ def _describe(plan: Plan, records: list[Record]) -> ModelDescription:
         plan.protocol.network(plan),
         data.classes,
         inputs="arrays" if isinstance(data.domains[0].inputs, Tensor) else "images",
-        loss=plan.protocol.loss,
+        loss=plan.loss,
         algorithm=plan.info.name,
         options=dataclasses.asdict(plan.algorithm),
         domains=names,

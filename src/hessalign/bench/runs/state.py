@@ -1,16 +1,25 @@
-"""All that changes while a run trains, and nothing else: what a checkpoint holds."""
+"""All that changes while a run trains, and nothing else: what a checkpoint holds.
+
+The learning rate is not in it: it follows from the step.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from functools import partial
+from typing import Any, Final, Literal, final
 
 import numpy as np
 import torch
-from torch.optim import Adam, Optimizer
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
+from hessalign._plugins import call_plugin, is_path, load_object
 from hessalign.bench.algorithms import MAIN, AbstractAlgorithm, AbstractStepOwner, OptimizerSpec
 from hessalign.bench.runs.sampling import Sampler
 
@@ -37,11 +46,7 @@ class TrainingState:
     seconds: float = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything as tensors, numbers and strings.
-
-        Returns:
-            What `load_state_dict` takes.
-        """
+        """Everything as tensors, numbers and strings."""
         numpy_state: Any = np.random.get_state()
         version, words, gauss = random.getstate()
         return {
@@ -58,11 +63,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put everything back.
-
-        Args:
-            state: What `state_dict` gave.
-        """
+        """Put everything back."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
@@ -78,8 +79,36 @@ class TrainingState:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
+LrSchedule = Literal["constant", "cosine"]
+"""How the learning rate changes after the warm-up."""
+
+_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
+
+
+def check_optimizer(name: str) -> None:
+    """Refuse what is no optimiser.
+
+    Args:
+        name: "adam", "adamw", "sgd", or `package.module:Name`.
+
+    Raises:
+        UnknownNameError: If it is neither a known name nor of that form; an InputError is raised
+            for a module that cannot be imported.
+    """
+    if name in _OPTIMIZERS:
+        return
+    if not is_path(name):
+        known = (*_OPTIMIZERS, "package.module:Name")
+        raise UnknownNameError("optimizer", name, known)
+    load_object(name, "optimizer")
+
+
 def make_optimizers(
-    algorithm: AbstractAlgorithm, learning_rate: float, weight_decay: float
+    algorithm: AbstractAlgorithm,
+    learning_rate: float,
+    weight_decay: float,
+    optimizer: str = "adam",
+    momentum: float = 0.9,
 ) -> dict[str, Optimizer]:
     """The optimisers of an algorithm.
 
@@ -87,9 +116,12 @@ def make_optimizers(
         algorithm: The algorithm.
         learning_rate: Of every optimiser that does not set its own.
         weight_decay: Likewise.
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class that is called with
+            parameters, `lr` and `weight_decay`.
+        momentum: Of "sgd".
 
     Returns:
-        Adam optimisers by name; most algorithms have one, for all their parameters. A part without
+        Optimisers by name; most algorithms have one, for all their parameters. A part without
         parameters, such as a featurizer that passes features on, has none.
     """
     specs: Mapping[str, OptimizerSpec] = {MAIN: OptimizerSpec(algorithm.parameters())}
@@ -97,12 +129,72 @@ def make_optimizers(
         specs = algorithm.optimizers()
     parameters = {name: list(spec.parameters) for name, spec in specs.items()}
     return {
-        name: Adam(
+        name: _maker(optimizer, momentum, spec.betas)(
             parameters[name],
             lr=learning_rate if spec.learning_rate is None else spec.learning_rate,
             weight_decay=weight_decay if spec.weight_decay is None else spec.weight_decay,
-            betas=spec.betas,
         )
         for name, spec in specs.items()
         if parameters[name]
     }
+
+
+def _maker(optimizer: str, momentum: float, betas: tuple[float, float]) -> Callable[..., Optimizer]:
+    """What makes an optimiser of parameters, a learning rate and a weight decay."""
+    check_optimizer(optimizer)
+    if optimizer == "sgd":
+        return partial(SGD, momentum=momentum)
+    if optimizer in _OPTIMIZERS:
+        return partial(Adam if optimizer == "adam" else AdamW, betas=betas)
+    return partial(_own_optimizer, optimizer)
+
+
+def _own_optimizer(path: str, parameters: Iterable[nn.Parameter], **options: float) -> Optimizer:
+    made = call_plugin(path, "optimizer", load_object(path, "optimizer"), parameters, **options)
+    if not isinstance(made, Optimizer):
+        raise InputError(
+            f"Expected {path!r} to make an optimiser, a torch.optim.Optimizer, got "
+            f"{type(made).__name__}."
+        )
+    return made
+
+
+def learning_rate_factor(
+    step: int, steps: int, schedule: LrSchedule = "constant", warmup_steps: int = 0
+) -> float:
+    r"""What the learning rate is multiplied by.
+
+    It rises evenly over the warm-up, $(t + 1) / w$ at step t < w. After it the factor is 1, or
+    falls as half a cosine, $\frac12 (1 + \cos \pi \frac{t - w}{T - w})$, from 1 to nearly 0 at the
+    last of T steps.
+
+    Args:
+        step: The step t, from 0.
+        steps: Steps T of the run.
+        schedule: "constant" or "cosine".
+        warmup_steps: Steps w of the warm-up.
+
+    Returns:
+        A factor above 0 and at most 1.
+
+    Example:
+        >>> [round(learning_rate_factor(t, 6, "cosine", 2), 3) for t in range(6)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "constant":
+        return 1.0
+    return (1 + math.cos(math.pi * (step - warmup_steps) / (steps - warmup_steps))) / 2
+
+
+def set_learning_rates(optimizers: Mapping[str, Optimizer], factor: float) -> None:
+    """Give every optimiser its own learning rate times a factor.
+
+    Args:
+        optimizers: By name; the rates they were made with stay known to them.
+        factor: The factor.
+    """
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.defaults["lr"] * factor

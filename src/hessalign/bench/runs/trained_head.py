@@ -94,7 +94,7 @@ def trained_head(
     return TrainedHead(
         *head_samples(run, samples, seed, held_out=held_out),
         head,
-        plan.protocol.loss,
+        plan.loss,
         plan.data.domain_names,
         plan.job.test_domains,
         plan.info.name,

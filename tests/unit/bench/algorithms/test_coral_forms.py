@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hessalign.bench.algorithms.coral import covariance, covariance_distance
+from hessalign.bench.algorithms.coral import _covariance, _covariance_distance
 
 
 def pair_mean(features):
@@ -21,7 +21,7 @@ def test_distance_and_gradient_equal_the_definition(sizes, width):
         torch.randn(n, width, dtype=torch.float64, generator=generator, requires_grad=True)
         for n in sizes
     ]
-    ours, theirs = covariance_distance(features), pair_mean(features)
+    ours, theirs = _covariance_distance(features), pair_mean(features)
     torch.testing.assert_close(ours, theirs)
     for a, b in zip(
         torch.autograd.grad(ours, features), torch.autograd.grad(theirs, features), strict=True
@@ -33,13 +33,13 @@ def test_nearly_equal_covariances_keep_their_distance_in_float32():
     generator = torch.Generator().manual_seed(1)
     base = torch.randn(32, 512, dtype=torch.float64, generator=generator)
     near = base + 1e-4 * torch.randn(32, 512, dtype=torch.float64, generator=generator)
-    exact = covariance_distance([base.float().double(), near.float().double()])
-    assert exact < 1e-6 * covariance(base).square().sum()
+    exact = _covariance_distance([base.float().double(), near.float().double()])
+    assert exact < 1e-6 * _covariance(base).square().sum()
     torch.testing.assert_close(
-        covariance_distance([base.float(), near.float()]).double(), exact, rtol=1e-3, atol=0
+        _covariance_distance([base.float(), near.float()]).double(), exact, rtol=1e-3, atol=0
     )
 
 
 def test_one_sample_and_one_domain_have_no_spread():
-    assert covariance_distance([torch.randn(1, 9)]) == 0
-    assert covariance_distance([torch.randn(1, 9), torch.randn(1, 9)]) == 0
+    assert _covariance_distance([torch.randn(1, 9)]) == 0
+    assert _covariance_distance([torch.randn(1, 9), torch.randn(1, 9)]) == 0

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hessalign._numbers import check_number
 from hessalign.bench.algorithms import MAIN, Batch, Setting, Step, make_algorithm, mmd
-from hessalign.bench.algorithms.adversarial import class_mean, trains_discriminator
+from hessalign.bench.algorithms.adversarial import _class_mean, _trains_discriminator
 from hessalign.bench.algorithms.auxiliary import draw_beta
-from hessalign.bench.algorithms.checks import check_number
-from hessalign.bench.algorithms.coral import coral_penalty
-from hessalign.bench.algorithms.groupdro import exponentiated_weights
-from hessalign.bench.algorithms.mldg import first_adam_step, meta_split
-from hessalign.bench.algorithms.mmd import GAMMAS, mmd_penalty
-from hessalign.bench.algorithms.rsc import RscConfig, muting_mask
-from hessalign.bench.algorithms.sagnet import randomize_content, randomize_style
-from hessalign.bench.algorithms.sandmask import smooth_mask
+from hessalign.bench.algorithms.coral import _coral_penalty
+from hessalign.bench.algorithms.groupdro import _exponentiated_weights
+from hessalign.bench.algorithms.masks import _smooth_mask
+from hessalign.bench.algorithms.mldg import _first_adam_step, _meta_split
+from hessalign.bench.algorithms.mmd import _GAMMAS, _mmd_penalty
+from hessalign.bench.algorithms.rsc import _muting_mask, _RscConfig
+from hessalign.bench.algorithms.sagnet import _randomize_content, _randomize_style
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 
@@ -72,7 +72,7 @@ def test_coral_is_the_mean_over_pairs(fidelity):
             expected += covariances / (4 * 3**2) / 3
         else:
             expected += (((a.mean(0) - b.mean(0)) ** 2).mean() + covariances / 9) / 3
-    torch.testing.assert_close(coral_penalty(parts, fidelity), expected)
+    torch.testing.assert_close(_coral_penalty(parts, fidelity), expected)
 
 
 def test_mmd_is_the_mean_over_pairs():
@@ -80,26 +80,26 @@ def test_mmd_is_the_mean_over_pairs():
 
     def mean_kernel(a, b):
         squares = ((a[:, None] - b[None]) ** 2).sum(-1)
-        return sum(torch.exp(-gamma * squares) for gamma in GAMMAS).mean()
+        return sum(torch.exp(-gamma * squares) for gamma in _GAMMAS).mean()
 
     expected = sum(
         mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b)
         for a, b in combinations(parts, 2)
     )
-    torch.testing.assert_close(mmd_penalty(features(), DOMAIN), expected / 3)
+    torch.testing.assert_close(_mmd_penalty(features(), DOMAIN), expected / 3)
 
 
 def test_mmd_keeps_its_digits_far_from_the_origin():
     near, far = features(), features() + 1e4
     torch.testing.assert_close(
-        mmd_penalty(far, DOMAIN), mmd_penalty(near, DOMAIN), rtol=1e-6, atol=0
+        _mmd_penalty(far, DOMAIN), _mmd_penalty(near, DOMAIN), rtol=1e-6, atol=0
     )
 
 
 def test_mmd_in_parts_is_the_same(monkeypatch):
     def value_and_slope():
         z = features().requires_grad_()
-        penalty = mmd_penalty(z, DOMAIN)
+        penalty = _mmd_penalty(z, DOMAIN)
         return penalty.detach(), torch.autograd.grad(penalty, z)[0]
 
     whole = value_and_slope()
@@ -110,7 +110,7 @@ def test_mmd_in_parts_is_the_same(monkeypatch):
 def test_group_weights_multiply_and_add_up():
     weights, risk = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([1.0, 2.0, 0.5])
     product = weights * torch.exp(0.7 * risk)
-    result = exponentiated_weights(weights, risk, 0.7)
+    result = _exponentiated_weights(weights, risk, 0.7)
     torch.testing.assert_close(result, product / product.sum())
 
 
@@ -164,7 +164,7 @@ def test_rsc_mutes_by_percentiles():
     torch.manual_seed(1)
     head, z = nn.Linear(6, 3).double(), torch.randn(8, 6, dtype=torch.float64)
     y = torch.arange(8) % 3
-    config = RscConfig(0.4, 0.25)
+    config = _RscConfig(0.4, 0.25)
     gradient = head.weight.detach()[y]
     keep = (gradient.numpy() < np.percentile(gradient, 60, axis=1)[:, None]).astype(float)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_rsc_mutes_by_percentiles():
     fall = (before - after).numpy()
     spared = (fall < np.percentile(fall, 75)).astype(float)
     expected = np.maximum(keep, spared[:, None])
-    np.testing.assert_array_equal(muting_mask(head, z, y, config).numpy(), expected)
+    np.testing.assert_array_equal(_muting_mask(head, z, y, config).numpy(), expected)
 
 
 def test_rsc_treats_one_logit_as_two_classes():
@@ -184,7 +184,7 @@ def test_rsc_treats_one_logit_as_two_classes():
         two.weight.copy_(torch.cat([-one.weight, one.weight]) / 2)
         two.bias.copy_(torch.cat([-one.bias, one.bias]) / 2)
     y = torch.arange(9) % 2
-    masks = [muting_mask(head, z, y, RscConfig()) for head in (one, two)]
+    masks = [_muting_mask(head, z, y, _RscConfig()) for head in (one, two)]
     assert torch.equal(*masks)
 
 
@@ -281,7 +281,7 @@ def test_sand_mask_is_the_formula():
     variance = GRADIENTS.numpy().var(0, ddof=1)
     with np.errstate(divide="ignore"):
         mask = np.maximum(0, np.tanh(0.3 / variance * (agreement - 0.5)))
-    np.testing.assert_allclose(smooth_mask(GRADIENTS, 0.5, 0.3).numpy(), mask, rtol=1e-6)
+    np.testing.assert_allclose(_smooth_mask(GRADIENTS, 0.5, 0.3).numpy(), mask, rtol=1e-6)
     rule = make_algorithm("sandmask", {"tau": 0.5, "k": 0.3}, make_setting())
     expected = mask * GRADIENTS.numpy().mean(0) / (mask.mean() + 1e-10)
     np.testing.assert_allclose(rule.combine([GRADIENTS])[0].numpy(), expected, rtol=1e-6)
@@ -360,13 +360,13 @@ def test_mldg_without_second_derivatives_takes_adams_first_step():
 def test_adams_first_step_with_weight_decay():
     weight = nn.Parameter(torch.tensor([1.0, -2.0, 0.0]))
     weight.grad = torch.tensor([0.3, 0.1, 0.0])
-    moved = first_adam_step({"w": weight.detach().clone()}, {"w": weight.grad}, 0.1, 0.5)["w"]
+    moved = _first_adam_step({"w": weight.detach().clone()}, {"w": weight.grad}, 0.1, 0.5)["w"]
     torch.optim.Adam([weight], lr=0.1, weight_decay=0.5).step()
     torch.testing.assert_close(moved.detach(), weight.detach())
 
 
 def test_a_meta_training_domain_is_always_left():
-    assert meta_split([1, 0], 5) == ([1], [0])
+    assert _meta_split([1, 0], 5) == ([1], [0])
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
@@ -390,7 +390,7 @@ def test_adversaries_take_turns(name, number):
     adversary = (weights * values).sum() + 0.2 * (slopes**2).sum(1).mean()
     network_turn = number == 0
     loss = sum(risks(clone.network, batch)) / 3 - 0.3 * adversary if network_turn else adversary
-    assert trains_discriminator(number, 1) is not network_turn
+    assert _trains_discriminator(number, 1) is not network_turn
     player = clone.network if network_turn else clone.discriminator
     expected = torch.autograd.grad(loss, list(player.parameters()))
     before = flat(algorithm.network.parameters()).detach().clone()
@@ -405,7 +405,7 @@ def test_adversaries_take_turns(name, number):
 
 def test_classes_have_equal_weight():
     values, y = torch.tensor([1.0, 2.0, 10.0, 3.0]), torch.tensor([2, 2, 5, 2])
-    torch.testing.assert_close(class_mean(values, y), torch.tensor(6.0))
+    torch.testing.assert_close(_class_mean(values, y), torch.tensor(6.0))
 
 
 @pytest.mark.parametrize("fidelity", ["paper", "domainbed"])
@@ -423,9 +423,9 @@ def test_styles_are_swapped(fidelity):
             else (m * var + (1 - m) * other_var).sqrt()
         )
         expected = (z[n] - mean) / var.sqrt() * spread + m * mean + (1 - m) * other_mean
-        torch.testing.assert_close(randomize_style(z, share, order, fidelity)[n], expected)
+        torch.testing.assert_close(_randomize_style(z, share, order, fidelity)[n], expected)
         content = (other - other_mean) / other_var.sqrt() * var.sqrt() + mean
-        torch.testing.assert_close(randomize_content(z, order, fidelity)[n], content)
+        torch.testing.assert_close(_randomize_content(z, order, fidelity)[n], content)
 
 
 def test_the_style_step_moves_only_what_it_should():
@@ -441,4 +441,4 @@ def test_the_style_step_moves_only_what_it_should():
 @pytest.mark.parametrize("value", [float("nan"), -1, "1", True, float("inf")])
 def test_bad_numbers_are_refused(value):
     with pytest.raises(ValueError, match="Expected eta as a number of at least 0"):
-        check_number("eta", value)
+        check_number(value, "eta")

@@ -5,8 +5,14 @@ import math
 import pytest
 
 from hessalign.bench.algorithms import ALGORITHMS, make_config
-from hessalign.bench.algorithms.hyper_parameters import run_hyper_parameters, search_space
-from hessalign.bench.algorithms.search import Choice, Fixed, Power, Uniform
+from hessalign.bench.algorithms.search import (
+    Choice,
+    Fixed,
+    Power,
+    Uniform,
+    run_hyper_parameters,
+    search_space,
+)
 
 WHOLE = {"integer": True}
 BIG_LR, SMALL_LR = (5e-5, Power(10, -5, -3.5)), (1e-3, Power(10, -4.5, -2.5))
