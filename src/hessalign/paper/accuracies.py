@@ -53,9 +53,9 @@ _PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)
 _NAMES: Final = ("table2", "table3", "table9", "table10")
 _TAKEN_FROM: Final = "taken_from"
 _TAKEN: Final = (
-    "What is marked *from {result}*, whole rows or the seeds that are named, was not run for this "
-    "table: those runs are not in the cache, and the numbers of each are those that `{command}` "
-    "has written there, for the same algorithm, options, data and seeds."
+    "What is marked *from {result}*, whole rows or the seeds that are named, is not from runs in "
+    "the cache: the numbers of each run are those that `{command}` has written there, for the same "
+    "algorithm, options, data and seeds."
 )
 _READING: Final = (
     "Accuracies in percent before the last update, mean ± standard deviation over {restarts} "
@@ -222,7 +222,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _make_table(
+def make_table(
     name: str,
     title: str,
     versions: Mapping[str, tuple[Imbalance | None, tuple[Method, ...]]],
@@ -332,25 +332,25 @@ def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
 
 
 TABLES: Final = (
-    _make_table(
+    make_table(
         "table2",
         "Table 2: Colored MNIST",
         {"Colored MNIST": (None, comparison(None))},
         TABLE_2,
     ),
-    _make_table(
+    make_table(
         "table3",
         "Table 3: imbalanced Colored MNIST",
         {title: (version, comparison(version)) for title, version in IMBALANCED.items()},
         TABLE_3,
     ),
-    _make_table(
+    make_table(
         "table9",
         "Table 9: ablation of α and β on Colored MNIST",
         {"Colored MNIST": (None, _ablation(None))},
         TABLE_9,
     ),
-    _make_table(
+    make_table(
         "table10",
         "Table 10: ablation of α and β on imbalanced Colored MNIST",
         {title: (version, _ablation(version)) for title, version in IMBALANCED.items()},

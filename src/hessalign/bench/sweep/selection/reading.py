@@ -36,6 +36,11 @@ _PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
     "steps": (int, _OPTIONAL),
     "checkpoint_freq": (int, _OPTIONAL),
 }
+_PART: Final = re.compile(r"env\d+_(in|out)_acc")
+_CONVERTED: Final = (
+    " does not have the accuracies of the domains' parts, by which runs are selected; runs of "
+    "version 0.1 on Colored MNIST did not measure them."
+)
 _REMEDY: Final = "Remove the run's folder, or train it again."
 
 _NoteKind = Literal[
@@ -203,6 +208,9 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
         notes += found
         runs += [run] if run is not None else []
     if not runs:
+        without = [note.text for note in notes if note.text.endswith(_CONVERTED)]
+        if without:
+            raise InputError(f"Expected runs to select from, found none: {without[0]}")
         raise InputError(
             f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name "
             "the folder that a sweep was told to write to."
@@ -282,6 +290,8 @@ def _read_lines(
             notes.append(Note("torn line", text))
         first = fields if first is None else first
         _check_same_run(first, fields, where)
+        if "test_accuracy" in fields and not any(map(_PART.fullmatch, fields)):
+            return None, [*notes, Note("run without accuracies by domain", f"{name}{_CONVERTED}")]
         record = _record(fields, where)
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
