@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from hessalign.bench.runs.planning import plan_job
 from hessalign.bench.runs.run import train_job
-from hessalign.bench.sweep import list_jobs
+from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main
 from hessalign.paper import figure2, table1
 from hessalign.paper.feature_sweep import (

@@ -6,20 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hessalign.paper.method_rows import accuracy_table, make_rows, who_wins
-from hessalign.paper.paired import paired_difference
-from hessalign.paper.published_domainbed import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
-from hessalign.paper.scales import departures, find_banks, find_scale
-from hessalign.paper.sweep_experiment import Results
-from hessalign.paper.terms_report import gain_table
 from scipy.stats import ttest_rel
 from tests.sweeps import run
 
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
-from hessalign.paper import Options
-from hessalign.paper.domainbed import dataset_rows
+from hessalign.paper import EXPERIMENTS, Options, cache
+from hessalign.paper.domainbed import accuracy_table, dataset_rows, make_rows, who_wins
+from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
+from hessalign.paper.sweeps import Results, Sweep, departures, find_banks, find_scale
+from hessalign.paper.terms import gain_table
+from hessalign.paper.verdict import paired_difference
 
 DOMAINS = ["art_painting", "photo", "sketch"]
 TINY = ["draws=2", "trials=2", "steps=3"]
