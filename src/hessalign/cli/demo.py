@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.irm import STEPS, IrmOptions, irm_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, check_jobs
 from hessalign.bench.sweep.execution import ERROR
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.cache import Part, finished_runs, have_done
@@ -71,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     launcher = SerialLauncher() if options.jobs == 1 else LocalLauncher(options.jobs)
     cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
-    have_done(Part(jobs[::-1], cache), launcher, partial(SweepProgress, stream=sys.stderr))
+    have_done(Part(jobs[::-1], cache), launcher, SweepProgress)
     runs = [each.load() for each in finished_runs(cache, jobs)]
     if len(runs) < len(jobs):
         raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")

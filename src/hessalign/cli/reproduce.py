@@ -13,16 +13,15 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs.options import parse_words
-from hessalign.bench.runs.progress import CountProgress
 from hessalign.bench.sweep import JobStatus, Launcher
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
-from hessalign.paper import EXPERIMENTS, Options, reproduce
-from hessalign.paper.catalogue import find_experiment
-from hessalign.paper.experiment import Experiment
+from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
+from hessalign.paper.experiment import Experiment, Options
 from hessalign.paper.feature_sweep import DEFAULT_BANK
 from hessalign.paper.sweeps import SCALES
+from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
 LIST: Final = "list"
@@ -161,7 +160,7 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
     """How to reproduce, from the command line; displays of runs are added to `shown`."""
 
     def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
-        shown.append(SweepProgress(statuses, launcher, sys.stderr))
+        shown.append(SweepProgress(statuses, launcher))
         return shown[-1]
 
     launched = argparse.Namespace(**vars(options))
@@ -178,7 +177,7 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
         written=options.output if options.finished else None,
         sweeps=tuple(options.sweep or ()),
         progress=show,
-        display=partial(CountProgress, stream=sys.stderr),
+        display=partial(Progress, bar=True),
         **given,
     )
 

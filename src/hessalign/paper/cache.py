@@ -10,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, final
 
-from hessalign._files import make_folder
 from hessalign.bench.runs import Job, Record, Run, read_records, train_job
 from hessalign.bench.runs.irm import IrmOptions, settle
 from hessalign.bench.runs.plan import Evaluated
@@ -20,24 +19,19 @@ from hessalign.bench.sweep import (
     JobStatus,
     Launcher,
     SweepSpec,
+    Work,
     open_sweep,
     run_jobs,
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.execution import SHARED_RUNS, Work
-from hessalign.bench.sweep.progress import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress
 
 MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 """Makes the display of runs that are done."""
 
 EVALUATED: Final[Evaluated] = "all"
 """What runs in the cache evaluate, as those of `hessalign train` do."""
-
-_ABOUT: Final = """\
-Runs that `hessalign reproduce` has trained, by the hash of what each is. They are used again by
-every experiment that needs them; what is removed is trained again when it is next needed.
-"""
 
 
 def no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
@@ -120,14 +114,17 @@ def have_done(part: Part, launcher: Launcher, progress: MakeProgress = no_progre
     before = sweep_status(part.folder, part.jobs)
     if all(status.state == "done" for status in before):
         return
-    if part.spec is None:
-        folder = make_folder(part.folder).absolute()
-        mark = folder / SHARED_RUNS
-        if not mark.exists():
-            mark.write_text(_ABOUT, encoding="utf-8")
-        work: Work = partial(train_job, evaluate=EVALUATED, keep_model=True)
-    else:
-        folder = open_sweep(part.folder, part.spec, keep=True)
+    work: Work = partial(train_job, evaluate=EVALUATED, keep_model=True)
+    if part.spec is not None:
+        open_sweep(part.folder, part.spec, keep=True)
         work = training_work(part.spec)
     with closing(progress(before, launcher)) as show:
-        run_jobs(folder, before, launcher, work, retry_failed=part.spec is None, report=show)
+        run_jobs(
+            part.folder,
+            before,
+            launcher,
+            work,
+            retry_failed=part.spec is None,
+            report=show,
+            report_record=show.record,
+        )

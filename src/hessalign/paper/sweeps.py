@@ -22,8 +22,8 @@ from hessalign.bench.data.arrays import SUFFIXES
 from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.sweep import Job, SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Run, read_run
-from hessalign.bench.sweep.selection.checks import check_protocols, finished_runs
-from hessalign.bench.sweep.selection.reading import DONE, RESULTS
+from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
+from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.bench.sweep.specification import DEFAULT_PRESET
 from hessalign.paper.cache import Part
 from hessalign.paper.experiment import Options
@@ -360,8 +360,8 @@ def read_sweep(sweep: Sweep, jobs: Sequence[Job]) -> Results:
     found: list[Run] = []
     for job in jobs:
         folder = sweep.folder / job.folder
-        if (folder / DONE).exists() and (folder / RESULTS).exists():
-            run, _ = read_run(folder / RESULTS, done=True)
+        if (folder / DONE).exists():
+            run, _ = read_run(folder)
             found += [] if run is None else [run]
     runs, _ = finished_runs(found)
     check_protocols(runs)

@@ -21,7 +21,7 @@ from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.runs import Record, Run, plan_job
 from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
-from hessalign.paper import EXPERIMENTS, cache, figure2
+from hessalign.paper import cache, figure2
 from hessalign.paper.accuracies import (
     accuracy_table,
     cells,
@@ -30,6 +30,7 @@ from hessalign.paper.accuracies import (
     row,
     written_restarts,
 )
+from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.dynamics import correlations
 from hessalign.paper.experiment import Method, Options
 from hessalign.paper.figure5 import attacked_accuracy

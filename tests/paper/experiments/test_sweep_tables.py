@@ -12,8 +12,10 @@ from tests.sweeps import run
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
-from hessalign.paper import EXPERIMENTS, Options, cache
+from hessalign.paper import cache
+from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.domainbed import accuracy_table, dataset_rows, make_rows, who_wins
+from hessalign.paper.experiment import Options
 from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
 from hessalign.paper.sweeps import Results, Sweep, departures, find_banks, find_scale
 from hessalign.paper.terms import gain_table

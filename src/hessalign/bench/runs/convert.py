@@ -19,11 +19,10 @@ from hessalign._errors import InputError
 from hessalign.bench.models.weights import DAMAGE
 from hessalign.bench.runs.irm import IrmOptions, irm_job
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.plan import record_args
 from hessalign.bench.runs.planning import plan_job
-from hessalign.bench.runs.records import Record, RecordForm
-from hessalign.bench.runs.run import DATA_FOLDER
-from hessalign.bench.runs.run_folder import RunFolder, RunFolderError, read_config
+from hessalign.bench.runs.records import Record
+from hessalign.bench.runs.run import open_folder
+from hessalign.bench.runs.run_folder import RunFolderError, read_config
 from hessalign.bench.runs.state import TrainingState
 
 _DONE: Final = "done.json"
@@ -37,7 +36,7 @@ _KEYS: Final = {"algorithm", "options", "seed", "steps"} | {
 
 def is_old_run(folder: Path) -> bool:
     """Whether a folder holds a run in the form of version 0.1."""
-    return (folder / "config.json").exists() and _KEYS <= read_config(folder).keys()
+    return (folder / "config.json").exists() and read_config(folder).keys() >= _KEYS
 
 
 def old_job(config: Mapping[str, Any]) -> Job:
@@ -66,27 +65,19 @@ def convert_run(
     if not is_old_run(old) or not (old / _DONE).exists():
         found = "one that is not complete" if is_old_run(old) else "none"
         raise RunFolderError(
-            f"Expected a complete run on Colored MNIST of version 0.1 in {old}, found {found}. Have "
-            "it ended by that version, or train it again."
+            f"Expected a complete run on Colored MNIST of version 0.1 in {old}, found {found}. "
+            "Have it ended by that version, or train it again."
         )
     job = old_job(read_config(old))
     plan = plan_job(job)
     folder = output / job.folder
     records, software = _read(old / _RECORDS)
-    form = RecordForm(
-        plan.values,
-        record_args(plan, folder, keep_model=True),
-        plan.protocol.steps_per_epoch(plan),
-        {"software": software, "domain_names": plan.data.domain_names},
-    )
     algorithm, generator = plan.protocol.start(plan)
     try:
         algorithm.load_state_dict(torch.load(old / _MODEL, weights_only=True, map_location="cpu"))
     except (*DAMAGE, TypeError, AttributeError) as error:
         raise RunFolderError(f"Expected the model of the run in {old / _MODEL}: {error}") from error
-    config = {**job.args, "evaluate": "all"}
-    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
-    with RunFolder(folder, config, warn, form, keep_model=True, beside=beside) as opened:
+    with open_folder(plan, folder, "all", warn, keep_model=True, software=software) as opened:
         if not opened.done:
             sampler = plan.protocol.sampler(plan, plan.protocol.inputs(plan, warn))
             state = TrainingState(algorithm, {}, sampler, generator)
@@ -97,9 +88,10 @@ def convert_run(
     return folder
 
 
-def _read(path: Path) -> tuple[list[Record], Mapping[str, object]]:
+def _read(path: Path) -> tuple[list[Record], Mapping[str, str]]:
     """The records of such a run, and what it was trained with."""
-    records, software = [], {}
+    records: list[Record] = []
+    software: Mapping[str, str] = {}
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)

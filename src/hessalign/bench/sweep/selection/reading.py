@@ -242,6 +242,8 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     name = os.path.join(folder, RESULTS)
     if not os.path.exists(name):
         return None, [Note("run not started", f"{os.fspath(folder)} has no {RESULTS}.")]
+    if _is_converted(name):
+        return None, [Note("unread run", f"{name}{_CONVERTED}")]
     first, records, unreadable, notes = _read_lines(name)
     if first is None:
         return None, [*notes, Note("empty run", f"{name} has no records.")]
@@ -259,6 +261,12 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     _check_domains(run)
     _check_read(run)
     return run, notes
+
+
+def _is_converted(name: str) -> bool:
+    """Whether records have accuracies, but not those by which runs are selected."""
+    fields = parse_record(next((line for _, line, _ in _lines(name)), b"")) or {}
+    return "test_accuracy" in fields and not any(map(_PART.fullmatch, fields))
 
 
 def _read_lines(
@@ -290,8 +298,6 @@ def _read_lines(
             notes.append(Note("torn line", text))
         first = fields if first is None else first
         _check_same_run(first, fields, where)
-        if "test_accuracy" in fields and not any(map(_PART.fullmatch, fields)):
-            return None, [*notes, Note("run without accuracies by domain", f"{name}{_CONVERTED}")]
         record = _record(fields, where)
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
