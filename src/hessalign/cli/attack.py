@@ -20,7 +20,7 @@ from hessalign.bench.runs.trained_head import TrainedHead, load_trained_head
 from hessalign.cli.flags import seed_number
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.heads.attack import Mode
-from hessalign.paper.attack_figures import plot_worst_case
+from hessalign.paper.curves import plot_worst_case
 from hessalign.report.tables import markdown_table
 
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)

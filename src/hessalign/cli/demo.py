@@ -9,13 +9,17 @@ import time
 from pathlib import Path
 from typing import Final
 
+from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
-from hessalign.bench.runs import ColoredMnistConfig, train_many
-from hessalign.bench.runs.progress import RunsProgress
+from hessalign.bench.runs.irm import STEPS, IrmOptions, irm_job
+from hessalign.bench.sweep import LocalLauncher, SerialLauncher, check_jobs
+from hessalign.bench.sweep.execution import ERROR
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
-from hessalign.paper.figures import plot_dynamics
+from hessalign.paper.accuracies import accuracy_table
+from hessalign.paper.cache import Part, finished_runs, have_done
+from hessalign.paper.curves import plot_dynamics
 from hessalign.paper.published import TABLE_2
-from hessalign.paper.run_table import accuracy_table
 
 METHODS: Final = ("erm", "hgp", "full", "hutchinson")
 TRAIN_IMAGES: Final = 20_000
@@ -38,51 +42,41 @@ protocol.
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser("demo", help="Colored MNIST with four methods, in a few minutes")
     parser.add_argument("--output", type=Path, default=Path("outputs/demo"), metavar="DIR")
     parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, metavar="N")
-    parser.add_argument("--steps", type=int, default=ColoredMnistConfig.steps, metavar="N")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
     parser.add_argument("--seed", type=seed_number, default=0)
     jobs = min(len(METHODS), os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="processes at once")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, continues=True)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train the four methods, then show a table and a figure.
 
-    Args:
-        options: The parsed command line.
+    Raises:
+        InputError: If a run failed.
     """
-    configs = [
-        ColoredMnistConfig(
-            algorithm=name,
-            seed=options.seed,
-            train_images=options.train_images,
-            steps=options.steps,
-            width=WIDTH,
-            hessian_distance=True,
-        )
-        for name in METHODS
-    ]
+    entries = {"train_images": options.train_images, "steps": options.steps, "width": WIDTH}
+    jobs = [irm_job(name, options.seed, {**entries, "hessian_distance": True}) for name in METHODS]
     make_folder(options.output)
     start = time.monotonic()
-    first = configs[0]
-    sys.stdout.write(
-        INTRODUCTION.format(images=first.train_images, steps=first.steps, jump=first.jump) + "\n"
-    )
-    progress = RunsProgress(len(METHODS), options.steps, sys.stderr, options.jobs)
+    images = options.train_images
+    check_jobs(jobs[:1])
+    introduction = INTRODUCTION.format(images=images, steps=options.steps, jump=IrmOptions.jump)
+    sys.stdout.write(introduction + "\n")
+    launcher = SerialLauncher() if options.jobs == 1 else LocalLauncher(options.jobs)
+    cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
-    slowest_first = configs[::-1]
-    runs = train_many(slowest_first, options.jobs, progress)[::-1]
+    have_done(Part(jobs[::-1], cache), launcher, SweepProgress)
+    runs = [each.load() for each in finished_runs(cache, jobs)]
+    if len(runs) < len(jobs):
+        raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")
     table = accuracy_table(runs, TABLE_2)
     figure = options.output / "colored_mnist.png"
-    plot_dynamics(runs, figure, f"Colored MNIST, {first.train_images:,} images, seed {first.seed}")
+    plot_dynamics(runs, figure, f"Colored MNIST, {images:,} images, seed {options.seed}")
     write_atomically(options.output / "colored_mnist.md", (table + "\n").encode())
     erm, *aligned = runs
     best = max(aligned, key=lambda run: run.final["test_accuracy"])
@@ -91,10 +85,10 @@ def run(options: argparse.Namespace) -> None:
     verdict = VERDICT.format(
         erm=erm_accuracy,
         best=best_accuracy,
-        name=best.config.algorithm,
+        name=best.plan.info.name,
         gap=best_accuracy - erm_accuracy,
-        full_width=ColoredMnistConfig.width,
-        images=first.train_images,
+        full_width=IrmOptions.width,
+        images=images,
         width=WIDTH,
     )
     sys.stdout.write(f"\n{table}\n\n{verdict}")

@@ -34,6 +34,7 @@ VERBS: Final[Mapping[str, str]] = {
     "features": "turn images into a bank of features",
     "datasets": "list, check and prepare data sets",
     "algorithms": "list the algorithms, what they align, options",
+    "convert": "runs on Colored MNIST of version 0.1, in today's form",
 }
 """What each verb does; its parser is in the module of its name here, imported when it is asked for.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,31 +13,43 @@ from typing import Final
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs.entries import parse_words
-from hessalign.bench.runs.progress import RunsProgress
-from hessalign.cli import reproduce_sweeps
+from hessalign.bench.sweep import JobStatus, Launcher
+from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
-from hessalign.cli.train import warn
-from hessalign.paper.catalogue import EXPERIMENTS, SWEEP_EXPERIMENTS, find_experiment, reproduce
-from hessalign.paper.experiment import Options
-from hessalign.paper.feature_sweep import FeatureSweep
+from hessalign.cli.sweep import LAUNCHERS, make_launcher
+from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
+from hessalign.paper.experiment import Experiment, Options
+from hessalign.paper.feature_sweep import DEFAULT_BANK
+from hessalign.paper.sweeps import SCALES
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
 LIST: Final = "list"
 ALL: Final = "all-cmnist"
-DEFAULT_RESTARTS: Final = 10
-DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
-DEFAULT_CACHE: Final = Path("outputs/runs")
 ON_BANKS: Final = ("table1", "figure2")
 """Those that also report on a sweep over a feature bank."""
 
+SWEPT: Final = tuple(each.name for each in EXPERIMENTS.values() if each.swept)
+"""Those on DomainBed."""
+
+CACHED: Final = tuple(name for name in EXPERIMENTS if name not in SWEPT)
+"""Those on Colored MNIST."""
+
+TAKERS: Final = {
+    "--scale": SWEPT,
+    "--backbone": SWEPT,
+    "--data-dir": (*SWEPT, *ON_BANKS),
+    "--sweep": (*SWEPT, *ON_BANKS),
+    "--dataset": ON_BANKS,
+    "--restarts": CACHED,
+    "--seed": CACHED,
+    "--cache": CACHED,
+}
+"""Flags that only some experiments take."""
+
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
+    """Register the verb."""
     parser = verbs.add_parser(
         "reproduce",
         help="regenerate a table or figure of the paper",
@@ -52,20 +64,39 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--finished",
         action="store_true",
         help="train nothing: report on the runs that are there, and in tables 2, 3, 9 and 10 on "
-        "rows that another of them has written below --output, marked as such",
+        "restarts that one of them has written below --output, marked as such",
     )
+    add("--launcher", default="local", metavar="NAME", help=f"one of: {', '.join(LAUNCHERS)}")
+    add("--address", metavar="HOST:PORT", help="of a Ray cluster (default: start one here)")
+    add("--cpus-per-run", type=float, metavar="N", help="for ray (1)")
+    add("--gpus-per-run", type=float, metavar="N", help="for ray (0)")
     add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
-    group = parser.add_argument_group("Colored MNIST").add_argument
-    group("--restarts", type=int, metavar="N", help=f"runs of each method ({DEFAULT_RESTARTS})")
-    group("--seed", type=seed_number, help="of the first restart (0)")
-    group("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({DEFAULT_CACHE})")
-    reproduce_sweeps.add_flags(parser)
-    group = parser.add_argument_group(
+    add = parser.add_argument_group("Colored MNIST").add_argument
+    add("--restarts", type=int, metavar="N", help=f"runs of each method ({Options.restarts})")
+    add("--seed", type=seed_number, help="of the first restart (0)")
+    add("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({Options.cache})")
+    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in SCALES.values())
+    add = parser.add_argument_group(
+        "DomainBed",
+        f"For {', '.join(SWEPT)}. KEY=VALUE sets keys of the sweep, such as draws=4 or "
+        "algorithms=[erm,hgp].",
+    ).add_argument
+    add("--scale", metavar="NAME", help=f"{scales} ({Options.scale})")
+    add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
+    add("--backbone", metavar="NAME", help="the network (resnet50), or whose features")
+    add(
+        "--sweep",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="the folder of a sweep to begin or continue; at the small scale once for each head",
+    )
+    add = parser.add_argument_group(
         "feature banks",
         f"For {' and '.join(ON_BANKS)}, which report on the sweep in --sweep with the bank below "
         "--data-dir too.",
     ).add_argument
-    group("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
+    add("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
     parser.set_defaults(run=run, continues=True)
 
 
@@ -76,141 +107,106 @@ def run(options: argparse.Namespace) -> int:
         options: The parsed command line.
 
     Returns:
-        The exit code: 1 if runs of a sweep failed.
+        The exit code: 1 if runs failed.
 
     Raises:
         InputError: If finished runs are asked for where there are none to report on.
     """
     if options.name == LIST:
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
-        rows += [[each.name, each.title] for each in SWEEP_EXPERIMENTS.values()]
         rows.append([ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return 0
-    names = list(EXPERIMENTS) if options.name == ALL else [find_experiment(options.name).name]
-    if options.name in SWEEP_EXPERIMENTS:
-        return reproduce_sweeps.run(options)
-    refuse_flags(options)
+    if options.name == ALL:
+        wanted = [each for each in EXPERIMENTS.values() if not each.swept]
+    else:
+        wanted = [find_experiment(options.name)]
+    _refuse_flags(options)
     if options.finished:
-        names = [name for name in names if EXPERIMENTS[name].rows]
-        if not names:
+        wanted = [each for each in wanted if each.rows or each.swept]
+        if not wanted:
             raise InputError(
                 f"Expected {options.name} without --finished: it measures times, no run keeps them."
             )
-    options.restarts = DEFAULT_RESTARTS if options.restarts is None else options.restarts
-    options.jobs = (os.cpu_count() or 1) if options.jobs is None else options.jobs
-    options.cache = options.cache or DEFAULT_CACHE
-    settings = Options(
-        options.restarts,
-        options.seed or 0,
-        options.jobs,
-        parse_words(options.entries),
-        feature_sweep(options),
-        options.output if options.finished else None,
-        partial(Progress, bar=True),
-    )
+    shown: list[SweepProgress] = []
+    settings = _settings(options, shown)
     pages = []
-    for name in names:
-        page = reproduce(
-            EXPERIMENTS[name],
-            settings,
-            options.cache,
-            options.output,
-            describe_command(name, options),
-            None
-            if options.finished
-            else lambda total, steps: RunsProgress(total, steps, sys.stderr, options.jobs),
-            warn,
-        )
+    for experiment in wanted:
+        command = _describe_command(experiment, options)
+        page = reproduce(experiment, settings, options.output, command)
         pages.append(page)
         sys.stdout.write(page.read_text(encoding="utf-8") + "\n")
-        sys.stdout.write(f"Saved in {page.parent}\n\n")
+        sys.stdout.write(f"Saved in {page.parent}\n" + "\n" * (not experiment.swept))
     if options.name == ALL:
         path = options.output / f"{ALL}.md"
-        write_atomically(path, one_page(pages, options.output).encode())
+        write_atomically(path, _one_page(pages, options.output).encode())
         sys.stdout.write(f"One page of everything: {path}\n")
-    return 0
+    return 1 if any(each.failed for each in shown) else 0
 
 
-def refuse_flags(options: argparse.Namespace) -> None:
-    """Refuse flags that an experiment on Colored MNIST does not take.
-
-    Args:
-        options: The parsed command line.
-    """
-    flags, takers = dict(reproduce_sweeps.FLAGS), list(SWEEP_EXPERIMENTS)
-    shared = {flag: flags.pop(flag) for flag in ("--sweep", "--data-dir")}
-    reproduce_sweeps.refuse_flags(options, flags, takers)
-    if options.name not in (*ON_BANKS, ALL):
-        own = {**shared, "--dataset": "dataset"}
-        reproduce_sweeps.refuse_flags(options, own, [*takers, *ON_BANKS])
+def _refuse_flags(options: argparse.Namespace) -> None:
+    """Refuse flags that an experiment does not take."""
+    refused: dict[tuple[str, ...], list[str]] = {}
+    for flag, takers in TAKERS.items():
+        name = flag.removeprefix("--").replace("-", "_")
+        takes = options.name in takers or (options.name == ALL and {*takers} & {*CACHED})
+        if getattr(options, name) is not None and not takes:
+            refused.setdefault(takers, []).append(flag)
+    for takers, flags in refused.items():
+        raise InputError(f"Expected {', '.join(flags)} only with: {', '.join(takers)}.")
 
 
-def feature_sweep(options: argparse.Namespace) -> FeatureSweep | None:
-    """The sweep on a feature bank that the command line names.
+def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Options:
+    """How to reproduce, from the command line; displays of runs are added to `shown`."""
 
-    Args:
-        options: The parsed command line.
+    def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
+        shown.append(SweepProgress(statuses, launcher))
+        return shown[-1]
 
-    Returns:
-        The sweep, or None if none is named.
-
-    Raises:
-        InputError: If only the sweep or only its data is named.
-    """
-    if options.sweep is None and options.data_dir is None:
-        return None
-    if options.sweep is None or options.data_dir is None:
-        found, missing = (
-            ("--sweep", "--data-dir") if options.data_dir is None else ("--data-dir", "--sweep")
-        )
-        raise InputError(f"Expected {missing} beside {found}, got none.")
-    if len(options.sweep) > 1:
-        raise InputError(f"Expected one --sweep, got {len(options.sweep)}.")
-    dataset = options.dataset or DEFAULT_BANK
-    return FeatureSweep(
-        dataset,
-        options.data_dir,
-        options.sweep[0],
-        options.cache / "features",
-        train=not options.finished,
-        jobs=options.jobs,
-        show=Progress(f"training on {dataset}", "runs", bar=True),
+    launched = argparse.Namespace(**vars(options))
+    if options.launcher == "local" and options.jobs == 1:
+        launched.launcher = "serial"
+    given = {
+        name: getattr(options, name)
+        for name in ("restarts", "seed", "cache", "scale", "data_dir", "backbone", "dataset")
+        if getattr(options, name) is not None
+    }
+    return Options(
+        None if options.finished else make_launcher(launched),
+        parse_words(options.entries),
+        written=options.output if options.finished else None,
+        sweeps=tuple(options.sweep or ()),
+        progress=show,
+        display=partial(Progress, bar=True),
+        **given,
     )
 
 
-def describe_command(name: str, options: argparse.Namespace) -> str:
-    """The command that makes a result, without what only concerns this machine.
-
-    Args:
-        name: The experiment.
-        options: The parsed command line.
-
-    Returns:
-        A line for a shell.
-    """
-    words = ["hessalign", "reproduce", name, "--restarts", str(options.restarts)]
-    if options.seed:
-        words += ["--seed", str(options.seed)]
-    if options.finished:
-        words.append("--finished")
-    if options.sweep is not None and name in ON_BANKS:
-        words += ["--sweep", str(options.sweep[0]), "--data-dir", options.data_dir]
-        if options.dataset is not None:
-            words += ["--dataset", options.dataset]
+def _describe_command(experiment: Experiment, options: argparse.Namespace) -> str:
+    """The command that makes a result, without what only concerns this machine."""
+    words = ["hessalign", "reproduce", experiment.name]
+    folders = [str(folder) for folder in options.sweep or ()]
+    finished = ["--finished"] if options.finished else []
+    if experiment.swept:
+        words += ["--scale", options.scale or Options.scale]
+        if options.data_dir is not None and not Path(options.data_dir).is_absolute():
+            words += ["--data-dir", options.data_dir]
+        if options.backbone is not None:
+            words += ["--backbone", options.backbone]
+        for folder in folders:
+            words += [] if Path(folder).is_absolute() else ["--sweep", folder]
+        return shlex.join([*words, *finished, *options.entries])
+    words += ["--restarts", str(options.restarts or Options.restarts)]
+    words += ["--seed", str(options.seed)] if options.seed else []
+    words += finished
+    if folders and experiment.name in ON_BANKS:
+        words += ["--sweep", folders[0], "--data-dir", options.data_dir]
+        words += ["--dataset", options.dataset] if options.dataset is not None else []
     return shlex.join([*words, *options.entries])
 
 
-def one_page(pages: list[Path], folder: Path) -> str:
-    """All reports as one Markdown page.
-
-    Args:
-        pages: The reports.
-        folder: Where the page will be.
-
-    Returns:
-        Their texts under one title, with links to pictures adapted.
-    """
+def _one_page(pages: list[Path], folder: Path) -> str:
+    """All reports as one Markdown page, with links to pictures adapted."""
     parts = ["# The Colored MNIST experiments, reproduced\n"]
     for page in pages:
         text = page.read_text(encoding="utf-8").replace(

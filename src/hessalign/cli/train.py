@@ -26,8 +26,8 @@ from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
 from hessalign.bench.runs.progress import run_progress
 from hessalign.cli.flags import seed_number
+from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.published import TABLE_2, TABLE_3
-from hessalign.paper.run_table import accuracy_table
 from hessalign.report.tables import markdown_table, mean_and_std
 
 ALIAS: Final = "colored_mnist"

@@ -1,15 +1,23 @@
-"""Tables of accuracies: 2, 3, 9 and 10."""
+"""Tables of accuracies: 2, 3, 9 and 10.
+
+Each restart of a row is a finished run, or what this table or another has written about the same
+run before.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from statistics import fmean
+from typing import Any, Final, final
 
 from hessalign._errors import InputError
+from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Run
+from hessalign.paper.cache import FinishedRun
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.paper.figures import plot_accuracies
 from hessalign.paper.invariance import slope
@@ -26,9 +34,9 @@ from hessalign.paper.methods import (
 )
 from hessalign.paper.published import TABLE_2, TABLE_3, TABLE_9, TABLE_10, Accuracy
 from hessalign.paper.verdict import measured, verdict
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import markdown_table, mean_and_std
 
-HEADER = [
+_HEADER: Final = [
     "method",
     "train",
     "OOD test",
@@ -39,17 +47,17 @@ HEADER = [
     "difference",
     "verdict",
 ]
-ALSO_KEPT = ("hessian_distance", "train_loss", "test_loss")
-PER_RUN: Final = ("seeds", "train", "test", "slope", *ALSO_KEPT)
+_ALSO_KEPT: Final = ("hessian_distance", "train_loss", "test_loss")
+_PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)
 """What a row keeps of each of its runs."""
-NAMES: Final = ("table2", "table3", "table9", "table10")
-TAKEN_FROM: Final = "taken_from"
-TAKEN: Final = (
-    "Rows marked *from {result}* were not run for this table: not all of their runs are in the "
-    "cache, and the numbers of each run are those that `{command}` has written there, for the same "
+_NAMES: Final = ("table2", "table3", "table9", "table10")
+_TAKEN_FROM: Final = "taken_from"
+_TAKEN: Final = (
+    "What is marked *from {result}*, whole rows or the seeds that are named, is not from runs in "
+    "the cache: the numbers of each run are those that `{command}` has written there, for the same "
     "algorithm, options, data and seeds."
 )
-READING = (
+_READING: Final = (
     "Accuracies in percent before the last update, mean ± standard deviation over {restarts} "
     "restarts (seeds {first} to {last}); the difference is that of the OOD accuracies. A number is "
     "reproduced if it differs from the published one by at most 2 combined standard deviations, in "
@@ -61,37 +69,54 @@ READING = (
 )
 
 
-def row(method: Method, runs: Sequence[Run], published: Mapping[str, Accuracy]) -> dict[str, Any]:
+@final
+@dataclass(frozen=True)
+class Restart:
+    """What a table keeps of one run.
+
+    Attributes:
+        seed: Its seed.
+        values: Numbers by name.
+        source: Where they were written: "result", "command" and "software"; None for a run.
+    """
+
+    seed: int
+    values: Mapping[str, float]
+    source: Mapping[str, Any] | None = None
+
+
+def measure_restart(run: FinishedRun) -> Restart:
+    """What a table keeps of a finished run."""
+    found = run.final
+    values = {
+        "train": 100 * found["train_accuracy"],
+        "test": 100 * found["test_accuracy"],
+        "slope": slope(run.load()),
+    }
+    return Restart(run.seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
+
+
+def row(
+    method: Method, restarts: Sequence[Restart], published: Mapping[str, Accuracy]
+) -> dict[str, Any]:
     """One method's numbers.
 
     Args:
         method: The method.
-        runs: Its restarts.
+        restarts: Its restarts.
         published: The table to compare with.
 
     Returns:
         Plain values.
     """
-    values = {
-        "seeds": [run.config.seed for run in runs],
-        "train": [100 * run.final["train_accuracy"] for run in runs],
-        "test": [100 * run.final["test_accuracy"] for run in runs],
-        "slope": [slope(run) for run in runs],
-        **{name: [run.final[name] for run in runs] for name in ALSO_KEPT},
-    }
-    return _judged(method, values, published)
-
-
-def _judged(
-    method: Method, values: Mapping[str, Any], published: Mapping[str, Accuracy]
-) -> dict[str, Any]:
-    """A row from what is kept of its runs."""
+    values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
     train, test = measured(values["train"]), measured(values["test"])
     entry: dict[str, Any] = {
         "method": method.title,
         "algorithm": method.algorithm,
         "options": dict(method.options),
-        "runs": len(values["seeds"]),
+        "runs": len(restarts),
+        "seeds": [each.seed for each in restarts],
         **values,
         "train_mean": train.mean,
         "train_std": train.std,
@@ -105,58 +130,56 @@ def _judged(
             "test_verdict": verdict(test, paper.test, paper.test_std),
         }
         entry |= {"published": paper._asdict(), "difference": test.mean - paper.test, **verdicts}
-    return entry
+    sources: dict[str, dict[str, Any]] = {}
+    for each in restarts:
+        if each.source is not None:
+            key = json.dumps(each.source, sort_keys=True)
+            sources.setdefault(key, {**each.source, "seeds": []})["seeds"].append(each.seed)
+    return {**entry, _TAKEN_FROM: list(sources.values())} if sources else entry
 
 
-def written_rows(name: str, heading: str, options: Options) -> list[dict[str, Any]]:
-    """What other tables have written about the same data by the same protocol.
+def written_restarts(
+    name: str, heading: str, options: Options
+) -> Iterator[tuple[str, Mapping[str, object], Restart]]:
+    """What tables have written about the same data by the same protocol.
+
+    What a table took from another is passed over, since it stands there; what it took from an
+    earlier version of itself stands nowhere else.
 
     Args:
-        name: The table that wants to know.
+        name: The table that wants to know, which comes first.
         heading: The version of the data.
         options: Where results are, and how the protocol was changed.
 
-    Returns:
-        Their rows, each with where it is from; rows that they took themselves are left out.
+    Yields:
+        Algorithm, options and restart.
     """
-    rows: list[dict[str, Any]] = []
     if options.written is None:
-        return rows
-    for other in NAMES:
-        content = _read_written(options.written / other / f"{other}.json")
-        if other != name and content.get("overrides") == dict(options.overrides):
-            source = {key: content[key] for key in ("command", "software")}
-            source["result"] = f"{options.written.resolve().name}/{other}"
-            entries = content["versions"].get(heading, [])
-            rows += [{**each, TAKEN_FROM: source} for each in entries if TAKEN_FROM not in each]
-    return rows
+        return
+    for table in sorted(_NAMES, key=lambda each: each != name):
+        content = _read_written(options.written / table / f"{table}.json")
+        if content.get("overrides") != dict(options.entries):
+            continue
+        place = f"{options.written.resolve().name}/{table}"
+        source = {"result": place, "command": content["command"], "software": content["software"]}
+        for entry in content["versions"].get(heading, []):
+            taken = _sources(entry)
+            for number, seed in enumerate(entry["seeds"]):
+                origin = taken.get(seed, source)
+                if origin["result"] == place:
+                    values = {key: entry[key][number] for key in _PER_RUN}
+                    yield entry["algorithm"], entry["options"], Restart(seed, values, origin)
 
 
-def taken_row(
-    method: Method,
-    rows: Sequence[Mapping[str, Any]],
-    published: Mapping[str, Accuracy],
-    seeds: Sequence[int],
-) -> dict[str, Any] | None:
-    """A row from what another table has written, marked as such.
-
-    Args:
-        method: The row.
-        rows: What `written_rows` gave.
-        published: The table to compare with.
-        seeds: Which runs are wanted.
-
-    Returns:
-        Plain values, with where they are from; None if nothing written has all of these runs.
-    """
-    wanted = (method.algorithm, dict(method.options))
-    for entry in rows:
-        same = (entry["algorithm"], entry["options"]) == wanted
-        if same and set(seeds) <= set(entry["seeds"]):
-            places = [entry["seeds"].index(seed) for seed in seeds]
-            values = {name: [entry[name][place] for place in places] for name in PER_RUN}
-            return {**_judged(method, values, published), TAKEN_FROM: entry[TAKEN_FROM]}
-    return None
+def _sources(entry: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Where the restarts of a written row were taken from, by seed; one source may be for all."""
+    found = entry.get(_TAKEN_FROM, [])
+    found = [{**found, "seeds": entry["seeds"]}] if isinstance(found, dict) else found
+    return {
+        seed: {key: value for key, value in each.items() if key != "seeds"}
+        for each in found
+        for seed in each["seeds"]
+    }
 
 
 def _read_written(path: Path) -> dict[str, Any]:
@@ -173,17 +196,14 @@ def _read_written(path: Path) -> dict[str, Any]:
 
 
 def cells(entry: Mapping[str, Any]) -> list[str]:
-    """A row as text.
-
-    Args:
-        entry: What `row` gave.
-
-    Returns:
-        One text per column of `HEADER`.
-    """
-    source = entry.get(TAKEN_FROM)
+    """A row as text, one for each column."""
+    title = entry["method"]
+    for source in entry.get(_TAKEN_FROM, ()):
+        which = ", ".join(map(str, source["seeds"]))
+        part = "" if source["seeds"] == entry["seeds"] else f"seed{'s' * (',' in which)} {which} "
+        title += f", *{part}from {source['result']}*"
     ours = [
-        entry["method"] if source is None else f"{entry['method']}, *from {source['result']}*",
+        title,
         *(str(measured(entry[name])) for name in ("train", "test")),
         measured(entry["slope"]).show("+.1f", ".1f"),
         measured(entry["hessian_distance"]).show(".4f", ".4f"),
@@ -208,79 +228,90 @@ def make_table(
     versions: Mapping[str, tuple[Imbalance | None, tuple[Method, ...]]],
     published: Mapping[str, Accuracy],
 ) -> Experiment:
-    """A table of accuracies.
-
-    Args:
-        name: Name of the experiment.
-        title: What it shows.
-        versions: By title, the version of the data and the rows on it.
-        published: The published table.
-
-    Returns:
-        The experiment.
-    """
+    """A table of accuracies: by title, the version of the data and the rows on it."""
 
     def present(finished: Finished, options: Options) -> Report:
         last = options.seed + options.restarts - 1
-        texts = [READING.format(restarts=options.restarts, first=options.seed, last=last)]
-        data: dict[str, Any] = {"overrides": dict(options.overrides), "versions": {}}
+        texts = [_READING.format(restarts=options.restarts, first=options.seed, last=last)]
+        data: dict[str, Any] = {"overrides": dict(options.entries), "versions": {}}
         for heading, (imbalance, methods) in versions.items():
-            found = {method: finished(method, imbalance) for method in methods}
-            written = written_rows(name, heading, options)
-            taken = {
-                method: entry
-                for method, runs in found.items()
-                if len(runs) < options.restarts
-                and (entry := taken_row(method, written, published, options.seeds))
+            written = list(written_restarts(name, heading, options))
+            found = {
+                method: _restarts(method, finished(method, imbalance), written, options.seeds)
+                for method in methods
             }
-            entries = [
-                taken.get(method) or row(method, runs, published)
-                for method, runs in found.items()
-                if runs or method in taken
-            ]
+            entries = [row(method, each, published) for method, each in found.items() if each]
             data["versions"][heading] = entries
-            table = markdown_table(HEADER, [cells(entry) for entry in entries])
+            table = markdown_table(_HEADER, [cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
-            sources = {entry[TAKEN_FROM]["result"]: entry[TAKEN_FROM] for entry in taken.values()}
-            texts += [TAKEN.format(**source) for source in sources.values()]
-            lacking = {method: runs for method, runs in found.items() if method not in taken}
-            texts += missing_runs(lacking, options.restarts)
+            sources = [each for entry in entries for each in entry.get(_TAKEN_FROM, ())]
+            texts += dict.fromkeys(_TAKEN.format(**source) for source in sources)
+            texts += _missing_runs(found, options.restarts)
         figures = {name: lambda path: plot_accuracies(data["versions"], path)}
         return Report("\n\n".join(texts), data, figures)
 
     rows = tuple(
         (method, imbalance) for imbalance, methods in versions.values() for method in methods
     )
-    return Experiment(name, title, rows, present)
+    return Experiment(name, title, present, rows)
 
 
-def missing_runs(found: Mapping[Method, Sequence[Run]], restarts: int) -> list[str]:
-    """Say which rows are not complete yet.
+def _restarts(
+    method: Method,
+    runs: Sequence[FinishedRun],
+    written: Sequence[tuple[str, Mapping[str, object], Restart]],
+    seeds: Sequence[int],
+) -> list[Restart]:
+    """The restarts of a row: finished runs, and for other seeds what was written."""
+    found = {run.seed: measure_restart(run) for run in runs}
+    for algorithm, options, restart in written:
+        if (algorithm, options) == (method.algorithm, dict(method.options)):
+            found.setdefault(restart.seed, restart)
+    return [found[seed] for seed in seeds if seed in found]
 
-    Args:
-        found: Finished runs by row.
-        restarts: How many there should be.
 
-    Returns:
-        Nothing, or one paragraph.
-    """
+def _missing_runs(found: Mapping[Method, Sequence[Restart]], restarts: int) -> list[str]:
+    """Nothing, or a paragraph on which rows are not complete yet."""
     lacking = [
-        f"{method.title} {len(runs)}" for method, runs in found.items() if len(runs) < restarts
+        f"{method.title} {len(each)}" for method, each in found.items() if len(each) < restarts
     ]
     if not lacking:
         return []
     return [f"Not all of the {restarts} restarts are finished: {', '.join(lacking)}."]
 
 
-def ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
-    """The rows of Tables 9 and 10.
+def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
+    """Final accuracies of runs by algorithm, the paper's beside ours.
 
     Args:
-        imbalance: Which version of the data.
+        runs: The runs; those of one algorithm are restarts.
+        published: The paper's numbers by algorithm.
 
     Returns:
-        The rows.
+        A Markdown table.
     """
+    by_algorithm: dict[str, list[Run]] = {}
+    for run in runs:
+        by_algorithm.setdefault(run.plan.info.name, []).append(run)
+    rows = []
+    for name, group in by_algorithm.items():
+        paper = published.get(name)
+        rows.append(
+            [
+                ALGORITHMS[name].title,
+                mean_and_std([run.final["train_accuracy"] for run in group]),
+                mean_and_std([run.final["test_accuracy"] for run in group]),
+                f"{paper.train} ± {paper.train_std}" if paper else "–",
+                f"{paper.test} ± {paper.test_std}" if paper else "–",
+                f"{fmean(run.records[-1].seconds for run in group):.0f} s",
+            ]
+        )
+    header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
+    return markdown_table(header, rows)
+
+
+def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
+    """The rows of Tables 9 and 10."""
     sampled = hutchinson(imbalance)
     return (
         ERM,
@@ -300,7 +331,7 @@ def ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
     )
 
 
-TABLES = (
+TABLES: Final = (
     make_table(
         "table2",
         "Table 2: Colored MNIST",
@@ -316,13 +347,13 @@ TABLES = (
     make_table(
         "table9",
         "Table 9: ablation of α and β on Colored MNIST",
-        {"Colored MNIST": (None, ablation(None))},
+        {"Colored MNIST": (None, _ablation(None))},
         TABLE_9,
     ),
     make_table(
         "table10",
         "Table 10: ablation of α and β on imbalanced Colored MNIST",
-        {title: (version, ablation(version)) for title, version in IMBALANCED.items()},
+        {title: (version, _ablation(version)) for title, version in IMBALANCED.items()},
         TABLE_10,
     ),
 )

@@ -8,8 +8,8 @@ from statistics import StatisticsError, correlation
 from typing import Any, Final
 
 from hessalign.bench.data.colored_mnist import Imbalance
-from hessalign.bench.runs import Run
-from hessalign.paper.dynamics_figures import plot_course, plot_distances, plot_pairs
+from hessalign.paper.cache import FinishedRun
+from hessalign.paper.curves import plot_course, plot_distances, plot_pairs
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.paper.methods import HGP, VERSIONS, hutchinson
 from hessalign.paper.verdict import measured
@@ -29,43 +29,22 @@ READING_4: Final = (
 
 
 def rows() -> tuple[tuple[Method, Imbalance | None], ...]:
-    """The runs both figures need.
-
-    Returns:
-        HGP and Hutchinson on each version of the data.
-    """
+    """HGP and Hutchinson on each version of the data, the runs both figures need."""
     return tuple(
         (method, version) for version in VERSIONS.values() for method in (HGP, hutchinson(version))
     )
 
 
-def series(run: Run, metric: str, start: int = 0) -> list[float]:
-    """One metric along a run.
-
-    Args:
-        run: The run.
-        metric: Its name.
-        start: The first step of interest.
-
-    Returns:
-        Its values.
-    """
+def series(run: FinishedRun, metric: str, start: int = 0) -> list[float]:
+    """One metric along a run, from some step on."""
     return [record.metrics[metric] for record in run.records if record.step >= start]
 
 
-def correlations(runs: Sequence[Run], metric: str) -> list[float]:
-    """Correlation between the logarithm of the Hessian distance and a metric, run by run.
-
-    Args:
-        runs: The restarts.
-        metric: The metric.
-
-    Returns:
-        One coefficient per run in which both vary.
-    """
+def correlations(runs: Sequence[FinishedRun], metric: str) -> list[float]:
+    """Correlations of log ‖H₁ − H₂‖ with a metric, one for each run in which both vary."""
     found = []
     for run in runs:
-        jump = run.config.jump
+        jump = run.options.jump
         distances = [
             math.log(max(value, 1e-300)) for value in series(run, "hessian_distance", jump)
         ]
@@ -77,15 +56,7 @@ def correlations(runs: Sequence[Run], metric: str) -> list[float]:
 
 
 def present_figure3(finished: Finished, options: Options) -> Report:
-    """Hessian distance against OOD accuracy and loss.
-
-    Args:
-        finished: Gives the runs.
-        options: How they were made.
-
-    Returns:
-        The correlations and the figure.
-    """
+    """Hessian distance against OOD accuracy and loss."""
     entries: list[dict[str, Any]] = []
     groups = {}
     for title, version in VERSIONS.items():
@@ -123,15 +94,7 @@ def present_figure3(finished: Finished, options: Options) -> Report:
 
 
 def present_figure4(finished: Finished, options: Options) -> Report:
-    """Hessian distance along training.
-
-    Args:
-        finished: Gives the runs.
-        options: How they were made.
-
-    Returns:
-        The final distances and the figure.
-    """
+    """Hessian distance along training."""
     groups = {}
     entries: list[dict[str, Any]] = []
     for title, version in VERSIONS.items():
@@ -178,9 +141,9 @@ def _scientific(values: Sequence[float]) -> str:
 FIGURE_3 = Experiment(
     "figure3",
     "Figure 3: Hessian distance and OOD performance during training",
-    rows(),
     present_figure3,
+    rows(),
 )
 FIGURE_4 = Experiment(
-    "figure4", "Figure 4: Hessian distance during training", rows(), present_figure4
+    "figure4", "Figure 4: Hessian distance during training", present_figure4, rows()
 )

@@ -7,29 +7,33 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
-from hessalign.bench.runs import ColoredMnistConfig, Run
-from hessalign.bench.runs.entries import make_configuration
+from hessalign.bench.runs.irm import irm_job
+from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.provenance import describe_software
-from hessalign.paper.feature_sweep import FeatureSweep
+from hessalign.bench.sweep import Launcher
+from hessalign.paper.cache import FinishedRun, MakeProgress, Part, finished_runs, no_progress
 
-FIGURE_FORMATS = ("png", "svg")
+if TYPE_CHECKING:
+    from hessalign.paper.sweeps import Results, Sweep
 
 Item = TypeVar("Item")
 Display = Callable[[str, str], Callable[[int, int], None]]
 """From what is going on and what is counted: shows how many are done, and of how many."""
 
-SETTLED: Final[Mapping[str, str]] = {
+_FIGURE_FORMATS: Final = ("png", "svg")
+
+_SETTLED: Final[Mapping[str, str]] = {
     "algorithm": "the rows of an experiment are its methods",
     "options": "each row has its own; name an option of all methods as KEY=VALUE",
     "imbalance": "an experiment has its version of the data",
     "seed": "restarts have seeds of their own, from --seed on",
     "hessian_distance": "the figures need it, so all runs measure it",
 }
-"""Entries of a configuration that an experiment decides, and why."""
+"""Values of a run on Colored MNIST that an experiment decides, and why."""
 
 
 @final
@@ -38,31 +42,42 @@ class Options:
     """How to reproduce.
 
     Attributes:
-        restarts: Runs of each configuration, with seeds `seed`, `seed + 1`, …
+        launcher: What has runs done; None runs nothing and reports on the runs that are there.
+        entries: What differs from the published protocol: values of all runs on Colored MNIST, or
+            keys of sweeps.
+        restarts: Runs of each row on Colored MNIST, with seeds `seed`, `seed + 1`, …
         seed: The first seed.
-        jobs: Processes at once, one thread each.
-        overrides: Entries of the configuration that differ from the published protocol.
-        sweep: A sweep on a feature bank, for what is shown on one beside Colored MNIST.
-        written: Where results of other experiments are, from which tables of accuracies take rows
-            whose runs are not all there; None takes none.
+        cache: The folder of runs that experiments share.
+        written: Where results are that were written before, from which tables of accuracies take
+            what is not in the cache; None takes nothing.
+        scale: Name of the size of experiments on DomainBed.
+        data_dir: The folder that holds their data sets; None for that of the size.
+        backbone: What is fine-tuned, or whose features; None for ResNet-50, or for the backbone of
+            the only banks there are.
+        sweeps: Folders of their sweeps, one for each head; or that of the one on a feature bank on
+            which an experiment reports beside Colored MNIST.
+        dataset: That feature bank; it is below `data_dir`.
+        progress: Makes the display of runs that are done.
         display: Makes the display of long measurements on finished runs.
     """
 
+    launcher: Launcher | None = None
+    entries: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 10
     seed: int = 0
-    jobs: int = 1
-    overrides: Mapping[str, object] = field(default_factory=dict)
-    sweep: FeatureSweep | None = None
+    cache: Path = Path("outputs/runs")
     written: Path | None = None
+    scale: str = "full"
+    data_dir: str | None = None
+    backbone: str | None = None
+    sweeps: tuple[Path, ...] = ()
+    dataset: str | None = None
+    progress: MakeProgress = no_progress
     display: Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
-        for name in ("restarts", "jobs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Expected {name} of 1 or more, got {getattr(self, name)}.")
-        for name, reason in SETTLED.items():
-            if name in self.overrides:
-                raise InputError(f"Expected no entry {name!r}: {reason}.")
+        if self.restarts < 1:
+            raise InputError(f"Expected restarts of 1 or more, got {self.restarts}.")
 
     @property
     def seeds(self) -> range:
@@ -103,26 +118,22 @@ class Method:
     options: Mapping[str, object] = field(default_factory=dict)
     published: str | None = None
 
-    def configs(self, options: Options, imbalance: str | None) -> list[ColoredMnistConfig]:
-        """The runs of this row.
-
-        Args:
-            options: How many, and from which seed.
-            imbalance: Which version of the data.
+    def jobs(self, options: Options, imbalance: str | None) -> list[Job]:
+        """The restarts of this row on one version of Colored MNIST.
 
         Returns:
-            One configuration per restart.
+            One job per restart.
+
+        Raises:
+            InputError: If an entry is not one, or not for the user to choose.
         """
-        entries = {"evaluate_every": 10, **options.overrides, "hessian_distance": True}
-        first = make_configuration(
-            {
-                **entries,
-                "algorithm": self.algorithm,
-                "options": dict(self.options),
-                "imbalance": imbalance,
-            }
-        )
-        return [dataclasses.replace(first, seed=seed) for seed in options.seeds]
+        for name, reason in _SETTLED.items():
+            if name in options.entries:
+                raise InputError(f"Expected no entry {name!r}: {reason}.")
+        settled = {"imbalance": imbalance, "hessian_distance": True}
+        values = {**self.options, **options.entries, **settled}
+        first = irm_job(self.algorithm, options.seed, values)
+        return [dataclasses.replace(first, trial_seed=seed) for seed in options.seeds]
 
 
 @final
@@ -141,8 +152,27 @@ class Report:
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
-Finished = Callable[[Method, str | None], Sequence[Run]]
-"""Gives the finished runs of a row."""
+@final
+@dataclass(frozen=True)
+class Finished:
+    """What there is of the runs of an experiment.
+
+    Attributes:
+        options: Which were asked for.
+        sweeps: The results of its sweeps.
+    """
+
+    options: Options
+    sweeps: Sequence[Results] = ()
+
+    def __call__(self, method: Method, imbalance: str | None) -> list[FinishedRun]:
+        """The restarts of a row that are complete."""
+        return finished_runs(self.options.cache, method.jobs(self.options, imbalance))
+
+
+def _no_sweeps(options: Options) -> Sequence[Sweep]:
+    """What an experiment on Colored MNIST has."""
+    return ()
 
 
 @final
@@ -153,22 +183,34 @@ class Experiment:
     Attributes:
         name: How it is called on the command line.
         title: What it shows.
-        rows: Its methods, each with the version of the data it runs on.
         present: Makes the report from finished runs.
+        rows: Its methods on Colored MNIST, each with the version of the data.
+        sweeps: Its sweeps on DomainBed.
     """
 
     name: str
     title: str
-    rows: tuple[tuple[Method, str | None], ...]
     present: Callable[[Finished, Options], Report]
+    rows: tuple[tuple[Method, str | None], ...] = ()
+    sweeps: Callable[[Options], Sequence[Sweep]] = _no_sweeps
+
+    @property
+    def swept(self) -> bool:
+        """Whether it is on DomainBed."""
+        return self.sweeps is not _no_sweeps
+
+    def cached(self, options: Options) -> Part | None:
+        """Its runs on Colored MNIST, those of the first seed first; None if it has none."""
+        found = [job for method, version in self.rows for job in method.jobs(options, version)]
+        jobs = sorted(dict.fromkeys(found), key=lambda job: job.trial_seed)
+        return Part(jobs, options.cache) if jobs else None
 
 
-def write_report(name: str, title: str, report: Report, command: str, folder: Path) -> Path:
+def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
     """Save a report: Markdown, JSON and figures.
 
     Args:
-        name: Name of the experiment that was reproduced.
-        title: What it shows.
+        experiment: What was reproduced.
         report: What came out.
         command: The command that makes it.
         folder: Where results go; the experiment gets a folder of its own.
@@ -176,13 +218,14 @@ def write_report(name: str, title: str, report: Report, command: str, folder: Pa
     Returns:
         The Markdown page.
     """
+    name, title = experiment.name, experiment.title
     target = folder / name
     target.mkdir(parents=True, exist_ok=True)
     pictures = []
     for figure, draw in report.figures.items():
-        for suffix in FIGURE_FORMATS:
+        for suffix in _FIGURE_FORMATS:
             draw(target / f"{figure}.{suffix}")
-        pictures.append(f"![{title}]({figure}.{FIGURE_FORMATS[0]})")
+        pictures.append(f"![{title}]({figure}.{_FIGURE_FORMATS[0]})")
     page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
     content = {"experiment": name, "command": command, "software": describe_software()}
     text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False)

@@ -1,37 +1,42 @@
 """Trained heads on a feature bank: the runs that model selection takes from a sweep.
 
-A sweep keeps no models, so the selected runs are trained again, which gives the same parameters.
-They are selected by their accuracy on the held-out parts of the training domains at the last step,
-since that is the model which is kept. Hyper-parameter seed 0 takes no part: it stands for
-DomainBed's defaults, weights that were chosen for whole networks and do next to nothing here.
+A sweep keeps no models, so the selected runs are trained again in the cache, which gives the same
+parameters. They are selected by their accuracy on the held-out parts of the training domains at
+the last step, since that is the model which is kept. Hyper-parameter seed 0 takes no part: it
+stands for DomainBed's defaults, weights that were chosen for whole networks and do next to nothing
+here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import torch
-
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.data.parallel import completed
-from hessalign.bench.runs.domain_run import DomainRun, train_job
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.run_folder import read_config
+from hessalign.bench.sweep import Launcher
 from hessalign.bench.sweep.selection import Candidate, choose, read_run, training_domain
 from hessalign.bench.sweep.selection import Run as SweepRun
 from hessalign.bench.sweep.selection.reading import DONE, RESULTS
+from hessalign.paper.cache import (
+    FinishedRun,
+    MakeProgress,
+    Part,
+    finished_runs,
+    have_done,
+    no_progress,
+)
+from hessalign.paper.experiment import Options
 
 REFERENCE: Final = "erm"
-MODELS: Final = "models"
-DRAWS: Final = "draws"
-SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
+DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
+_SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
 """What all jobs of a sweep must have in common."""
 
 
@@ -45,18 +50,45 @@ class FeatureSweep:
         data_dir: Where it is.
         folder: The sweep.
         cache: Where models are kept.
-        train: Whether to train what is missing, or to report on what is there.
-        jobs: Processes at once.
-        show: Called with how many runs are ready and how many are needed.
+        launcher: What trains what is missing; None to report on what is there.
+        progress: Makes the display.
     """
 
     dataset: str
     data_dir: str
     folder: Path
     cache: Path
-    train: bool = True
-    jobs: int = 1
-    show: Callable[[int, int], None] = lambda done, total: None
+    launcher: Launcher | None = None
+    progress: MakeProgress = no_progress
+
+
+def feature_sweep(options: Options) -> FeatureSweep | None:
+    """The sweep on a feature bank that an experiment reports on beside Colored MNIST.
+
+    Args:
+        options: How to reproduce.
+
+    Returns:
+        The sweep, or None if none is named.
+
+    Raises:
+        InputError: If only the sweep or only its data is named.
+    """
+    if not options.sweeps and options.data_dir is None:
+        return None
+    if not options.sweeps or options.data_dir is None:
+        found, missing = ("--sweep", "--data-dir") if options.sweeps else ("--data-dir", "--sweep")
+        raise InputError(f"Expected {missing} beside {found}, got none.")
+    if len(options.sweeps) > 1:
+        raise InputError(f"Expected one --sweep, got {len(options.sweeps)}.")
+    return FeatureSweep(
+        options.dataset or DEFAULT_BANK,
+        options.data_dir,
+        options.sweeps[0],
+        options.cache,
+        options.launcher,
+        options.progress,
+    )
 
 
 @final
@@ -91,19 +123,16 @@ def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, lis
         By algorithm, those of each trial by test domain; an algorithm without runs has none.
     """
     recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
-    runs = finished_runs(sweep, recorded)
+    runs = _sweep_runs(sweep, recorded)
     present = {job.algorithm for job in runs}
     reference = [job for job in runs if recorded[job.algorithm] == REFERENCE]
     absent = [title for title in recorded if title not in present]
     jobs = [dataclasses.replace(job, algorithm=title) for title in absent for job in reference]
-    train_all(sweep, jobs, keep_model=False)
-    for job in jobs:
-        if _done(sweep.cache / DRAWS, job):
-            runs[job] = _read(sweep.cache / DRAWS / job.folder)
-    return {name: select(runs, find_algorithm(name).recorded) for name in algorithms}
+    runs |= {job: _read(run.folder) for job, run in train_all(sweep, jobs).items()}
+    return {name: _select(runs, find_algorithm(name).recorded) for name in algorithms}
 
 
-def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, SweepRun]:
+def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, SweepRun]:
     """The complete runs of a sweep with one test domain and drawn hyper-parameters.
 
     Args:
@@ -132,7 +161,7 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
             f"hyper-parameters in {sweep.folder}, found none. Give the sweep's folder with --sweep "
             "and its data set with --dataset."
         )
-    for name in SHARED:
+    for name in _SHARED:
         values = {getattr(job, name) for job in found}
         if len(values) > 1:
             texts = ", ".join(sorted(map(str, values)))
@@ -143,16 +172,8 @@ def finished_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, S
     return found
 
 
-def select(runs: Mapping[Job, SweepRun], algorithm: str) -> list[Selected]:
-    """The best draw for each trial and test domain, judged by its last step.
-
-    Args:
-        runs: Records by job.
-        algorithm: Its recorded name.
-
-    Returns:
-        Sorted by trial, then by test domain.
-    """
+def _select(runs: Mapping[Job, SweepRun], algorithm: str) -> list[Selected]:
+    """The best draw for each trial and test domain, judged by its last step; sorted by both."""
     candidates: dict[tuple[int, int], list[tuple[Job, Candidate]]] = {}
     for job, run in runs.items():
         if job.algorithm != algorithm:
@@ -199,42 +220,20 @@ def second_start(job: Job) -> Job:
     return dataclasses.replace(job, algorithm=find_algorithm("coral").recorded, hparams=hparams)
 
 
-def train_all(
-    sweep: FeatureSweep, jobs: Iterable[Job], *, keep_model: bool = True
-) -> dict[Job, DomainRun]:
-    """Train jobs, or read them where they are complete.
+def train_all(sweep: FeatureSweep, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
+    """Train jobs, unless only what is there is wanted.
 
     Args:
         sweep: Says where they are kept, and whether to train at all.
         jobs: The jobs.
-        keep_model: Whether their models are needed.
 
     Returns:
         The runs that are complete, by job.
     """
-    folder = sweep.cache / (MODELS if keep_model else DRAWS)
     needed = list(dict.fromkeys(jobs))
-    missing = [job for job in needed if not _done(folder, job)]
-    if missing and sweep.train:
-        work = partial(_train, folder=folder, keep_model=keep_model)
-        for count, _ in enumerate(
-            completed(work, missing, sweep.jobs), start=len(needed) - len(missing) + 1
-        ):
-            sweep.show(count, len(needed))
-    return {
-        job: train_job(job, folder / job.folder, keep_model=keep_model)
-        for job in needed
-        if _done(folder, job)
-    }
-
-
-def _train(job: Job, folder: Path, keep_model: bool) -> None:
-    torch.set_num_threads(1)
-    train_job(job, folder / job.folder, keep_model=keep_model)
-
-
-def _done(folder: Path, job: Job) -> bool:
-    return (folder / job.folder / DONE).exists()
+    if sweep.launcher is not None:
+        have_done(Part(needed, sweep.cache), sweep.launcher, sweep.progress)
+    return {run.job: run for run in finished_runs(sweep.cache, needed)}
 
 
 def _read(folder: Path) -> SweepRun:

@@ -1,17 +1,16 @@
-"""Figures; the only place that needs matplotlib."""
+"""Figures of tables: dots, lines and heat maps, and what all figures share; needs matplotlib."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hessalign._errors import MissingPackageError
 from hessalign._files import naming
-from hessalign.bench.algorithms import ALGORITHMS
-from hessalign.bench.runs import Run
 
-COLOURS = {
+COLOURS: Final = {
     "erm": "#666666",
     "irm": "#b8860b",
     "vrex": "#8c6bb1",
@@ -26,8 +25,24 @@ COLOURS = {
 }
 """One colour per algorithm in every figure (Okabe and Ito's palette, safe for colour blindness)."""
 
+TITLES: Final = {
+    "loss": "loss",
+    "feature": "feature",
+    "covariance": "covariance",
+    "error": "error",
+    "error_feature": "error × feature",
+    "logit": "logit",
+    "logit_feature": "logit × feature",
+    "logit_covariance": "logit × covariance",
+}
+KINDS: Final = {"raw": "raw", "relative": "relative to the attribute's mean square"}
+DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
+LIMIT: Final = 4.0
+"""The colours end at ratios of 2 to the power of this, and its inverse."""
 
-def _pyplot() -> Any:  # noqa: ANN401 - matplotlib is an optional dependency
+
+def load_pyplot() -> Any:  # noqa: ANN401 - matplotlib is an optional dependency
+    """What draws, without a window; a missing package raises a MissingPackageError."""
     try:
         import matplotlib
     except ImportError as error:
@@ -40,66 +55,17 @@ def _pyplot() -> Any:  # noqa: ANN401 - matplotlib is an optional dependency
     return pyplot
 
 
-def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
-    """OOD accuracy and Hessian distance during training, one line per run.
-
-    Args:
-        runs: Runs with the same schedule.
-        path: Where to save the figure; the suffix chooses the format.
-        title: What the runs have in common.
-    """
-    pyplot = _pyplot()
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for run in runs:
-        name = run.config.algorithm
-        steps = [record.step for record in run.records]
-        style = {"color": COLOURS.get(name), "label": ALGORITHMS[name].title, "linewidth": 1.8}
-        left.plot(steps, [100 * record.metrics["test_accuracy"] for record in run.records], **style)
-        measured = [r for r in run.records if "hessian_distance" in r.metrics]
-        distances = [r.metrics["hessian_distance"] for r in measured]
-        right.plot([r.step for r in measured], distances, **style)
-    left.axhline(75, color="black", linewidth=0.8, linestyle=":")
-    left.annotate(
-        "best without colour: 75 %",
-        (0.98, 76),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        fontsize=8,
-    )
-    left.set(xlabel="step", ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
-    right.set(xlabel="step", ylabel=r"Hessian distance $\|H_1-H_2\|_F$", yscale="log")
-    jump = runs[0].config.jump
-    for axes in (left, right):
-        axes.axvline(jump, color="black", linewidth=0.8, alpha=0.5)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-    right.annotate(
-        " penalty weight\n jumps",
-        (jump, 0.02),
-        xycoords=("data", "axes fraction"),
-        fontsize=8,
-        va="bottom",
-    )
-    figure.legend(
-        *left.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=len(runs),
-        frameon=False,
-    )
-    figure.suptitle(title, fontsize=11)
-    _save(pyplot, figure, path)
-
-
-def _save(pyplot: Any, figure: Any, path: Path) -> None:  # noqa: ANN401
+def save(figure: Any, path: Path) -> None:  # noqa: ANN401
+    """Write a figure; the suffix of the path chooses the format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else None  # the same bytes every time
     with naming(path):
         figure.savefig(path, dpi=160, metadata=metadata)
-    pyplot.close(figure)
+    load_pyplot().close(figure)
 
 
-def _tidy(axes: Any) -> None:  # noqa: ANN401
+def tidy(axes: Any) -> None:  # noqa: ANN401
+    """Axes without a box, with a faint grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
@@ -110,9 +76,9 @@ def plot_accuracies(versions: Mapping[str, Sequence[Mapping[str, Any]]], path: P
     Args:
         versions: By title, rows with "method", "algorithm", "train" and "test" values, and
             "published" if there is such a row.
-        path: Where to save the figure; the suffix chooses the format.
+        path: Where to save the figure.
     """
-    pyplot = _pyplot()
+    pyplot = load_pyplot()
     rows = max(len(entries) for entries in versions.values())
     figure, all_axes = pyplot.subplots(
         1,
@@ -138,7 +104,7 @@ def plot_accuracies(versions: Mapping[str, Sequence[Mapping[str, Any]]], path: P
         axes.set_ylim(len(entries) - 0.4, -0.6)
         axes.set(xlabel="accuracy (%)", xlim=(0, 100))
         axes.set_title(title, fontsize=10)
-        _tidy(axes)
+        tidy(axes)
     handles = [
         pyplot.Line2D([], [], marker="o", linestyle="", color="grey", label="OOD, one run"),
         pyplot.Line2D(
@@ -150,7 +116,7 @@ def plot_accuracies(versions: Mapping[str, Sequence[Mapping[str, Any]]], path: P
         ),
     ]  # fmt: skip
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    _save(pyplot, figure, path)
+    save(figure, path)
 
 
 def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -159,9 +125,9 @@ def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     Args:
         entries: Rows with "method", "algorithm", and values at both ends: "agree", "oppose",
             "agree_loss", "oppose_loss".
-        path: Where to save the figure; the suffix chooses the format.
+        path: Where to save the figure.
     """
-    pyplot = _pyplot()
+    pyplot = load_pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.4, 4.2), layout="constrained")
     seen: set[str] = set()
     for entry in entries:
@@ -179,7 +145,7 @@ def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
         for rho in (0.6, 0.8):
             axes.axvline(rho, color="black", linewidth=0.6, alpha=0.4)
         axes.axvline(-0.8, color="black", linewidth=0.6, alpha=0.4, linestyle="--")
-        _tidy(axes)
+        tidy(axes)
     place = {"ha": "center", "fontsize": 8, "bbox": {"color": "white", "pad": 1}}
     left.annotate("training\ndomains", (0.7, 3), **place)
     left.annotate("unseen\ndomain", (-0.8, 22), **place)
@@ -190,43 +156,136 @@ def plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
         frameon=False,
         fontsize=8,
     )
-    _save(pyplot, figure, path)
+    save(figure, path)
 
 
-def plot_attack(
-    epsilons: Sequence[float],
-    entries: Sequence[Mapping[str, Any]],
-    iterated: Sequence[float],
-    path: Path,
-) -> None:
-    """Accuracy against the amplitude of a perturbation: the mean and the range over restarts.
+def plot_trials(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Accuracy of every method and trial, published values beside them.
 
     Args:
-        epsilons: Amplitudes.
-        entries: Rows with "method", "algorithm", "accuracy" and "iterated", a list per restart.
-        iterated: Amplitudes of the iterated attack, drawn as points.
-        path: Where to save the figure; the suffix chooses the format.
+        panels: By title, rows with "method", "algorithm", the "values" of the trials in percent,
+            and the "published" value or None.
+        path: Where to save the figure.
     """
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for entry in entries:
-        columns = list(zip(*entry["accuracy"], strict=True))
-        colour = COLOURS.get(entry["algorithm"])
-        axes.plot(epsilons, [sum(c) / len(c) for c in columns], color=colour, label=entry["method"])
-        axes.fill_between(
-            epsilons,
-            [min(c) for c in columns],
-            [max(c) for c in columns],
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
-        means = [sum(c) / len(c) for c in zip(*entry["iterated"], strict=True)]
-        axes.plot(iterated, means, "x", color=colour, clip_on=False)
-    axes.plot([], [], "x", color="0.3", label="iterated attack")
-    axes.set(
-        xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
+    pyplot = load_pyplot()
+    tallest = max((len(rows) for rows in panels.values()), default=1)
+    figure, grid = pyplot.subplots(
+        1,
+        max(1, len(panels)),
+        figsize=(4.2 * max(1, len(panels)) + 1.2, 0.3 * tallest + 1.7),
+        layout="constrained",
+        squeeze=False,
     )
-    _tidy(axes)
-    axes.legend(frameon=False, fontsize=8)
-    _save(pyplot, figure, path)
+    for axes, (title, rows) in zip(grid[0], panels.items(), strict=False):
+        for y, row in enumerate(rows):
+            colour = COLOURS.get(row["algorithm"], "#444444")
+            values = row["values"]
+            axes.plot(values, [y] * len(values), "o", color=colour, alpha=0.6, markersize=5)
+            if values:
+                axes.plot([sum(values) / len(values)], [y], "|", color=colour, markersize=15)
+            if row["published"] is not None:
+                axes.plot([row["published"]], [y], "D", color="black", markerfacecolor="white")
+        axes.set_yticks(range(len(rows)), [row["method"] for row in rows], fontsize=8)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel("accuracy (%)")
+        axes.set_title(title, fontsize=9)
+        tidy(axes)
+    handles = [
+        pyplot.Line2D([], [], marker="o", linestyle="", color="grey", label="one trial"),
+        pyplot.Line2D(
+            [], [], marker="|", markersize=12, linestyle="", color="grey", label="mean of trials"
+        ),
+        pyplot.Line2D(
+            [], [], marker="D", linestyle="", color="black", markerfacecolor="white",
+            label="published",
+        ),
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    save(figure, path)
+
+
+def plot_reductions(methods: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Ratios of dispersions to ERM's, with the paper's ticks and crosses.
+
+    Args:
+        methods: Rows with "method", "published" (the attributes ticked), and by "raw" and
+            "relative", then "sources" and "all", the "ratio" and "change" of each attribute.
+        path: Where to save the figure.
+        title: The data set.
+    """
+    pyplot = load_pyplot()
+    figure, grid = pyplot.subplots(
+        len(DOMAINS),
+        len(KINDS),
+        figsize=(12.5, 2.2 + 0.8 * len(methods)),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+    )
+    for row, (domains, which) in enumerate(DOMAINS.items()):
+        for column, (kind, heading) in enumerate(KINDS.items()):
+            axes = grid[row][column]
+            image = _heat_map(
+                axes, [(entry["published"], entry[kind][domains]) for entry in methods]
+            )
+            axes.set_title(f"{which}, {heading}", fontsize=9)
+            axes.tick_params(length=0, labelsize=8)
+            axes.set_xticks(range(len(TITLES)), list(TITLES.values()), rotation=30, ha="right")
+            axes.set_yticks(range(len(methods)), [entry["method"] for entry in methods])
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, ticks=[-4, -2, 0, 2, 4])
+    bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
+    bar.set_label("dispersion over ERM's", fontsize=8)
+    figure.suptitle(
+        f"Table 1 measured on {title} (✓ ✗: the paper's; grey: mostly chance)", fontsize=11
+    )
+    save(figure, path)
+
+
+def _heat_map(
+    axes: Any,  # noqa: ANN401 - matplotlib is an optional dependency
+    rows: Sequence[tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]],
+) -> Any:  # noqa: ANN401
+    """Cells of one panel; those that cannot be judged have no colour."""
+    colours = [
+        [
+            math.nan
+            if cells[name]["change"] == "unclear"
+            else max(-LIMIT, min(LIMIT, math.log2(max(cells[name]["ratio"], 1e-300))))
+            for name in TITLES
+        ]
+        for _, cells in rows
+    ]
+    axes.set_facecolor("#e4e4e4")
+    image = axes.imshow(colours, cmap="RdBu_r", vmin=-LIMIT, vmax=LIMIT, aspect="auto")
+    for row, (ticked, cells) in enumerate(rows):
+        for column, name in enumerate(TITLES):
+            mark = ("✓ " if name in ticked else "✗ ") if ticked else ""
+            axes.text(
+                column,
+                row,
+                mark + ratio_text(cells[name]["ratio"]),
+                ha="center",
+                va="center",
+                fontsize=8,
+                fontweight="bold" if name in ticked else "normal",
+                color="white" if abs(colours[row][column]) > 0.7 * LIMIT else "black",
+            )
+    return image
+
+
+def ratio_text(ratio: float) -> str:
+    """A ratio with two significant digits, or one below a tenth; large and small as powers of 10.
+
+    Args:
+        ratio: A number of 0 or more.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> ratio_text(0.4567), ratio_text(0.0345), ratio_text(12.3), ratio_text(0.00001)
+        ('0.46', '0.03', '12', '1e-05')
+    """
+    if 0.001 <= ratio < 0.1:
+        return f"{ratio:.1g}"
+    return f"{ratio:.2g}" if 0.1 <= ratio < 99.5 else f"{ratio:.0e}"

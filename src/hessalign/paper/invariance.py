@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
+from hessalign.bench.algorithms import Batch
 from hessalign.bench.runs import Run
-from hessalign.bench.runs.colored_mnist import make_batch, make_data, make_evaluation
+from hessalign.bench.runs.irm import TARGET, measure
+from hessalign.paper.cache import FinishedRun
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_profiles
 from hessalign.paper.methods import comparison
@@ -50,14 +54,15 @@ def profile(run: Run) -> dict[str, float]:
     Returns:
         "agree" and "oppose" accuracies in percent, and the losses likewise.
     """
-    domain = make_data(run.config).test
+    domain = run.plan.data.domains[TARGET]
+    grey, label = cast(Tensor, domain.inputs).sum(1), domain.labels
     values = {}
-    for name, rho in (("agree", 1.0), ("oppose", -1.0)):
-        batch = make_batch((domain.recoloured(rho, torch.Generator()),))
+    for name, colour in (("agree", label), ("oppose", 1 - label)):
+        coloured = grey.unsqueeze(1) * functional.one_hot(colour, 2)[:, :, None, None]
         with torch.no_grad():
-            metrics = make_evaluation(batch, batch, hessian_distance=False)(run.network)
-        values[name] = 100 * metrics["test_accuracy"]
-        values[f"{name}_loss"] = metrics["test_loss"]
+            head, (right,) = measure(run.network, Batch(coloured, label, torch.zeros_like(label)))
+        values[name] = 100 * float(right.mean())
+        values[f"{name}_loss"] = math.nan if head is None else float(head.risk.mean())
     return values
 
 
@@ -80,28 +85,13 @@ def line(agree: float, oppose: float) -> tuple[float, float, float]:
 
 
 def slope(run: Run) -> float:
-    """How much a trained network uses colour, and in which direction.
-
-    Args:
-        run: A finished run.
-
-    Returns:
-        The slope of its profile, in percent per unit of ρ.
-    """
+    """How much a trained network uses colour, in percent per unit of ρ."""
     ends = profile(run)
     return line(ends["agree"], ends["oppose"])[1]
 
 
 def present(finished: Finished, options: Options) -> Report:
-    """Profiles of all methods.
-
-    Args:
-        finished: Gives the runs.
-        options: How they were made.
-
-    Returns:
-        Table and figure.
-    """
+    """Table and figure of the profiles of all methods."""
     entries = [
         _entry(method.title, method.algorithm, runs)
         for method in comparison(None)
@@ -116,8 +106,8 @@ def present(finished: Finished, options: Options) -> Report:
     )
 
 
-def _entry(title: str, algorithm: str, runs: Sequence[Run]) -> dict[str, Any]:
-    ends = [profile(run) for run in runs]
+def _entry(title: str, algorithm: str, runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    ends = [profile(run.load()) for run in runs]
     return {
         "method": title,
         "algorithm": algorithm,
@@ -167,6 +157,6 @@ def reading(slopes: Sequence[float]) -> str:
 PROFILE = Experiment(
     "profile",
     "Invariance profile: what each method does with colour",
-    tuple((method, None) for method in comparison(None)),
     present,
+    tuple((method, None) for method in comparison(None)),
 )

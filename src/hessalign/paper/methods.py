@@ -33,28 +33,14 @@ PAPER_PROBES: Final = 100
 
 
 def hutchinson(imbalance: Imbalance | None) -> Method:
-    """Hutchinson with the probes of the released script.
-
-    Args:
-        imbalance: Which version of the data.
-
-    Returns:
-        The row.
-    """
+    """Hutchinson with the probes of the released script."""
     probes = RELEASED_PROBES[imbalance]
     title = f"Hutchinson, {probes} probes (released code)"
     return Method(title, "hutchinson", {"probes": probes}, "hutchinson")
 
 
 def expected(imbalance: Imbalance | None) -> Method:
-    """The expectation of the released Hutchinson penalty.
-
-    Args:
-        imbalance: Which version of the data.
-
-    Returns:
-        The row.
-    """
+    """The expectation of the released Hutchinson penalty."""
     return Method("Hutchinson, expected", "expected", {"probes": RELEASED_PROBES[imbalance]})
 
 
@@ -75,14 +61,7 @@ def on_features(method: Method) -> Method:
 
 
 def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
-    """The methods of Tables 2 and 3, and our variants.
-
-    Args:
-        imbalance: Which version of the data.
-
-    Returns:
-        The rows, in the paper's order.
-    """
+    """The methods of Tables 2 and 3, and our variants."""
     printed = Method(
         f"Hutchinson, {PAPER_PROBES} probes (paper)",
         "hutchinson",
@@ -104,12 +83,5 @@ def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
 
 
 def published_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
-    """The six methods of the paper's Colored MNIST experiments.
-
-    Args:
-        imbalance: Which version of the data.
-
-    Returns:
-        The rows.
-    """
+    """The six methods of the paper's Colored MNIST experiments."""
     return (ERM, IRM, VREX, FISHR, HGP, hutchinson(imbalance))

@@ -12,7 +12,7 @@ import torch
 
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.trained_head import TrainedHead
-from hessalign.paper.reduction_figure import ratio_text
+from hessalign.paper.figures import ratio_text
 
 Domains = Literal["sources", "all"]
 """Which domains are compared: those trained on, or the unseen one too."""
@@ -62,15 +62,7 @@ class Reduction:
 
 
 def measure(trained: TrainedHead, domains: Domains) -> Attributes:
-    """The dispersions of a head's attributes.
-
-    Args:
-        trained: The head with its samples.
-        domains: Which domains to compare.
-
-    Returns:
-        By attribute.
-    """
+    """The dispersions of a head's attributes, between some of its domains."""
     chosen = trained.sources if domains == "sources" else tuple(range(len(trained.names)))
     rows = torch.isin(trained.domain, torch.tensor(chosen))
     return attribute_dispersions(
@@ -106,16 +98,7 @@ def reductions(
 
 
 def log_ratio(ours: AttributeDispersion, reference: AttributeDispersion, relative: bool) -> float:
-    """Logarithm of a ratio of dispersions.
-
-    Args:
-        ours: The method's.
-        reference: The reference's.
-        relative: Whether each is divided by the mean square of its attribute.
-
-    Returns:
-        The logarithm; a dispersion of 0 counts as the smallest positive number.
-    """
+    """Logarithm of a ratio of dispersions; one of 0 counts as the smallest positive number."""
     tiny = math.ulp(0.0)
     top, bottom = (
         max(each.relative if relative else each.dispersion, tiny) for each in (ours, reference)
@@ -124,14 +107,7 @@ def log_ratio(ours: AttributeDispersion, reference: AttributeDispersion, relativ
 
 
 def chance_share(heads: Sequence[Attributes]) -> dict[str, float]:
-    """How much of the dispersion finite samples explain, on average.
-
-    Args:
-        heads: Heads of one method.
-
-    Returns:
-        By attribute, the mean chance part over the mean dispersion.
-    """
+    """How much of the dispersion finite samples explain: mean chance part over mean dispersion."""
     shares = {}
     for name in heads[0]:
         whole = math.fsum(head[name].dispersion for head in heads)
@@ -164,15 +140,7 @@ def judged(ratio: Reduction, chance: float, noise: Reduction | None = None) -> C
 
 
 def plain(found: Mapping[str, Reduction], changes: Mapping[str, Change]) -> dict[str, Any]:
-    """Reductions as plain values.
-
-    Args:
-        found: By attribute.
-        changes: What they say, by attribute.
-
-    Returns:
-        What goes into a JSON file.
-    """
+    """Reductions as plain values, with what they say."""
     return {
         name: {"ratio": each.mean, "low": each.low, "high": each.high, "change": changes[name]}
         for name, each in found.items()

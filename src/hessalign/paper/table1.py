@@ -8,20 +8,21 @@ from typing import Any, Final, get_args
 
 from hessalign.alignment import TABLE_1
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.trained_head import TrainedHead, colored_mnist_head, domain_run_head
+from hessalign.bench.runs.trained_head import TrainedHead, trained_head
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.paper.feature_sweep import (
     REFERENCE,
     FeatureSweep,
     Selected,
+    feature_sweep,
     second_start,
     select_jobs,
     train_all,
     twin,
 )
+from hessalign.paper.figures import TITLES, plot_reductions
 from hessalign.paper.methods import ERM, FISHR, FULL, HGP, VREX, hutchinson, on_features
 from hessalign.paper.published import TABLE_1 as PUBLISHED
-from hessalign.paper.reduction_figure import TITLES, plot_reductions
 from hessalign.paper.reductions import (
     THRESHOLD,
     UNCLEAR,
@@ -82,90 +83,55 @@ HELD_OUT: Final = {
 
 
 def present(finished: Finished, options: Options) -> Report:
-    """Measure all methods on what there is.
-
-    Args:
-        finished: Gives the runs of Colored MNIST.
-        options: How they were made, and the sweep on features if there is one.
-
-    Returns:
-        Tables and figures.
-    """
+    """Measure all methods on what there is."""
     texts = [READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
     data: dict[str, Any] = {}
     figures: dict[str, Callable[[Path], None]] = {}
-    found, missing = colored_mnist_pairs(finished)
+    found, missing = _colored_mnist_pairs(finished)
     parts: list[tuple[str, str, dict[Method, Pairs], list[str]]] = [
         ("Colored MNIST", HELD_OUT["Colored MNIST"], found, missing)
     ]
     entry: dict[str, Any] = {}
-    if options.sweep is not None:
-        found, missing, chosen = feature_pairs(options.sweep)
+    sweep = feature_sweep(options)
+    if sweep is not None:
+        found, missing, chosen = _feature_pairs(sweep)
         counts = sorted({each.draws for group in chosen.values() for each in group})
         draws = " to ".join(map(str, sorted({counts[0], counts[-1]}))) if counts else "0"
-        text = HELD_OUT["features"].format(dataset=options.sweep.dataset, draws=draws)
-        parts.append((options.sweep.dataset, text, found, missing))
+        text = HELD_OUT["features"].format(dataset=sweep.dataset, draws=draws)
+        parts.append((sweep.dataset, text, found, missing))
         entry["selected"] = {
-            name: [describe_selected(each) for each in group] for name, group in chosen.items()
+            name: [_describe_selected(each) for each in group] for name, group in chosen.items()
         }
     for title, text, pairs, lacking in parts:
-        section, values = describe_part(pairs, title, options)
+        section, values = _describe_part(pairs, title, options)
         without = f"No runs yet: {', '.join(lacking)}." if lacking else ""
         texts += [f"## {title}", *filter(None, (text, section, without))]
         data[title] = values
         if values["methods"]:
-            figures[file_name(title)] = plotter(values["methods"], title)
+            figures[_file_name(title)] = _plotter(values["methods"], title)
     return Report("\n\n".join(texts), {"data_sets": data, **entry}, figures)
 
 
-def plotter(methods: Sequence[Mapping[str, Any]], title: str) -> Callable[[Path], None]:
-    """The function that draws one data set.
-
-    Args:
-        methods: What `describe_part` gave.
-        title: The data set.
-
-    Returns:
-        A function of a path.
-    """
+def _plotter(methods: Sequence[Mapping[str, Any]], title: str) -> Callable[[Path], None]:
+    """The function that draws one data set."""
     return lambda path: plot_reductions(methods, path, title)
 
 
-def file_name(title: str) -> str:
-    """A data set's name as part of a file name.
-
-    Args:
-        title: Its name.
-
-    Returns:
-        Lower case, without spaces.
-
-    Example:
-        >>> file_name("Colored MNIST"), file_name("PACS@efficientnet_lite0")
-        ('table1-colored-mnist', 'table1-pacs-efficientnet_lite0')
-    """
+def _file_name(title: str) -> str:
+    """The name of the figure of a data set, lower case and without spaces."""
     return "table1-" + title.lower().replace(" ", "-").replace("@", "-")
 
 
-def colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, Pairs], list[str]]:
-    """Heads of Colored MNIST by method, each with ERM's of the same seed.
-
-    Args:
-        finished: Gives the runs.
-
-    Returns:
-        By method; and the titles of those without runs.
-    """
-    reference = {
-        run.config.seed: colored_mnist_head(run, held_out=True) for run in finished(ERM, None)
-    }
+def _colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, Pairs], list[str]]:
+    """Heads of Colored MNIST by method, each with ERM's of its seed; and those without runs."""
+    reference = _held_out_heads(finished, ERM)
     found: dict[Method, Pairs] = {}
     missing = [] if reference else [ERM.title]
     for method in METHODS:
         pairs: Pairs = {
-            run.config.seed: [(colored_mnist_head(run, held_out=True), reference[run.config.seed])]
-            for run in finished(method, None)
-            if run.config.seed in reference
+            seed: [(head, reference[seed])]
+            for seed, head in _held_out_heads(finished, method).items()
+            if seed in reference
         }
         if pairs:
             found[method] = pairs
@@ -174,7 +140,12 @@ def colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, Pairs], list[s
     return found, missing
 
 
-def feature_pairs(
+def _held_out_heads(finished: Finished, method: Method) -> dict[int, TrainedHead]:
+    """Heads of the restarts of a method, with images that none was trained on, by seed."""
+    return {run.seed: trained_head(run.load(), held_out=True) for run in finished(method, None)}
+
+
+def _feature_pairs(
     sweep: FeatureSweep,
 ) -> tuple[dict[Method, Pairs], list[str], dict[str, list[Selected]]]:
     """Heads on features by method, each with its twin of ERM.
@@ -193,7 +164,7 @@ def feature_pairs(
     for method in methods:
         wanted[method] = [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
     runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
-    heads = {job: domain_run_head(run, held_out=True) for job, run in runs.items()}
+    heads = {job: trained_head(run.load(), held_out=True) for job, run in runs.items()}
     found: dict[Method, Pairs] = {}
     for method, jobs in wanted.items():
         pairs: Pairs = {}
@@ -205,15 +176,8 @@ def feature_pairs(
     return found, [method.title for method in methods if method not in found], chosen
 
 
-def describe_selected(each: Selected) -> dict[str, Any]:
-    """A selected job as plain values.
-
-    Args:
-        each: The job and why.
-
-    Returns:
-        What goes into the JSON file.
-    """
+def _describe_selected(each: Selected) -> dict[str, Any]:
+    """A selected job as plain values."""
     job = each.job
     return {
         "trial": job.trial_seed,
@@ -225,22 +189,13 @@ def describe_selected(each: Selected) -> dict[str, Any]:
     }
 
 
-def describe_part(
+def _describe_part(
     found: Mapping[Method, Pairs], title: str, options: Options
 ) -> tuple[str, dict[str, Any]]:
-    """All tables of one data set.
-
-    Args:
-        found: Heads by method.
-        title: The data set.
-        options: Says how to show how far it is.
-
-    Returns:
-        Markdown, and plain values.
-    """
+    """All tables of one data set, and the values in them."""
     texts: list[str] = []
     entries: list[dict[str, Any]] = [
-        {"method": method.title, "algorithm": method.algorithm, "runs": count(pairs)}
+        {"method": method.title, "algorithm": method.algorithm, "runs": _count(pairs)}
         for method, pairs in found.items()
     ]
     values: dict[str, Any] = {"methods": entries, "chance": {}}
@@ -274,40 +229,24 @@ def describe_part(
                 noise = ratios if method is NOISE else noise
                 entry.setdefault(kind, {})[domains] = plain(ratios, changes)
                 entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
-                rows.append([method.title, str(entry["runs"]), *cells(method, ratios, changes)])
+                rows.append([method.title, str(entry["runs"]), *_cells(method, ratios, changes)])
             rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
             header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
             texts.append(f"### {kind.capitalize()}, {SOURCES[domains]}")
             texts.append(markdown_table(header, rows))
-            texts.append(agreement(entries, kind, domains))
+            texts.append(_agreement(entries, kind, domains))
     return "\n\n".join(texts), values
 
 
-def count(pairs: Pairs) -> int:
-    """How many heads a row has.
-
-    Args:
-        pairs: By trial.
-
-    Returns:
-        Their number.
-    """
+def _count(pairs: Pairs) -> int:
+    """How many heads a row has."""
     return sum(map(len, pairs.values()))
 
 
-def cells(
+def _cells(
     method: Method, ratios: Mapping[str, Reduction], changes: Mapping[str, Change]
 ) -> list[str]:
-    """A row of the table.
-
-    Args:
-        method: The method.
-        ratios: By attribute.
-        changes: What they say, by attribute.
-
-    Returns:
-        The paper's mark, ours, and the ratio, by attribute.
-    """
+    """A row of the table: the paper's mark, ours, and the ratio, by attribute."""
     arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
     ticks = PUBLISHED.get(method.algorithm)
     texts = []
@@ -317,17 +256,8 @@ def cells(
     return texts
 
 
-def agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
-    """How many of the paper's ticks and crosses the ratios bear out.
-
-    Args:
-        entries: The methods.
-        kind: "raw" or "relative".
-        domains: Which domains are compared.
-
-    Returns:
-        A sentence.
-    """
+def _agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
+    """How many of the paper's ticks and crosses the ratios bear out."""
     marks: dict[bool, list[str]] = {True: [], False: []}
     for entry in entries:
         if entry["algorithm"] in PUBLISHED:
@@ -345,6 +275,6 @@ def agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains)
 TABLE_1_MEASURED = Experiment(
     "table1",
     "Table 1, measured: what each method aligns",
-    tuple((method, None) for method in (ERM, *METHODS)),
     present,
+    tuple((method, None) for method in (ERM, *METHODS)),
 )

@@ -1,15 +1,18 @@
-"""Our numbers beside the published ones, and whether they agree."""
+"""Our numbers beside the published ones and beside each other: whether they agree."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
-from typing import final
+from statistics import fmean, pstdev, stdev
+from typing import Final, final
 
-TOLERANCE = 2.0
+TOLERANCE: Final = 2.0
 """Combined standard deviations that a difference may have and still count as reproduced."""
+
+LEVEL: Final = 0.05
+"""Chance of calling a difference clear where there is none, for one comparison."""
 
 
 @final
@@ -60,19 +63,6 @@ def measured(values: Sequence[float]) -> Measured:
     return Measured(fmean(values), pstdev(values), len(values))
 
 
-def combined_std(ours: Measured, published_std: float) -> float:
-    """Standard deviation of the difference between one of our runs and one published run.
-
-    Args:
-        ours: Our summary.
-        published_std: The published spread.
-
-    Returns:
-        √(s² + s'²).
-    """
-    return math.hypot(ours.std, published_std)
-
-
 def verdict(ours: Measured, published: float, published_std: float) -> str:
     """Whether a published number is reproduced.
 
@@ -91,8 +81,93 @@ def verdict(ours: Measured, published: float, published_std: float) -> str:
     """
     if ours.runs < 2:
         return "one run only"
-    spread = combined_std(ours, published_std)
+    spread = math.hypot(ours.std, published_std)
     distance = abs(ours.mean - published) / spread if spread > 0 else math.inf
     if ours.mean == published:
         distance = 0.0
     return "reproduced" if distance <= TOLERANCE else f"not reproduced ({distance:.1f} std)"
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over trials.
+
+    Attributes:
+        mean: The mean.
+        error: Its standard error over trials; None for a single trial.
+        trials: How many trials.
+    """
+
+    mean: float
+    error: float | None
+    trials: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f}" + ("" if self.error is None else f" ± {self.error:.1f}")
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is farther from 0 than chance explains, by Student's t."""
+        return self.error is not None and abs(self.mean) > clear_errors(self.trials) * self.error
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
+    """The mean difference over the trials that both have.
+
+    Args:
+        first: Values by trial.
+        second: Likewise, what is subtracted.
+
+    Returns:
+        The difference; None if they have no trial in common.
+
+    Example:
+        >>> print(paired_difference({0: 71.0, 1: 73.0}, {0: 70.0, 1: 70.0}))
+        +2.0 ± 1.0
+    """
+    values = [value - second[trial] for trial, value in first.items() if trial in second]
+    if not values:
+        return None
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Difference(fmean(values), error, len(values))
+
+
+def mean_by_trial(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean of several values, trial by trial.
+
+    Args:
+        cells: Values by trial, of each test domain for example.
+
+    Returns:
+        Means of the trials that all of them have.
+
+    Example:
+        >>> mean_by_trial([{0: 1.0, 1: 5.0}, {0: 3.0}])
+        {0: 2.0}
+    """
+    if not cells:
+        return {}
+    return {
+        trial: fmean(cell[trial] for cell in cells)
+        for trial in cells[0]
+        if all(trial in cell for cell in cells)
+    }
+
+
+def clear_errors(trials: int) -> float:
+    """Standard errors beyond which a mean over trials is clearly not 0.
+
+    Args:
+        trials: How many, at least two.
+
+    Returns:
+        The quantile of Student's t for `LEVEL`, both sides.
+
+    Example:
+        >>> round(clear_errors(3), 1)
+        4.3
+    """
+    from scipy.stats import t
+
+    return float(t.ppf(1 - LEVEL / 2, trials - 1))

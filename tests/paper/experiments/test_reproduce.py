@@ -10,20 +10,32 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from hessalign.bench.data import make_colored_mnist
-from hessalign.bench.runs import ColoredMnistConfig, Record, Run
+from hessalign.bench.runs import Record, Run, plan_job
+from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
-from hessalign.paper import EXPERIMENTS, catalogue, figure2
-from hessalign.paper.accuracies import cells, row
-from hessalign.paper.attack import attacked_accuracy
+from hessalign.paper import cache, figure2
+from hessalign.paper.accuracies import (
+    accuracy_table,
+    cells,
+    make_table,
+    measure_restart,
+    row,
+    written_restarts,
+)
+from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.dynamics import correlations
-from hessalign.paper.experiment import Method
+from hessalign.paper.experiment import Method, Options
+from hessalign.paper.figure5 import attacked_accuracy
 from hessalign.paper.invariance import line, profile, reading
+from hessalign.paper.methods import ERM, IMBALANCED
 from hessalign.paper.published import Accuracy
 from hessalign.paper.verdict import measured, verdict
 
@@ -37,6 +49,14 @@ def command(tmp_path, name, *more):
     ]  # fmt: skip
 
 
+def finished(tmp_path):
+    """The last records of all complete runs in the cache, by folder."""
+    return {
+        path.parent.name: json.loads(path.read_text())
+        for path in (tmp_path / "runs").glob("*/done")
+    }
+
+
 def test_list_names_every_experiment(capsys):
     assert main(["reproduce", "list"]) == 0
     out = capsys.readouterr().out
@@ -45,6 +65,7 @@ def test_list_names_every_experiment(capsys):
     assert set(EXPERIMENTS) == {
         "table1", "table2", "table3", "table5", "table9", "table10",
         "figure2", "figure3", "figure4", "figure5", "profile",
+        "table4", "table6", "table7", "table8",
     }  # fmt: skip
 
 
@@ -53,11 +74,16 @@ def test_list_names_every_experiment(capsys):
     [
         (["tabel2"], r"Unknown experiment 'tabel2'.*Did you mean 'table2'"),
         (["table2", "--restarts", "0"], "Expected restarts of 1 or more, got 0"),
-        (["table2", "stps=3"], r"Unknown key 'stps'\. Did you mean 'steps'"),
+        (["table2", "stps=3"], r"Unknown key 'stps'\. .* Did you mean 'steps'"),
         (["table9", "imbalance=paper"], "Expected no entry 'imbalance'"),
         (["figure4", "hessian_distance=false"], "Expected no entry 'hessian_distance'"),
         (["table2", "seed=3"], "from --seed on"),
         (["table5", "--finished"], "Expected table5 without --finished"),
+        (["table2", "steps=x"], "Expected steps as a whole number, got 'x'"),
+        (["table2", "width=0"], "Expected width of 1 or more, got 0"),
+        (["table2", "train_images=3"], "Expected train_images from 4 to 50,000|Expected train_ima"),
+        (["table2", "probes=3"], r"Unknown key 'probes'\. Expected one of: 'steps'"),
+        (["table2", "--address", "x:1"], "Expected --address only with --launcher ray"),
     ],
 )
 def test_mistakes_are_named(words, text, capsys, tmp_path):
@@ -83,22 +109,22 @@ def test_tables_and_figures_share_their_runs(tmp_path, monkeypatch, capsys):
     rows = {entry["method"]: entry for entry in content["versions"]["Colored MNIST"]}
     assert len(rows) == 10
     assert content["command"].startswith("hessalign reproduce table2 --restarts 2 train_images=200")
-    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    runs = finished(tmp_path)
     assert len(runs) == 20
     # The numbers are those of the runs.
-    for name in runs:
-        if "-erm-" in name:
-            final = json.loads((tmp_path / "runs" / name / "done.json").read_text())
-            accuracy = 100 * final["metrics"]["test_accuracy"]
-            assert accuracy == pytest.approx(rows["ERM"]["test"][final["config"]["seed"]])
+    finals = [final for final in runs.values() if final["args"]["algorithm"] == "ERM"]
+    assert len(finals) == 2
+    for final in finals:
+        accuracy = 100 * final["test_accuracy"]
+        assert accuracy == pytest.approx(rows["ERM"]["test"][final["args"]["trial_seed"]])
 
     def refuse(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(catalogue, "train_many", refuse)
+    monkeypatch.setattr(cache, "run_jobs", refuse)
     for name in ("table2", "profile", "figure5"):
         assert main(command(tmp_path, name)) == 0
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == runs
+    assert finished(tmp_path) == runs
     assert main(command(tmp_path, "figure4")) == 1
     assert "trained again" in capsys.readouterr().err
 
@@ -115,11 +141,10 @@ def test_finished_reports_on_what_is_there_and_says_what_is_not(tmp_path, capsys
 
 def test_rows_whose_runs_are_gone_are_taken_from_another_result_and_marked(tmp_path, capsys):
     assert main(command(tmp_path, "table2")) == 0
-    results, cache = tmp_path / "results", tmp_path / "runs"
-    for folder in cache.glob("*-fishr-*"):
-        shutil.copytree(folder, tmp_path / "others" / folder.name)
-    shutil.rmtree(cache)
-    (tmp_path / "others").rename(cache)  # the runs of one method are left
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    for name, final in finished(tmp_path).items():
+        if final["args"]["algorithm"] != "Fishr":  # the runs of one method are left
+            shutil.rmtree(runs / name)
     capsys.readouterr()
 
     def table9(*more):
@@ -137,8 +162,10 @@ def test_rows_whose_runs_are_gone_are_taken_from_another_result_and_marked(tmp_p
     for name, entry in rows.items():
         assert (entry["seeds"], entry["test"]) == ([0, 1], theirs[name]["test"])
         assert f"| {name}{'' if name == 'Fishr' else ', *from results/table2*'} " in out
-        taken = entry.get("taken_from", {})
-        assert taken.get("command") == (None if name == "Fishr" else source["command"])
+        taken = entry.get("taken_from", [])
+        assert [(each["command"], each["seeds"]) for each in taken] == (
+            [] if name == "Fishr" else [(source["command"], [0, 1])]
+        )
     assert "has written there" in out
     assert source["command"] in out
     lacking = "Gradient only (α = 0) 0, HGP (β = 0) 0, Hutchinson (β = 0) 0"
@@ -147,12 +174,12 @@ def test_rows_whose_runs_are_gone_are_taken_from_another_result_and_marked(tmp_p
     rows, out = table9("--restarts", "1", "--seed", "1")  # a part of what was written
     assert rows["ERM"]["test"] == theirs["ERM"]["test"][1:]
     rows, out = table9("--seed", "1")  # seed 2 was never run
-    assert "from results" not in out
-    assert rows.keys() == {"Fishr"}
+    assert (rows["ERM"]["seeds"], rows["ERM"]["test"]) == ([1], theirs["ERM"]["test"][1:])
+    assert "Not all of the 2 restarts are finished: ERM 1, IRM 1, V-REx 1, Fishr 1" in out
     rows, out = table9("penalty_weight=2.0")  # another protocol
     assert not rows
     assert "from results" not in out
-    # What was taken is not handed on, and a table does not take from itself.
+    # What was taken is not handed on.
     table9()
     (results / "table2" / "table2.json").unlink()
     assert main(command(tmp_path, "table2", "--finished")) == 0
@@ -160,6 +187,97 @@ def test_rows_whose_runs_are_gone_are_taken_from_another_result_and_marked(tmp_p
     (results / "table2" / "table2.json").write_text("{")
     assert main(command(tmp_path, "table9", "--finished")) == 2
     assert "Expected the numbers of a table in" in capsys.readouterr().err
+
+
+def remove_runs(tmp_path, seed):
+    for name, final in finished(tmp_path).items():
+        if final["args"]["trial_seed"] == seed:
+            shutil.rmtree(tmp_path / "runs" / name)
+
+
+@pytest.fixture
+def small_table(monkeypatch):
+    """A table of two rows instead of Table 9."""
+    methods = (ERM, Method("HGP", "hgp", {"beta": 0.0}))
+    table = make_table("table9", "Small", {"Colored MNIST": (None, methods)}, {})
+    monkeypatch.setitem(EXPERIMENTS, "table9", table)
+
+
+@pytest.mark.usefixtures("small_table")
+def test_restarts_whose_runs_are_gone_are_taken_from_what_was_written_before(tmp_path, capsys):
+    def table(*more):
+        assert main(command(tmp_path, "table9", *more)) == 0
+        text = (tmp_path / "results" / "table9" / "table9.json").read_text()
+        content = json.loads(text)
+        rows = {entry["method"]: entry for entry in content["versions"]["Colored MNIST"]}
+        return rows, content["command"], capsys.readouterr().out
+
+    whole, written_by, _ = table("--restarts", "3")
+    remove_runs(tmp_path, 0)
+    remove_runs(tmp_path, 2)
+    for _ in range(2):  # what was taken once is taken again
+        rows, _, out = table("--restarts", "3", "--finished")
+        for name, entry in rows.items():
+            for key in ("seeds", "train", "test", "slope", "test_loss", "test_mean", "test_std"):
+                assert entry[key] == whole[name][key]
+            (source,) = entry["taken_from"]
+            assert (source["result"], source["seeds"]) == ("results/table9", [0, 2])
+            assert source["command"] == written_by
+        assert "| HGP, *seeds 0, 2 from results/table9* " in out
+        assert out.count(f"those that `{written_by}` has written there") == 1
+        assert "Not all of" not in out
+    # A run that is there comes before what was written.
+    path = tmp_path / "results" / "table9" / "table9.json"
+    path.write_text(path.read_text().replace('"test": [', '"test": [777, '))
+    rows, _, _ = table("--restarts", "2", "--finished")
+    assert rows["ERM"]["test"] == [777, whole["ERM"]["test"][1]]
+    # Another protocol takes nothing.
+    assert not table("--restarts", "3", "--finished", "l2=0.5")[0]
+
+
+def test_a_row_may_have_been_taken_whole_as_older_files_say(tmp_path):
+    source = {"result": "results/table2", "command": "c", "software": {}}
+    numbers = ("train", "test", "slope", "hessian_distance", "train_loss", "test_loss")
+    entry = {"algorithm": "erm", "options": {}, "seeds": [4], **{name: [1.0] for name in numbers}}
+    content = {"command": "mine", "software": {}, "overrides": {}}
+    content["versions"] = {"data": [entry, {**entry, "algorithm": "irm", "taken_from": source}]}
+    folder = tmp_path / "results" / "table9"
+    folder.mkdir(parents=True)
+    (folder / "table9.json").write_text(json.dumps(content))
+    for name in ("table9", "table2"):
+        ((algorithm, options, restart),) = written_restarts(
+            name, "data", Options(written=tmp_path / "results")
+        )
+        assert (algorithm, options, restart.seed) == ("erm", {}, 4)
+        assert restart.source["command"] == "mine"
+
+
+def test_committed_tables_can_be_taken_from():
+    results = Path(__file__).parents[3] / "results"
+    for name, heading in (("table2", "Colored MNIST"), ("table10", next(iter(IMBALANCED)))):
+        found = list(written_restarts(name, heading, Options(written=results)))
+        assert {restart.seed for *_, restart in found} >= {0, 1, 2}
+        algorithms = {algorithm for algorithm, *_ in found}
+        assert {"erm", "irm", "vrex", "fishr", "hgp", "hutchinson"} <= algorithms
+
+
+@pytest.mark.usefixtures("small_table")
+def test_a_failed_run_is_said_and_tried_again(tmp_path, monkeypatch, capsys):
+    def broken(job, folder, **options):
+        if job.algorithm == "HGP":
+            raise RuntimeError("out of luck")
+        return train_job(job, folder, **options)
+
+    train_job = cache.train_job
+    monkeypatch.setattr(cache, "train_job", broken)
+    assert main(command(tmp_path, "table9")) == 1
+    out, err = capsys.readouterr()
+    assert "failed: HGP on ColoredMNIST-IRM" in err
+    assert "out of luck" in err
+    assert "Not all of the 2 restarts are finished: HGP 0." in out
+    monkeypatch.setattr(cache, "train_job", train_job)
+    assert main(command(tmp_path, "table9")) == 0
+    assert "Not all of" not in capsys.readouterr().out
 
 
 def test_one_page_of_everything(tmp_path, monkeypatch, capsys):
@@ -184,7 +302,7 @@ def test_interrupted_it_saves_and_continues(tmp_path):
         [*line, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("runs/*/records.jsonl"))) < 2 and time.monotonic() < deadline:
+    while len(list(tmp_path.glob("runs/*/results.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     error = process.communicate(timeout=120)[1]
@@ -192,12 +310,12 @@ def test_interrupted_it_saves_and_continues(tmp_path):
     assert f"The same command continues:\n  {shlex.join(['hessalign', *words])}\n" in error
     assert "Traceback" not in error
     assert list(tmp_path.glob("runs/*/checkpoint-*.pt"))
-    assert len(list(tmp_path.glob("runs/*"))) < 6  # the rest was not begun
+    assert len(list(tmp_path.glob("runs/*/config.json"))) < 6  # the rest was not begun
     again = subprocess.run(
         [*line, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert again.returncode == 0, again.stderr
-    assert len(list(tmp_path.glob("runs/*/done.json"))) == 6
+    assert len(list(tmp_path.glob("runs/*/done"))) == 6
 
 
 def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
@@ -270,17 +388,24 @@ class Colour(nn.Module):
             self.head.bias.zero_()
 
     def features(self, x):
-        dense = x if isinstance(x, torch.Tensor) else x.dense().view(-1, 2, 14, 14)
-        light = dense.flatten(2).sum(2)
+        light = x.flatten(2).sum(2)
         return light[:, 1:] - light[:, :1]
 
     def forward(self, x):
         return self.head(self.features(x))
 
 
-def make_run(network, records=(), **config):
-    config = {"algorithm": "erm", "train_images": 100, "test_images": 300, **config}
-    return Run(ColoredMnistConfig(**config), list(records), network)
+def make_run(network, records=(), algorithm="erm", seed=0, **values):
+    job = irm_job(algorithm, seed, {"train_images": 100, "test_images": 300, **values})
+    return Run(plan_job(job), list(records), SimpleNamespace(network=network))
+
+
+def make_finished(run):
+    """A run as if it were in the cache."""
+    return SimpleNamespace(
+        seed=run.plan.job.trial_seed, options=run.plan.options, records=run.records,
+        final=run.final, load=lambda: run,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("factor", "slope"), [(1.0, 50.0), (-1.0, -50.0)])
@@ -367,16 +492,19 @@ def record(step, distance, accuracy):
 
 def test_correlations_count_from_the_jump_and_in_logarithms():
     rising = [record(0, 5.0, 9.0), *(record(s, 10.0**-s, 0.1 * s) for s in range(1, 5))]
-    (found,) = correlations([make_run(None, rising, jump=1)], "test_accuracy")
+    (found,) = correlations([make_finished(make_run(None, rising, jump=1))], "test_accuracy")
     assert found == pytest.approx(-1.0)
     constant = [record(s, 1.0, 0.1 * s) for s in range(1, 5)]
-    assert correlations([make_run(None, constant, jump=1)], "test_accuracy") == []
+    assert correlations([make_finished(make_run(None, constant, jump=1))], "test_accuracy") == []
 
 
 def test_a_row_judges_both_accuracies():
     others = {"hessian_distance": 0.02, "train_loss": 0.6, "test_loss": 0.7}
     metrics = [{"train_accuracy": 0.7, "test_accuracy": t, **others} for t in (0.60, 0.62)]
-    runs = [make_run(Colour(), [Record(0, 1.0, {}, m)], seed=i) for i, m in enumerate(metrics)]
+    runs = [
+        measure_restart(make_finished(make_run(Colour(), [Record(0, 1.0, {}, each)], seed=seed)))
+        for seed, each in enumerate(metrics)
+    ]
     entry = row(Method("A", "erm", published="erm"), runs, {"erm": Accuracy(70.0, 0.1, 50.0, 1.0)})
     assert entry["test_mean"] == pytest.approx(61.0)
     assert entry["difference"] == pytest.approx(11.0)
@@ -387,3 +515,25 @@ def test_a_row_judges_both_accuracies():
     assert cells(entry)[:5] == ours
     assert entry["test_loss"] == [0.7, 0.7]
     assert cells(row(Method("A", "erm"), runs, {}))[5:] == ["–"] * 4
+
+
+def test_restarts_are_averaged_and_the_paper_stands_beside():
+    accuracies = [("hgp", 0.70, 0.60), ("hgp", 0.72, 0.64), ("full", 0.5, 0.5)]
+    runs = [
+        make_run(
+            None,
+            [Record(0, 2.0, {}, {"train_accuracy": train, "test_accuracy": test})],
+            algorithm,
+        )
+        for algorithm, train, test in accuracies
+    ]
+    lines = accuracy_table(runs, {"hgp": Accuracy(71.0, 1.5, 69.4, 1.3)}).splitlines()
+    assert lines[0] == (
+        "| method       |      train |   OOD test | paper train | paper OOD test | time |"
+    )
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
+        "HGP", "71.0 ± 1.0", "62.0 ± 2.0", "71.0 ± 1.5", "69.4 ± 1.3", "2 s"
+    ]  # fmt: skip
+    assert [cell.strip() for cell in lines[3].split("|")[1:-1]] == [
+        "Full Hessian", "50.0", "50.0", "–", "–", "2 s"
+    ]  # fmt: skip

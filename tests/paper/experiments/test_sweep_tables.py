@@ -12,15 +12,14 @@ from tests.sweeps import run
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
-from hessalign.paper import SWEEP_EXPERIMENTS, SweepOptions
-from hessalign.paper import sweeps as carrying_out
-from hessalign.paper.domainbed import dataset_rows
-from hessalign.paper.method_rows import accuracy_table, make_rows, who_wins
-from hessalign.paper.paired import paired_difference
-from hessalign.paper.published_domainbed import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
-from hessalign.paper.scales import departures, find_banks, find_scale
-from hessalign.paper.sweep_experiment import Part, Results
-from hessalign.paper.terms_report import gain_table
+from hessalign.paper import cache
+from hessalign.paper.catalogue import EXPERIMENTS
+from hessalign.paper.domainbed import accuracy_table, dataset_rows, make_rows, who_wins
+from hessalign.paper.experiment import Options
+from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
+from hessalign.paper.sweeps import Results, Sweep, departures, find_banks, find_scale
+from hessalign.paper.terms import gain_table
+from hessalign.paper.verdict import paired_difference
 
 DOMAINS = ["art_painting", "photo", "sketch"]
 TINY = ["draws=2", "trials=2", "steps=3"]
@@ -119,7 +118,7 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
     def refuse(*_, **__):
         raise AssertionError("ran again")
 
-    monkeypatch.setattr(carrying_out, "run_jobs", refuse)
+    monkeypatch.setattr(cache, "run_jobs", refuse)
     assert main(command(data_dir, swept, "table8")) == 0  # all are done
     runs = records_by_run(swept / "linear")
     section = content(swept, "table8")["heads"]["linear head"]["PACS@tiny"]
@@ -165,8 +164,8 @@ def test_average_over_data_sets():
     runs += [run((t,), [((0.9, 0.9),) * 3], algorithm="Fishr") for t in range(3)]
     head = find_scale("full").heads[0]
     spec = SweepSpec(("VLCS", "PACS"), ("erm", "hgp", "fishr"), overrides=head.overrides)
-    part = Part(head, "", spec, Path("x"))
-    sections = dataset_rows(Results(part, [], runs), "training-domain", TABLE_7)
+    sweep = Sweep(head, "", spec, Path("x"))
+    sections = dataset_rows(Results(sweep, [], runs), "training-domain", TABLE_7)
     assert list(sections) == ["VLCS", "PACS", "All data sets"]
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
     assert rows["erm"]["values"] == pytest.approx([70.0, 71.0])
@@ -177,10 +176,10 @@ def test_average_over_data_sets():
 
 
 def test_jobs_are_those_of_any_sweep_with_the_protocol():
-    options = SweepOptions(
-        "small", "outputs/features", entries={"datasets": "PACS@efficientnet_lite0"}
+    options = Options(
+        scale="small", data_dir="outputs/features", entries={"datasets": "PACS@efficientnet_lite0"}
     )
-    linear, hidden = SWEEP_EXPERIMENTS["table4"].parts(options)
+    linear, hidden = EXPERIMENTS["table4"].sweeps(options)
     assert linear.folder == Path("outputs/sweeps/small-linear")
     expected = Job(
         "PACS@efficientnet_lite0", "Hutchinson", (0, 3), 7, 2, "outputs/features", steps=301,
@@ -192,14 +191,14 @@ def test_jobs_are_those_of_any_sweep_with_the_protocol():
 
 
 def test_the_full_scale_is_the_published_protocol():
-    (part,) = SWEEP_EXPERIMENTS["table4"].parts(SweepOptions())
+    (part,) = EXPERIMENTS["table4"].sweeps(Options())
     assert departures(part.spec) == []
     jobs = sweep_jobs(part.spec, without_data=True)
     assert len(jobs) == len(TABLE_4) * (3 * 600 + 1260)
     assert {job.hparams for job in jobs} == {
         '{"augment_validation": true, "fidelity": "domainbed"}'
     }
-    (part,) = SWEEP_EXPERIMENTS["table7"].parts(SweepOptions(backbone="resnet18"))
+    (part,) = EXPERIMENTS["table7"].sweeps(Options(backbone="resnet18"))
     assert departures(part.spec) == ["resnet18 instead of resnet50"]
     assert json.loads(part.spec.hparams)["backbone"] == "resnet18"
     assert len(part.spec.algorithms) == 20
@@ -207,8 +206,8 @@ def test_the_full_scale_is_the_published_protocol():
 
 def test_folders_are_known_by_their_runs(tmp_path):
     entries = {"datasets": "PACS@x", "algorithms": "erm"}
-    make = SWEEP_EXPERIMENTS["table7"].parts
-    hidden = make(SweepOptions("small", "d", entries=entries))[1]
+    make = EXPERIMENTS["table7"].sweeps
+    hidden = make(Options(scale="small", data_dir="d", entries=entries))[1]
     job = sweep_jobs(hidden.spec, without_data=True)[5]
     (tmp_path / "b" / job.folder).mkdir(parents=True)
 
@@ -216,7 +215,7 @@ def test_folders_are_known_by_their_runs(tmp_path):
         folders = tuple(tmp_path / name for name in names)
         return [
             (part.head.name, part.folder.name)
-            for part in make(SweepOptions("small", "d", sweeps=folders, entries=entries))
+            for part in make(Options(scale="small", data_dir="d", sweeps=folders, entries=entries))
         ]
 
     assert heads("b") == [("hidden", "b")]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import UnknownNameError, check_name
 from hessalign._seeds import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
@@ -41,6 +41,7 @@ from hessalign.bench.algorithms.search import (
     draw,
     search_space,
 )
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.colored_mnist import (
     TEST_POOL,
     TRAIN_POOL,
@@ -68,6 +69,9 @@ from hessalign.curvature.linear import arranged_head
 
 STEPS: Final = 501
 """Updates where nothing else is asked for."""
+
+TARGET: Final = 2
+"""The domain that is tested on."""
 
 _SCHEDULED: Final = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
 """Options by which algorithms schedule their penalty, and those of the protocol that do so."""
@@ -136,9 +140,8 @@ class Irm(AbstractProtocol):
             raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
         if job.trial_seed < 0:
             raise InputError(f"Expected seed of 0 or more, got {job.trial_seed}.")
-        info = find_algorithm(job.algorithm)
         steps = STEPS if job.steps is None else job.steps
-        options, config = _options(job, info)
+        options, config = settle(job)
         data = make_colored_mnist_domains(
             job.trial_seed,
             imbalance=options.imbalance,
@@ -190,7 +193,7 @@ class Irm(AbstractProtocol):
 
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
         """All images of the training domains at every step."""
-        return FullBatch(_batch(plan, plan.inner, plan.sources))
+        return FullBatch(image_batch(plan, plan.inner, plan.sources))
 
     def loop(self, plan: Plan) -> LoopConfig:
         """Adam, the jump of the penalty's weight, evaluation before updates."""
@@ -215,8 +218,11 @@ class Irm(AbstractProtocol):
         """
         tested = plan.job.test_domains
         every = [torch.arange(len(domain)).numpy() for domain in plan.data.domains]
-        source, target = _batch(plan, plan.inner, plan.sources), _batch(plan, every, tested)
-        held_out = _batch(plan, plan.outer, plan.sources)
+        source, target = (
+            image_batch(plan, plan.inner, plan.sources),
+            image_batch(plan, every, tested),
+        )
+        held_out = image_batch(plan, plan.outer, plan.sources)
 
         def evaluate(network: Network) -> dict[str, float]:
             metrics: dict[str, float] = {}
@@ -244,8 +250,54 @@ class Irm(AbstractProtocol):
         return 1.0
 
 
-def _options(job: Job, info: AlgorithmInfo) -> tuple[IrmOptions, Any]:
+def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
+    """The job of a run on Colored MNIST as published, but for some values.
+
+    The same run has the same job, however it is written: values that are the protocol's own are
+    left out.
+
+    Args:
+        algorithm: Its name.
+        seed: Of everything random.
+        values: "steps", options of the protocol, and options of the algorithm.
+
+    Returns:
+        The job.
+
+    Raises:
+        InputError: If there is no such value, or it is of another kind.
+
+    Example:
+        >>> irm_job("hgp", 3, {"width": 390, "jump": 100, "penalty_weight": 2}).hparams
+        '{"jump": 100, "penalty_weight": 2.0}'
+    """
+    info = find_algorithm(algorithm)
+    given = dict(values)
+    ours, theirs = dataclasses.asdict(IrmOptions()), dataclasses.asdict(info.config)
+    for key in given:
+        check_name("key", key, list(dict.fromkeys(["steps", *ours, *theirs])))
+    steps = given.pop("steps", STEPS)
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise InputError(f"Expected steps as a whole number, got {steps!r}.")
+    job = Job(
+        COLORED_MNIST,
+        info.recorded,
+        (TARGET,),
+        hparams_seed=0,
+        trial_seed=seed,
+        data_dir="",
+        steps=None if steps == STEPS else steps,
+        hparams=json.dumps(given),
+    )
+    settled = [dataclasses.asdict(each) for each in settle(job)]
+    kept = {key: settled[key not in ours][key] for key in sorted(given)}
+    kept = {key: value for key, value in kept.items() if key not in ours or value != ours[key]}
+    return dataclasses.replace(job, hparams=json.dumps(kept) if kept else None)
+
+
+def settle(job: Job) -> tuple[IrmOptions, Any]:
     """The options of the protocol and of the algorithm: drawn, then overridden."""
+    info = find_algorithm(job.algorithm)
     ours = {each.name for each in dataclasses.fields(IrmOptions)}
     theirs = {each.name for each in dataclasses.fields(info.config)}
     given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
@@ -276,7 +328,7 @@ def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
     return draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
 
 
-def _batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) -> Batch:
+def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) -> Batch:
     """Some images of some domains as one batch."""
     pairs = [(plan.data.domains[each], torch.from_numpy(rows[each])) for each in domains]
     sizes = torch.tensor([len(chosen) for _, chosen in pairs])

@@ -104,24 +104,50 @@ def train_job(
     plan = plan_job(job, data_dir)
     if folder is None:
         return _train(plan, None, evaluate, report, warn)
-    form = RecordForm(
-        plan.values,
-        record_args(plan, folder, keep_model=keep_model),
-        plan.protocol.steps_per_epoch(plan),
-        {"software": describe_software(), "domain_names": plan.data.domain_names},
-    )
-    config = {**job.args, "evaluate": evaluate}
-    # The job names its data as the user did, which is a part of its identity; from another folder
-    # the same name means another place.
-    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
-    describe = partial(_describe, plan)
-    with RunFolder(folder, config, warn, form, keep_model, beside, describe) as opened:
+    with open_folder(plan, folder, evaluate, warn, keep_model=keep_model) as opened:
         if opened.done:
             return Run(plan, opened.records(), _trained(plan, folder))
         return _train(plan, opened, evaluate, report, warn)
 
 
-def _describe(plan: Plan, records: list[Record]) -> ModelDescription:
+def open_folder(
+    plan: Plan,
+    folder: Path,
+    evaluate: Evaluated,
+    warn: Callable[[str], None],
+    *,
+    keep_model: bool,
+    software: Mapping[str, str] | None = None,
+) -> RunFolder:
+    """The folder of a run, to be entered.
+
+    Args:
+        plan: What is run.
+        folder: Where.
+        evaluate: What it evaluates.
+        warn: Called with what the user should know but need not act on.
+        keep_model: Whether to keep the trained parameters.
+        software: What it is trained with; None for what is installed.
+
+    Returns:
+        The folder.
+    """
+    used = dict(describe_software() if software is None else software)
+    form = RecordForm(
+        plan.values,
+        record_args(plan, folder, keep_model=keep_model),
+        plan.protocol.steps_per_epoch(plan),
+        {"software": used, "domain_names": plan.data.domain_names},
+    )
+    config = {**plan.job.args, "evaluate": evaluate}
+    # The job names its data as the user did, which is a part of its identity; from another folder
+    # the same name means another place.
+    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
+    describe = partial(_describe, plan, used)
+    return RunFolder(folder, config, warn, form, keep_model, beside, describe)
+
+
+def _describe(plan: Plan, software: dict[str, str], records: list[Record]) -> ModelDescription:
     """What is needed to use the network that a run trains."""
     data, names = plan.data, plan.data.domain_names
     return ModelDescription(
@@ -136,7 +162,7 @@ def _describe(plan: Plan, records: list[Record]) -> ModelDescription:
         steps=plan.steps,
         batch_size=cast("int | None", plan.values.get("batch_size")),
         job=plan.job.args,
-        software=describe_software(),
+        software=software,
         data_sha256=data.fingerprint(),
         accuracies=dict(records[-1].metrics) if records else {},
     )

@@ -36,6 +36,11 @@ _PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
     "steps": (int, _OPTIONAL),
     "checkpoint_freq": (int, _OPTIONAL),
 }
+_PART: Final = re.compile(r"env\d+_(in|out)_acc")
+_CONVERTED: Final = (
+    " does not have the accuracies of the domains' parts, by which runs are selected; runs of "
+    "version 0.1 on Colored MNIST did not measure them."
+)
 _REMEDY: Final = "Remove the run's folder, or train it again."
 
 _NoteKind = Literal[
@@ -203,6 +208,9 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
         notes += found
         runs += [run] if run is not None else []
     if not runs:
+        without = [note.text for note in notes if note.text.endswith(_CONVERTED)]
+        if without:
+            raise InputError(f"Expected runs to select from, found none: {without[0]}")
         raise InputError(
             f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name "
             "the folder that a sweep was told to write to."
@@ -234,6 +242,8 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     name = os.path.join(folder, RESULTS)
     if not os.path.exists(name):
         return None, [Note("run not started", f"{os.fspath(folder)} has no {RESULTS}.")]
+    if _is_converted(name):
+        return None, [Note("unread run", f"{name}{_CONVERTED}")]
     first, records, unreadable, notes = _read_lines(name)
     if first is None:
         return None, [*notes, Note("empty run", f"{name} has no records.")]
@@ -251,6 +261,12 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     _check_domains(run)
     _check_read(run)
     return run, notes
+
+
+def _is_converted(name: str) -> bool:
+    """Whether records have accuracies, but not those by which runs are selected."""
+    fields = parse_record(next((line for _, line, _ in _lines(name)), b"")) or {}
+    return "test_accuracy" in fields and not any(map(_PART.fullmatch, fields))
 
 
 def _read_lines(

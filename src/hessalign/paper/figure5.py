@@ -15,16 +15,16 @@ at each of its smaller steps and every pixel kept within ε of its start, tells 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hessalign.bench.runs import Run
-from hessalign.bench.runs.colored_mnist import make_data
+from hessalign.bench.runs.irm import TARGET
+from hessalign.paper.curves import plot_attack
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.paper.figures import plot_attack
 from hessalign.paper.methods import FULL, published_six
 from hessalign.paper.verdict import measured
 from hessalign.report.tables import markdown_table
@@ -54,9 +54,8 @@ def attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> li
     Returns:
         Accuracies in percent.
     """
-    domain = make_data(run.config).test
-    start = domain.pixels()
-    label = domain.label.float()
+    domain = run.plan.data.domains[TARGET]
+    start, label = cast(Tensor, domain.inputs), domain.labels.float()
 
     def slope(pixels: Tensor) -> Tensor:
         pixels = pixels.detach().requires_grad_()
@@ -78,18 +77,11 @@ def attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> li
 
 
 def present(finished: Finished, options: Options) -> Report:
-    """Curves of all methods.
-
-    Args:
-        finished: Gives the runs.
-        options: How they were made.
-
-    Returns:
-        Table and figure.
-    """
+    """Table and figure of the curves of all methods."""
     curves: dict[Method, dict[str, list[list[float]]]] = {}
     runs = [(method, run) for method in METHODS for run in finished(method, None)]
-    for method, run in options.counted(runs, "attacking", "runs"):
+    for method, each in options.counted(runs, "attacking", "runs"):
+        run = each.load()
         found = curves.setdefault(method, {"accuracy": [], "iterated": []})
         found["accuracy"].append(attacked_accuracy(run, EPSILONS))
         found["iterated"].append(attacked_accuracy(run, ITERATED, STEPS))
@@ -128,6 +120,6 @@ def present(finished: Finished, options: Options) -> Report:
 FIGURE_5 = Experiment(
     "figure5",
     "Figure 5: OOD accuracy under adversarial perturbation",
-    tuple((method, None) for method in METHODS),
     present,
+    tuple((method, None) for method in METHODS),
 )

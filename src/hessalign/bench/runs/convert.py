@@ -1,0 +1,105 @@
+"""Runs on Colored MNIST in the form of version 0.1, made into folders as they are now.
+
+They had a configuration of their own in `config.json`, `records.jsonl` instead of `results.jsonl`,
+and `done.json` instead of `done`. What they did not measure, the accuracies of each domain's parts
+by which sweeps select, they do not get.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from hessalign._errors import InputError
+from hessalign.bench.models.weights import DAMAGE
+from hessalign.bench.runs.irm import IrmOptions, irm_job
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.records import Record
+from hessalign.bench.runs.run import open_folder
+from hessalign.bench.runs.run_folder import RunFolderError, read_config
+from hessalign.bench.runs.state import TrainingState
+
+_DONE: Final = "done.json"
+_RECORDS: Final = "records.jsonl"
+_MODEL: Final = "model.pt"
+_KEYS: Final = {"algorithm", "options", "seed", "steps"} | {
+    each.name for each in dataclasses.fields(IrmOptions)
+}
+"""What the configuration of such a run has."""
+
+
+def is_old_run(folder: Path) -> bool:
+    """Whether a folder holds a run in the form of version 0.1."""
+    return (folder / "config.json").exists() and read_config(folder).keys() >= _KEYS
+
+
+def old_job(config: Mapping[str, Any]) -> Job:
+    """The job that is the same run as such a configuration."""
+    rest = {key: value for key, value in config.items() if key in _KEYS}
+    algorithm, seed, options = (rest.pop(key) for key in ("algorithm", "seed", "options"))
+    return irm_job(algorithm, seed, {**options, **rest})
+
+
+def convert_run(
+    old: Path, output: Path, warn: Callable[[str], None] = lambda message: None
+) -> Path:
+    """Make a complete run of version 0.1 into one as they are now; the old one is left as it is.
+
+    Args:
+        old: Its folder.
+        output: Where to make the new one, which gets the name of its job.
+        warn: Called with what the user should know but need not act on.
+
+    Returns:
+        The folder of the new run; one that is there already is not made again.
+
+    Raises:
+        RunFolderError: If it is not complete, or damaged.
+    """
+    if not is_old_run(old) or not (old / _DONE).exists():
+        found = "one that is not complete" if is_old_run(old) else "none"
+        raise RunFolderError(
+            f"Expected a complete run on Colored MNIST of version 0.1 in {old}, found {found}. "
+            "Have it ended by that version, or train it again."
+        )
+    job = old_job(read_config(old))
+    plan = plan_job(job)
+    folder = output / job.folder
+    records, software = _read(old / _RECORDS)
+    algorithm, generator = plan.protocol.start(plan)
+    try:
+        algorithm.load_state_dict(torch.load(old / _MODEL, weights_only=True, map_location="cpu"))
+    except (*DAMAGE, TypeError, AttributeError) as error:
+        raise RunFolderError(f"Expected the model of the run in {old / _MODEL}: {error}") from error
+    with open_folder(plan, folder, "all", warn, keep_model=True, software=software) as opened:
+        if not opened.done:
+            sampler = plan.protocol.sampler(plan, plan.protocol.inputs(plan, warn))
+            state = TrainingState(algorithm, {}, sampler, generator)
+            opened.resume(state)  # drops what an interrupted conversion has left
+            for number in range(1, len(records) + 1):
+                opened.append(records[:number])
+            opened.finish(state, records)
+    return folder
+
+
+def _read(path: Path) -> tuple[list[Record], Mapping[str, str]]:
+    """The records of such a run, and what it was trained with."""
+    records: list[Record] = []
+    software: Mapping[str, str] = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            software = entry["software"]
+            values = (entry[key] for key in ("step", "seconds", "terms", "metrics"))
+            records.append(Record(*values))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"Expected the records of the run in {path}: {error!r}") from error
+    if not records:
+        raise InputError(f"Expected the records of the run in {path}, found none.")
+    return records, software
