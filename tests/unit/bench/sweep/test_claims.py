@@ -200,7 +200,7 @@ def test_a_claim_that_cannot_be_written_leaves_nothing(tmp_path):
 
 
 def test_a_claim_is_renewed_while_it_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "RENEWAL_SECONDS", 0.01)
+    monkeypatch.setattr(claims, "_RENEWAL_SECONDS", 0.01)
     threads = threading.active_count()
     with claim_job(tmp_path, ME) as claim:
         os.utime(claim.path, (0, 0))
