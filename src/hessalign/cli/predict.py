@@ -15,7 +15,7 @@ from hessalign._errors import InputError
 if TYPE_CHECKING:
     from hessalign.bench.runs.trained import Outputs, TrainedModel
 
-Add = Callable[["Outputs"], None]
+_Add = Callable[["Outputs"], None]
 """Takes what a model made of a batch."""
 
 
@@ -134,7 +134,7 @@ def _chosen(options: argparse.Namespace) -> Path:
 
 
 @contextmanager
-def _writer(output: Path | None, model: TrainedModel) -> Iterator[Add]:
+def _writer(output: Path | None, model: TrainedModel) -> Iterator[_Add]:
     """What takes batches; a file is there, whole, once the block ends."""
     from hessalign._files import atomic_file
 
@@ -147,13 +147,13 @@ def _writer(output: Path | None, model: TrainedModel) -> Iterator[Add]:
 
 
 @contextmanager
-def _csv_file(partial: Path, model: TrainedModel) -> Iterator[Add]:
+def _csv_file(partial: Path, model: TrainedModel) -> Iterator[_Add]:
     # Names of files may be any bytes; what is not UTF-8 comes out as it was.
     with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         yield _csv_rows(file, model)
 
 
-def _csv_rows(file: TextIO, model: TrainedModel, errors: str = "surrogatepass") -> Add:
+def _csv_rows(file: TextIO, model: TrainedModel, errors: str = "surrogatepass") -> _Add:
     """Write the header; what takes batches, and what to do with names that are not text."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["path", "class", *(f"probability_{name}" for name in model.classes_)])
@@ -169,7 +169,7 @@ def _csv_rows(file: TextIO, model: TrainedModel, errors: str = "surrogatepass") 
 
 
 @contextmanager
-def _npz_file(partial: Path, model: TrainedModel) -> Iterator[Add]:
+def _npz_file(partial: Path, model: TrainedModel) -> Iterator[_Add]:
     """Arrays path, class, probabilities, features and classes, written at the end."""
     import numpy as np
 

@@ -33,7 +33,7 @@ _EXAMPLE: Final = 3
 _CHECKED: Final = (1, 2, 5)
 """Sizes of the batches on which the result is compared with the network."""
 
-Predict = Callable[[Tensor], Tensor]
+_Predict = Callable[[Tensor], Tensor]
 """What was exported, read back: inputs to logits."""
 
 
@@ -107,7 +107,7 @@ def _describe(model: TrainedModel) -> str:
     )
 
 
-def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) -> Predict:
+def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) -> _Predict:
     """The weights, for this network wherever it is built."""
     from safetensors.torch import load, save
 
@@ -118,26 +118,26 @@ def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) ->
     return lambda x: torch.func.functional_call(network, dict(back), (x,))
 
 
-def _torchscript(network: nn.Module, x: Tensor, description: str, path: Path) -> Predict:
+def _torchscript(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
     """What the network computed for a batch; runs in libtorch without Python."""
     buffer = io.BytesIO()
     traced = torch.jit.trace(network, x, check_trace=False)
     torch.jit.save(traced, buffer, _extra_files={CONTENT: description})
     path.write_bytes(buffer.getvalue())
-    back: Predict = torch.jit.load(io.BytesIO(path.read_bytes()))
+    back: _Predict = torch.jit.load(io.BytesIO(path.read_bytes()))
     return back
 
 
-def _pt2(network: nn.Module, x: Tensor, description: str, path: Path) -> Predict:
+def _pt2(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
     """A program of torch.export."""
     buffer = io.BytesIO()
     torch.export.save(_program(network, x), buffer, extra_files={CONTENT: description})
     path.write_bytes(buffer.getvalue())
-    back: Predict = torch.export.load(io.BytesIO(path.read_bytes())).module()
+    back: _Predict = torch.export.load(io.BytesIO(path.read_bytes())).module()
     return back
 
 
-def _onnx(network: nn.Module, x: Tensor, description: str, path: Path) -> Predict:
+def _onnx(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
     """A graph for onnxruntime and others."""
     try:
         import onnx
@@ -164,7 +164,7 @@ def _program(network: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     return torch.export.export(network, (x,), dynamic_shapes={"x": {0: count}})
 
 
-FORMATS: Final[Mapping[str, Callable[[nn.Module, Tensor, str, Path], Predict]]] = {
+FORMATS: Final[Mapping[str, Callable[[nn.Module, Tensor, str, Path], _Predict]]] = {
     "safetensors": _safetensors,
     "torchscript": _torchscript,
     "onnx": _onnx,

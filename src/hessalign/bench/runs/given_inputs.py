@@ -21,13 +21,13 @@ from hessalign.bench.data.image_folder import EXTENSIONS
 InputKind = Literal["images", "arrays"]
 """Whether a model was trained on image files or on arrays."""
 
-PathLike = str | os.PathLike[str]
-Given = np.ndarray | Tensor | PathLike | Sequence[PathLike]
+_PathLike = str | os.PathLike[str]
+Given = np.ndarray | Tensor | _PathLike | Sequence[_PathLike]
 """What a model can be asked about."""
 
-ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
+_ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
 
-Batch = tuple[tuple[str, ...], Tensor]
+_Batch = tuple[tuple[str, ...], Tensor]
 """Names of some samples, and the samples as the network takes them."""
 
 
@@ -37,7 +37,7 @@ def given_batches(
     shape: tuple[int, ...],
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[_Batch]:
     """Inputs of any form as batches for a network.
 
     Args:
@@ -60,7 +60,7 @@ def given_batches(
         return
     images: list[Path] = []
     for path in _paths(given):
-        if path.suffix.lower() in ARRAY_FILES and not path.is_dir():
+        if path.suffix.lower() in _ARRAY_FILES and not path.is_dir():
             rows = _read_array(path)
             yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
         else:
@@ -70,13 +70,13 @@ def given_batches(
             raise InputError(
                 f"Expected arrays [n, {_written(shape)}], on which this model was trained, got the "
                 f"images {images[0]}, …. Give an array, a tensor, or a file of one "
-                f"({', '.join(ARRAY_FILES)}); of a model trained on features, those that the same "
+                f"({', '.join(_ARRAY_FILES)}); of a model trained on features, those that the same "
                 "backbone makes of the images (`hessalign features extract`)."
             )
-        yield from _image_batches(find_images(images), shape[-1], batch_size, unreadable)
+        yield from _image_batches(_find_images(images), shape[-1], batch_size, unreadable)
 
 
-def count_given(paths: Iterable[PathLike]) -> int:
+def count_given(paths: Iterable[_PathLike]) -> int:
     """How many samples some files and folders hold, to tell how far the work is.
 
     Args:
@@ -86,23 +86,13 @@ def count_given(paths: Iterable[PathLike]) -> int:
         The number, those that cannot be read included.
     """
     every = [Path(path) for path in paths]
-    arrays = [path for path in every if path.suffix.lower() in ARRAY_FILES and not path.is_dir()]
+    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
     images = [path for path in every if path not in arrays]
-    return sum(len(_read_array(path)) for path in arrays) + len(find_images(images))
+    return sum(len(_read_array(path)) for path in arrays) + len(_find_images(images))
 
 
-def find_images(paths: Iterable[Path]) -> list[Path]:
-    """The images that are meant by some paths.
-
-    Args:
-        paths: Files, which are taken as they are named, and folders, which are walked.
-
-    Returns:
-        Files; those of a folder sorted, without what begins with a dot or is called as no image is.
-
-    Raises:
-        InputError: If a folder holds none.
-    """
+def _find_images(paths: Iterable[Path]) -> list[Path]:
+    """Files as they are named, and the images in folders, sorted, without what is hidden."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -147,7 +137,7 @@ def _image_batches(
     size: int,
     batch_size: int,
     unreadable: Callable[[InputError], None] | None,
-) -> Iterator[Batch]:
+) -> Iterator[_Batch]:
     """Images that can be read, resized and normalised as in evaluation."""
     names: list[str] = []
     pixels: list[np.ndarray] = []
@@ -205,7 +195,7 @@ def _array_batches(
     batch_size: int,
     what: str,
     prefix: str,
-) -> Iterator[Batch]:
+) -> Iterator[_Batch]:
     tensor = _checked(rows, shape, what)
     if kind == "images":
         _check_grey_values(tensor, what)

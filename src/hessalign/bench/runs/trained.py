@@ -224,7 +224,7 @@ def load(run: str | os.PathLike[str]) -> TrainedModel:
         >>> probabilities.shape, model.predict(np.ones((3, 4)))[0] in model.classes_
         ((3, 2), True)
     """
-    folder = find_model(Path(run))
+    folder = _find_model(Path(run))
     description = read_description(folder / DESCRIPTION)
     network = _rebuilt(description)
     load_weights(network, folder)
@@ -259,18 +259,8 @@ def load_weights(
         ) from error
 
 
-def find_model(folder: Path) -> Path:
-    """The folder of a trained model, which may be named by the folder that holds it alone.
-
-    Args:
-        folder: Of a run, or one that holds one run.
-
-    Returns:
-        The folder with the model.
-
-    Raises:
-        TrainedModelError: If it holds no model or several.
-    """
+def _find_model(folder: Path) -> Path:
+    """The folder of a trained model, which may be named by the folder that holds it alone."""
     if (folder / DESCRIPTION).is_file():
         return folder
     found = sorted(path.parent for path in folder.glob(f"*/{DESCRIPTION}"))
