@@ -30,7 +30,7 @@ from hessalign.bench.sweep.report import SweepProgress
 MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 """Makes the display of runs that are done."""
 
-EVALUATED: Final[Evaluated] = "all"
+_EVALUATED: Final[Evaluated] = "all"
 """What runs in the cache evaluate, as those of `hessalign train` do."""
 
 
@@ -87,7 +87,7 @@ class FinishedRun:
 
     def load(self) -> Run:
         """The run with its network and its data, which are large: for one run at a time."""
-        return train_job(self.job, self.folder, evaluate=EVALUATED, keep_model=True)
+        return train_job(self.job, self.folder, evaluate=_EVALUATED, keep_model=True)
 
 
 def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
@@ -114,7 +114,7 @@ def have_done(part: Part, launcher: Launcher, progress: MakeProgress = no_progre
     before = sweep_status(part.folder, part.jobs)
     if all(status.state == "done" for status in before):
         return
-    work: Work = partial(train_job, evaluate=EVALUATED, keep_model=True)
+    work: Work = partial(train_job, evaluate=_EVALUATED, keep_model=True)
     if part.spec is not None:
         open_sweep(part.folder, part.spec, keep=True)
         work = training_work(part.spec)

@@ -133,18 +133,7 @@ def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, lis
 
 
 def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, SweepRun]:
-    """The complete runs of a sweep with one test domain and drawn hyper-parameters.
-
-    Args:
-        sweep: The sweep.
-        algorithms: Recorded names of the algorithms of interest.
-
-    Returns:
-        Records by job, the data where `data_dir` says.
-
-    Raises:
-        InputError: If there are none, or they do not belong together.
-    """
+    """The complete runs of a sweep with one test domain and drawn hyper-parameters."""
     found: dict[Job, SweepRun] = {}
     wanted = set(algorithms)
     for path in sorted(sweep.folder.glob(f"*/{DONE}")):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 from typing import Final, final
 
-TOLERANCE: Final = 2.0
+_TOLERANCE: Final = 2.0
 """Combined standard deviations that a difference may have and still count as reproduced."""
 
 LEVEL: Final = 0.05
@@ -85,7 +85,7 @@ def verdict(ours: Measured, published: float, published_std: float) -> str:
     distance = abs(ours.mean - published) / spread if spread > 0 else math.inf
     if ours.mean == published:
         distance = 0.0
-    return "reproduced" if distance <= TOLERANCE else f"not reproduced ({distance:.1f} std)"
+    return "reproduced" if distance <= _TOLERANCE else f"not reproduced ({distance:.1f} std)"
 
 
 @final
