@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from hessalign.bench.sweep.execution import ERROR
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.paper.accuracies import accuracy_table
-from hessalign.paper.cache import Part, finished_runs, have_done
+from hessalign.paper.cache import Part, finished_runs, have_done, run_name
 from hessalign.paper.curves import plot_dynamics
 from hessalign.paper.published import TABLE_2
 
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
     launcher = SerialLauncher() if options.jobs == 1 else LocalLauncher(options.jobs)
     cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
-    have_done(Part(jobs[::-1], cache), launcher, SweepProgress)
+    have_done(Part(jobs[::-1], cache), launcher, partial(SweepProgress, name=run_name))
     runs = [each.load() for each in finished_runs(cache, jobs)]
     if len(runs) < len(jobs):
         raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")

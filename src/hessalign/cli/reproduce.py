@@ -17,6 +17,7 @@ from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
+from hessalign.paper.cache import run_name
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
 from hessalign.paper.experiment import Experiment, Options
 from hessalign.paper.feature_sweep import DEFAULT_BANK
@@ -160,7 +161,7 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
     """How to reproduce, from the command line; displays of runs are added to `shown`."""
 
     def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
-        shown.append(SweepProgress(statuses, launcher))
+        shown.append(SweepProgress(statuses, launcher, name=run_name))
         return shown[-1]
 
     launched = argparse.Namespace(**vars(options))

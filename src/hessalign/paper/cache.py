@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, final
 
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.runs import Job, Record, Run, read_records, train_job
 from hessalign.bench.runs.irm import IrmOptions, settle
 from hessalign.bench.runs.plan import Evaluated
@@ -32,6 +33,13 @@ MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 
 _EVALUATED: Final[Evaluated] = "all"
 """What runs in the cache evaluate, as those of `hessalign train` do."""
+
+
+def run_name(job: Job) -> str:
+    """What a run is called in a display: its algorithm and seed, where that says enough."""
+    if job.dataset == COLORED_MNIST:
+        return f"{job.algorithm} #{job.trial_seed}"
+    return job.describe()
 
 
 def no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:

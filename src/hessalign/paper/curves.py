@@ -19,13 +19,7 @@ _Groups = Mapping[tuple[str, str], Sequence[FinishedRun]]
 
 
 def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
-    """OOD accuracy and Hessian distance during training, one line per run.
-
-    Args:
-        runs: Runs with the same schedule.
-        path: Where to save the figure.
-        title: What the runs have in common.
-    """
+    """OOD accuracy and Hessian distance during training, one line per run."""
     pyplot = load_pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for run in runs:
@@ -233,14 +227,7 @@ def plot_attack(
 
 
 def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, title: str) -> None:
-    """Gap, losses and accuracies of an attacked head against the radius (Figure 2).
-
-    Args:
-        result: The attack.
-        names: Of the domains, in the order of the result.
-        path: Where to save the figure.
-        title: Whose head it is.
-    """
+    """Gap, losses and accuracies of an attacked head against the radius (Figure 2)."""
     pyplot = load_pyplot()
     figure, all_axes = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     radii = [0.0, *(attack.delta for attack in result.attacks)]

@@ -149,13 +149,7 @@ def _difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Which method is best, by how much against the spread over trials, and where.
-
-    Methods of which runs are missing do not take part.
-
-    Returns:
-        A paragraph; empty if there is nothing to compare.
-    """
+    """Which method is best among the complete ones, by how much against the spread, and where."""
     ranked = sorted(
         (row for row in rows if row["complete"] and row["mean"] is not None),
         key=lambda row: row["mean"],

@@ -85,16 +85,7 @@ class Options:
         return range(self.seed, self.seed + self.restarts)
 
     def counted(self, items: Sequence[_Item], title: str, unit: str) -> Iterator[_Item]:
-        """Things to go through one by one, with a display of how far it is.
-
-        Args:
-            items: The things.
-            title: What is done to them.
-            unit: What they are.
-
-        Yields:
-            The things.
-        """
+        """Things to go through one by one, with a display of how far it is."""
         show = self.display(title, unit)
         for number, item in enumerate(items, start=1):
             yield item

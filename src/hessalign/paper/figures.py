@@ -274,18 +274,7 @@ def _heat_map(
 
 
 def ratio_text(ratio: float) -> str:
-    """A ratio with two significant digits, or one below a tenth; large and small as powers of 10.
-
-    Args:
-        ratio: A number of 0 or more.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> ratio_text(0.4567), ratio_text(0.0345), ratio_text(12.3), ratio_text(0.00001)
-        ('0.46', '0.03', '12', '1e-05')
-    """
+    """A ratio with two significant digits, one below a tenth; large and small as powers of 10."""
     if 0.001 <= ratio < 0.1:
         return f"{ratio:.1g}"
     return f"{ratio:.2g}" if 0.1 <= ratio < 99.5 else f"{ratio:.0e}"

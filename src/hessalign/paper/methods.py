@@ -45,18 +45,7 @@ def _expected(imbalance: Imbalance | None) -> Method:
 
 
 def on_features(method: Method) -> Method:
-    """The same algorithm where hyper-parameters are drawn: a row without options of its own.
-
-    Args:
-        method: A row of a Colored MNIST experiment.
-
-    Returns:
-        The row, called as the algorithm is.
-
-    Example:
-        >>> on_features(hutchinson(None)).title
-        'Hutchinson'
-    """
+    """The same algorithm where hyper-parameters are drawn: a row without options of its own."""
     return Method(find_algorithm(method.algorithm).title, method.algorithm)
 
 

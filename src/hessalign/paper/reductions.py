@@ -77,15 +77,7 @@ def measure(trained: TrainedHead, domains: Domains) -> _Attributes:
 def reductions(
     pairs: Mapping[int, Sequence[tuple[_Attributes, _Attributes]]], *, relative: bool
 ) -> dict[str, Reduction]:
-    """Ratios of a method's dispersions to those of the reference.
-
-    Args:
-        pairs: By trial, heads of the method each with its reference; at least one.
-        relative: Whether dispersions are divided by the mean square of the attribute.
-
-    Returns:
-        By attribute; a trial's ratio is the geometric mean over its heads.
-    """
+    """Ratios of a method's dispersions to the reference's: geometric means over heads, by trial."""
     first = next(iter(pairs.values()))[0][0]
     found = {}
     for name in first:
