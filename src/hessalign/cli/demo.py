@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,22 +18,22 @@ from hessalign.bench.sweep.execution import ERROR
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.paper.accuracies import accuracy_table
-from hessalign.paper.cache import Part, finished_runs, have_done
+from hessalign.paper.cache import Part, finished_runs, have_done, run_name
 from hessalign.paper.curves import plot_dynamics
 from hessalign.paper.published import TABLE_2
 
-METHODS: Final = ("erm", "hgp", "full", "hutchinson")
-TRAIN_IMAGES: Final = 20_000
-WIDTH: Final = 128
+_METHODS: Final = ("erm", "hgp", "full", "hutchinson")
+_TRAIN_IMAGES: Final = 20_000
+_WIDTH: Final = 128
 
-INTRODUCTION: Final = """\
+_INTRODUCTION: Final = """\
 Colored MNIST: is the digit below 5? One label in four is wrong, so the shape of the digit is right
 75 % of the time. The colour is right 80 and 90 % of the time in the two training domains, but only
 10 % of the time in the unseen one. A model that trusts the colour fails there.
 Training on {images:,} images, {steps} steps each; the weight of the penalty jumps at step {jump}.
 """
 
-VERDICT: Final = """\
+_VERDICT: Final = """\
 ERM trusts the colour: {erm:.0f} % on the unseen domain. Aligning the Hessians and gradients of the
 classifier head between the training domains gives {best:.0f} % ({name}), {gap:+.0f} points.
 The paper's numbers are means of 10 restarts with 50,000 images and {full_width} units a layer; this
@@ -45,10 +46,10 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Register the verb."""
     parser = verbs.add_parser("demo", help="Colored MNIST with four methods, in a few minutes")
     parser.add_argument("--output", type=Path, default=Path("outputs/demo"), metavar="DIR")
-    parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, metavar="N")
+    parser.add_argument("--train-images", type=int, default=_TRAIN_IMAGES, metavar="N")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
     parser.add_argument("--seed", type=seed_number, default=0)
-    jobs = min(len(METHODS), os.cpu_count() or 1)
+    jobs = min(len(_METHODS), os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="processes at once")
     parser.set_defaults(run=run, continues=True)
 
@@ -59,18 +60,18 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         InputError: If a run failed.
     """
-    entries = {"train_images": options.train_images, "steps": options.steps, "width": WIDTH}
-    jobs = [irm_job(name, options.seed, {**entries, "hessian_distance": True}) for name in METHODS]
+    entries = {"train_images": options.train_images, "steps": options.steps, "width": _WIDTH}
+    jobs = [irm_job(name, options.seed, {**entries, "hessian_distance": True}) for name in _METHODS]
     make_folder(options.output)
     start = time.monotonic()
     images = options.train_images
     check_jobs(jobs[:1])
-    introduction = INTRODUCTION.format(images=images, steps=options.steps, jump=IrmOptions.jump)
+    introduction = _INTRODUCTION.format(images=images, steps=options.steps, jump=IrmOptions.jump)
     sys.stdout.write(introduction + "\n")
     launcher = SerialLauncher() if options.jobs == 1 else LocalLauncher(options.jobs)
     cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
-    have_done(Part(jobs[::-1], cache), launcher, SweepProgress)
+    have_done(Part(jobs[::-1], cache), launcher, partial(SweepProgress, name=run_name))
     runs = [each.load() for each in finished_runs(cache, jobs)]
     if len(runs) < len(jobs):
         raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")
@@ -82,14 +83,14 @@ def run(options: argparse.Namespace) -> None:
     best = max(aligned, key=lambda run: run.final["test_accuracy"])
     erm_accuracy = 100 * erm.final["test_accuracy"]
     best_accuracy = 100 * best.final["test_accuracy"]
-    verdict = VERDICT.format(
+    verdict = _VERDICT.format(
         erm=erm_accuracy,
         best=best_accuracy,
         name=best.plan.info.name,
         gap=best_accuracy - erm_accuracy,
         full_width=IrmOptions.width,
         images=images,
-        width=WIDTH,
+        width=_WIDTH,
     )
     sys.stdout.write(f"\n{table}\n\n{verdict}")
     sys.stdout.write(f"Figure: {figure} ({time.monotonic() - start:.0f} s in all)\n")

@@ -17,6 +17,7 @@ from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.flags import seed_number
 from hessalign.cli.sweep import LAUNCHERS, make_launcher
+from hessalign.paper.cache import run_name
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
 from hessalign.paper.experiment import Experiment, Options
 from hessalign.paper.feature_sweep import DEFAULT_BANK
@@ -24,26 +25,26 @@ from hessalign.paper.sweeps import SCALES
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 
-LIST: Final = "list"
-ALL: Final = "all-cmnist"
-ON_BANKS: Final = ("table1", "figure2")
+_LIST: Final = "list"
+_ALL: Final = "all-cmnist"
+_ON_BANKS: Final = ("table1", "figure2")
 """Those that also report on a sweep over a feature bank."""
 
-SWEPT: Final = tuple(each.name for each in EXPERIMENTS.values() if each.swept)
+_SWEPT: Final = tuple(each.name for each in EXPERIMENTS.values() if each.swept)
 """Those on DomainBed."""
 
-CACHED: Final = tuple(name for name in EXPERIMENTS if name not in SWEPT)
+_CACHED: Final = tuple(name for name in EXPERIMENTS if name not in _SWEPT)
 """Those on Colored MNIST."""
 
-TAKERS: Final = {
-    "--scale": SWEPT,
-    "--backbone": SWEPT,
-    "--data-dir": (*SWEPT, *ON_BANKS),
-    "--sweep": (*SWEPT, *ON_BANKS),
-    "--dataset": ON_BANKS,
-    "--restarts": CACHED,
-    "--seed": CACHED,
-    "--cache": CACHED,
+_TAKERS: Final = {
+    "--scale": _SWEPT,
+    "--backbone": _SWEPT,
+    "--data-dir": (*_SWEPT, *_ON_BANKS),
+    "--sweep": (*_SWEPT, *_ON_BANKS),
+    "--dataset": _ON_BANKS,
+    "--restarts": _CACHED,
+    "--seed": _CACHED,
+    "--cache": _CACHED,
 }
 """Flags that only some experiments take."""
 
@@ -57,7 +58,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "command continues when it is given again.",
     )
     add = parser.add_argument
-    add("name", help=f"`{LIST}`, one of its names, or `{ALL}` for one page of them")
+    add("name", help=f"`{_LIST}`, one of its names, or `{_ALL}` for one page of them")
     add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
     add("--output", type=Path, default=Path("results"), metavar="DIR", help="where results go")
     add(
@@ -78,7 +79,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     scales = "; ".join(f"{scale.name}: {scale.text}" for scale in SCALES.values())
     add = parser.add_argument_group(
         "DomainBed",
-        f"For {', '.join(SWEPT)}. KEY=VALUE sets keys of the sweep, such as draws=4 or "
+        f"For {', '.join(_SWEPT)}. KEY=VALUE sets keys of the sweep, such as draws=4 or "
         "algorithms=[erm,hgp].",
     ).add_argument
     add("--scale", metavar="NAME", help=f"{scales} ({Options.scale})")
@@ -93,7 +94,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     add = parser.add_argument_group(
         "feature banks",
-        f"For {' and '.join(ON_BANKS)}, which report on the sweep in --sweep with the bank below "
+        f"For {' and '.join(_ON_BANKS)}, which report on the sweep in --sweep with the bank below "
         "--data-dir too.",
     ).add_argument
     add("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
@@ -112,12 +113,12 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: If finished runs are asked for where there are none to report on.
     """
-    if options.name == LIST:
+    if options.name == _LIST:
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
-        rows.append([ALL, "one page of everything on Colored MNIST"])
+        rows.append([_ALL, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return 0
-    if options.name == ALL:
+    if options.name == _ALL:
         wanted = [each for each in EXPERIMENTS.values() if not each.swept]
     else:
         wanted = [find_experiment(options.name)]
@@ -137,8 +138,8 @@ def run(options: argparse.Namespace) -> int:
         pages.append(page)
         sys.stdout.write(page.read_text(encoding="utf-8") + "\n")
         sys.stdout.write(f"Saved in {page.parent}\n" + "\n" * (not experiment.swept))
-    if options.name == ALL:
-        path = options.output / f"{ALL}.md"
+    if options.name == _ALL:
+        path = options.output / f"{_ALL}.md"
         write_atomically(path, _one_page(pages, options.output).encode())
         sys.stdout.write(f"One page of everything: {path}\n")
     return 1 if any(each.failed for each in shown) else 0
@@ -147,9 +148,9 @@ def run(options: argparse.Namespace) -> int:
 def _refuse_flags(options: argparse.Namespace) -> None:
     """Refuse flags that an experiment does not take."""
     refused: dict[tuple[str, ...], list[str]] = {}
-    for flag, takers in TAKERS.items():
+    for flag, takers in _TAKERS.items():
         name = flag.removeprefix("--").replace("-", "_")
-        takes = options.name in takers or (options.name == ALL and {*takers} & {*CACHED})
+        takes = options.name in takers or (options.name == _ALL and {*takers} & {*_CACHED})
         if getattr(options, name) is not None and not takes:
             refused.setdefault(takers, []).append(flag)
     for takers, flags in refused.items():
@@ -160,7 +161,7 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
     """How to reproduce, from the command line; displays of runs are added to `shown`."""
 
     def show(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
-        shown.append(SweepProgress(statuses, launcher))
+        shown.append(SweepProgress(statuses, launcher, name=run_name))
         return shown[-1]
 
     launched = argparse.Namespace(**vars(options))
@@ -199,7 +200,7 @@ def _describe_command(experiment: Experiment, options: argparse.Namespace) -> st
     words += ["--restarts", str(options.restarts or Options.restarts)]
     words += ["--seed", str(options.seed)] if options.seed else []
     words += finished
-    if folders and experiment.name in ON_BANKS:
+    if folders and experiment.name in _ON_BANKS:
         words += ["--sweep", folders[0], "--data-dir", options.data_dir]
         words += ["--dataset", options.dataset] if options.dataset is not None else []
     return shlex.join([*words, *options.entries])

@@ -71,7 +71,7 @@ _READING: Final = (
 
 @final
 @dataclass(frozen=True)
-class Restart:
+class _Restart:
     """What a table keeps of one run.
 
     Attributes:
@@ -85,7 +85,7 @@ class Restart:
     source: Mapping[str, Any] | None = None
 
 
-def measure_restart(run: FinishedRun) -> Restart:
+def _measure_restart(run: FinishedRun) -> _Restart:
     """What a table keeps of a finished run."""
     found = run.final
     values = {
@@ -93,22 +93,13 @@ def measure_restart(run: FinishedRun) -> Restart:
         "test": 100 * found["test_accuracy"],
         "slope": slope(run.load()),
     }
-    return Restart(run.seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
+    return _Restart(run.seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
 
 
-def row(
-    method: Method, restarts: Sequence[Restart], published: Mapping[str, Accuracy]
+def _row(
+    method: Method, restarts: Sequence[_Restart], published: Mapping[str, Accuracy]
 ) -> dict[str, Any]:
-    """One method's numbers.
-
-    Args:
-        method: The method.
-        restarts: Its restarts.
-        published: The table to compare with.
-
-    Returns:
-        Plain values.
-    """
+    """One method's numbers."""
     values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
     train, test = measured(values["train"]), measured(values["test"])
     entry: dict[str, Any] = {
@@ -138,18 +129,13 @@ def row(
     return {**entry, _TAKEN_FROM: list(sources.values())} if sources else entry
 
 
-def written_restarts(
+def _written_restarts(
     name: str, heading: str, options: Options
-) -> Iterator[tuple[str, Mapping[str, object], Restart]]:
+) -> Iterator[tuple[str, Mapping[str, object], _Restart]]:
     """What tables have written about the same data by the same protocol.
 
     What a table took from another is passed over, since it stands there; what it took from an
     earlier version of itself stands nowhere else.
-
-    Args:
-        name: The table that wants to know, which comes first.
-        heading: The version of the data.
-        options: Where results are, and how the protocol was changed.
 
     Yields:
         Algorithm, options and restart.
@@ -168,7 +154,7 @@ def written_restarts(
                 origin = taken.get(seed, source)
                 if origin["result"] == place:
                     values = {key: entry[key][number] for key in _PER_RUN}
-                    yield entry["algorithm"], entry["options"], Restart(seed, values, origin)
+                    yield entry["algorithm"], entry["options"], _Restart(seed, values, origin)
 
 
 def _sources(entry: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
@@ -195,7 +181,7 @@ def _read_written(path: Path) -> dict[str, Any]:
     return content
 
 
-def cells(entry: Mapping[str, Any]) -> list[str]:
+def _cells(entry: Mapping[str, Any]) -> list[str]:
     """A row as text, one for each column."""
     title = entry["method"]
     for source in entry.get(_TAKEN_FROM, ()):
@@ -222,7 +208,7 @@ def cells(entry: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def make_table(
+def _make_table(
     name: str,
     title: str,
     versions: Mapping[str, tuple[Imbalance | None, tuple[Method, ...]]],
@@ -235,14 +221,14 @@ def make_table(
         texts = [_READING.format(restarts=options.restarts, first=options.seed, last=last)]
         data: dict[str, Any] = {"overrides": dict(options.entries), "versions": {}}
         for heading, (imbalance, methods) in versions.items():
-            written = list(written_restarts(name, heading, options))
+            written = list(_written_restarts(name, heading, options))
             found = {
                 method: _restarts(method, finished(method, imbalance), written, options.seeds)
                 for method in methods
             }
-            entries = [row(method, each, published) for method, each in found.items() if each]
+            entries = [_row(method, each, published) for method, each in found.items() if each]
             data["versions"][heading] = entries
-            table = markdown_table(_HEADER, [cells(entry) for entry in entries])
+            table = markdown_table(_HEADER, [_cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
             sources = [each for entry in entries for each in entry.get(_TAKEN_FROM, ())]
             texts += dict.fromkeys(_TAKEN.format(**source) for source in sources)
@@ -259,18 +245,18 @@ def make_table(
 def _restarts(
     method: Method,
     runs: Sequence[FinishedRun],
-    written: Sequence[tuple[str, Mapping[str, object], Restart]],
+    written: Sequence[tuple[str, Mapping[str, object], _Restart]],
     seeds: Sequence[int],
-) -> list[Restart]:
+) -> list[_Restart]:
     """The restarts of a row: finished runs, and for other seeds what was written."""
-    found = {run.seed: measure_restart(run) for run in runs}
+    found = {run.seed: _measure_restart(run) for run in runs}
     for algorithm, options, restart in written:
         if (algorithm, options) == (method.algorithm, dict(method.options)):
             found.setdefault(restart.seed, restart)
     return [found[seed] for seed in seeds if seed in found]
 
 
-def _missing_runs(found: Mapping[Method, Sequence[Restart]], restarts: int) -> list[str]:
+def _missing_runs(found: Mapping[Method, Sequence[_Restart]], restarts: int) -> list[str]:
     """Nothing, or a paragraph on which rows are not complete yet."""
     lacking = [
         f"{method.title} {len(each)}" for method, each in found.items() if len(each) < restarts
@@ -332,25 +318,25 @@ def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
 
 
 TABLES: Final = (
-    make_table(
+    _make_table(
         "table2",
         "Table 2: Colored MNIST",
         {"Colored MNIST": (None, comparison(None))},
         TABLE_2,
     ),
-    make_table(
+    _make_table(
         "table3",
         "Table 3: imbalanced Colored MNIST",
         {title: (version, comparison(version)) for title, version in IMBALANCED.items()},
         TABLE_3,
     ),
-    make_table(
+    _make_table(
         "table9",
         "Table 9: ablation of α and β on Colored MNIST",
         {"Colored MNIST": (None, _ablation(None))},
         TABLE_9,
     ),
-    make_table(
+    _make_table(
         "table10",
         "Table 10: ablation of α and β on imbalanced Colored MNIST",
         {title: (version, _ablation(version)) for title, version in IMBALANCED.items()},

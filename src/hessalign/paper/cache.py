@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Final, final
 
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.runs import Job, Record, Run, read_records, train_job
 from hessalign.bench.runs.irm import IrmOptions, settle
 from hessalign.bench.runs.plan import Evaluated
@@ -30,8 +31,15 @@ from hessalign.bench.sweep.report import SweepProgress
 MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 """Makes the display of runs that are done."""
 
-EVALUATED: Final[Evaluated] = "all"
+_EVALUATED: Final[Evaluated] = "all"
 """What runs in the cache evaluate, as those of `hessalign train` do."""
+
+
+def run_name(job: Job) -> str:
+    """What a run is called in a display: its algorithm and seed, where that says enough."""
+    if job.dataset == COLORED_MNIST:
+        return f"{job.algorithm} #{job.trial_seed}"
+    return job.describe()
 
 
 def no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
@@ -87,7 +95,7 @@ class FinishedRun:
 
     def load(self) -> Run:
         """The run with its network and its data, which are large: for one run at a time."""
-        return train_job(self.job, self.folder, evaluate=EVALUATED, keep_model=True)
+        return train_job(self.job, self.folder, evaluate=_EVALUATED, keep_model=True)
 
 
 def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
@@ -114,7 +122,7 @@ def have_done(part: Part, launcher: Launcher, progress: MakeProgress = no_progre
     before = sweep_status(part.folder, part.jobs)
     if all(status.state == "done" for status in before):
         return
-    work: Work = partial(train_job, evaluate=EVALUATED, keep_model=True)
+    work: Work = partial(train_job, evaluate=_EVALUATED, keep_model=True)
     if part.spec is not None:
         open_sweep(part.folder, part.spec, keep=True)
         work = training_work(part.spec)

@@ -12,20 +12,14 @@ from hessalign.heads import WorstCaseGap
 from hessalign.paper.cache import FinishedRun
 from hessalign.paper.figures import COLOURS, load_pyplot, save, tidy
 
-DISTANCE: Final = r"$\|H_1-H_2\|_F$"
+_DISTANCE: Final = r"$\|H_1-H_2\|_F$"
 
-Groups = Mapping[tuple[str, str], Sequence[FinishedRun]]
+_Groups = Mapping[tuple[str, str], Sequence[FinishedRun]]
 """Runs by version of the data and algorithm."""
 
 
 def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
-    """OOD accuracy and Hessian distance during training, one line per run.
-
-    Args:
-        runs: Runs with the same schedule.
-        path: Where to save the figure.
-        title: What the runs have in common.
-    """
+    """OOD accuracy and Hessian distance during training, one line per run."""
     pyplot = load_pyplot()
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for run in runs:
@@ -68,7 +62,7 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
     save(figure, path)
 
 
-def plot_course(groups: Groups, path: Path) -> None:
+def plot_course(groups: _Groups, path: Path) -> None:
     """Hessian distance, OOD accuracy and OOD loss along training, by version (Figure 3)."""
     pyplot = load_pyplot()
     figure, grid, columns = _grid(pyplot, groups, rows=3)
@@ -84,13 +78,13 @@ def plot_course(groups: Groups, path: Path) -> None:
         for axes in column:
             _mark_jump(axes, runs)
             tidy(axes)
-    for axes, name in zip(grid[:, 0], (DISTANCE, "OOD accuracy (%)", "OOD loss"), strict=True):
+    for axes, name in zip(grid[:, 0], (_DISTANCE, "OOD accuracy (%)", "OOD loss"), strict=True):
         axes.set_ylabel(name)
     _shared_legend(figure, grid[0])
     save(figure, path)
 
 
-def plot_pairs(groups: Groups, path: Path) -> None:
+def plot_pairs(groups: _Groups, path: Path) -> None:
     """Hessian distance against OOD accuracy and OOD loss, an evaluation a point (Figure 3)."""
     pyplot = load_pyplot()
     figure, grid, columns = _grid(pyplot, groups, rows=2)
@@ -105,7 +99,7 @@ def plot_pairs(groups: Groups, path: Path) -> None:
             values = [scale * record.metrics[metric] for record in records]
             axes.scatter(distances, values, label=ALGORITHMS[algorithm].title, **style)
             tidy(axes)
-        column[1].set_xlabel(DISTANCE)
+        column[1].set_xlabel(_DISTANCE)
     for axes in grid.flat:
         _log_distances(axes)
     for axes, name in zip(grid[:, 0], ("OOD accuracy (%)", "OOD loss"), strict=True):
@@ -114,7 +108,7 @@ def plot_pairs(groups: Groups, path: Path) -> None:
     save(figure, path)
 
 
-def plot_distances(groups: Groups, path: Path) -> None:
+def plot_distances(groups: _Groups, path: Path) -> None:
     """Hessian distance along training: the mean over restarts and their range (Figure 4)."""
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(6.4, 4.8), layout="constrained")
@@ -125,17 +119,17 @@ def plot_distances(groups: Groups, path: Path) -> None:
         _draw_course(axes, runs, "hessian_distance", style)
     if groups:
         _mark_jump(axes, next(iter(groups.values())))
-    axes.set(xlabel="step", ylabel="Hessian distance " + DISTANCE, yscale="log")
+    axes.set(xlabel="step", ylabel="Hessian distance " + _DISTANCE, yscale="log")
     tidy(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     save(figure, path)
 
 
-def _titles(groups: Groups) -> list[str]:
+def _titles(groups: _Groups) -> list[str]:
     return list(dict.fromkeys(title for title, _ in groups))
 
 
-def _grid(pyplot: Any, groups: Groups, rows: int) -> tuple[Any, Any, dict[str, int]]:  # noqa: ANN401
+def _grid(pyplot: Any, groups: _Groups, rows: int) -> tuple[Any, Any, dict[str, int]]:  # noqa: ANN401
     """A figure with a column for each version of the data, and which column is whose."""
     titles = _titles(groups)
     width = max(1, len(titles))
@@ -233,14 +227,7 @@ def plot_attack(
 
 
 def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, title: str) -> None:
-    """Gap, losses and accuracies of an attacked head against the radius (Figure 2).
-
-    Args:
-        result: The attack.
-        names: Of the domains, in the order of the result.
-        path: Where to save the figure.
-        title: Whose head it is.
-    """
+    """Gap, losses and accuracies of an attacked head against the radius (Figure 2)."""
     pyplot = load_pyplot()
     figure, all_axes = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
     radii = [0.0, *(attack.delta for attack in result.attacks)]

@@ -31,16 +31,16 @@ from hessalign.paper.verdict import (
 )
 from hessalign.report.tables import markdown_table
 
-READING: Final = (
+_READING: Final = (
     "Model selection: {selection}. Accuracies in percent on the larger part of the test domain, "
     "mean ± standard deviation over trials. A number is reproduced if it differs from the "
     "published one by at most 2 combined standard deviations; the paper prints none for this "
     "table, so ours stands for both. Differences to ERM are those of the same trial, mean ± "
     "standard error over trials."
 )
-ALL_DATASETS: Final = "All data sets"
+_ALL_DATASETS: Final = "All data sets"
 
-REFERENCE: Final = "erm"
+_REFERENCE: Final = "erm"
 """What the others are compared with."""
 
 NOT_COMPARABLE: Final = "not comparable"
@@ -66,24 +66,14 @@ def accuracies(table: Table) -> dict[str, dict[str, ByTrial]]:
     }
 
 
-def make_rows(
+def _make_rows(
     found: Mapping[str, Mapping[str, ByTrial]],
     published: Mapping[str, float],
     *,
     comparable: bool,
     incomplete: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """The methods as plain values, in the paper's order, those that it lacks at the end.
-
-    Args:
-        found: Accuracies by algorithm and test domain, or data set.
-        published: Published averages by algorithm.
-        comparable: Whether there is a verdict on them.
-        incomplete: Algorithms of which runs are missing.
-
-    Returns:
-        One entry each; what is not known is None.
-    """
+    """The methods as plain values, in the paper's order, those that it lacks at the end."""
     names = [name for name in published if name in found]
     names += [name for name in found if name not in names]
     averages = {name: mean_by_trial(list(found[name].values())) for name in found}
@@ -92,7 +82,7 @@ def make_rows(
         cells = {**found[name], AVERAGE: averages[name]}
         ours = measured(list(averages[name].values())) if averages[name] else None
         paper = published.get(name)
-        reference = {**found.get(REFERENCE, {}), AVERAGE: averages.get(REFERENCE, {})}
+        reference = {**found.get(_REFERENCE, {}), AVERAGE: averages.get(_REFERENCE, {})}
         differences = {
             column: paired_difference(values, reference.get(column, {}))
             for column, values in cells.items()
@@ -112,7 +102,7 @@ def make_rows(
                 "against_erm": {
                     column: None if each is None else vars(each)
                     for column, each in differences.items()
-                    if name != REFERENCE
+                    if name != _REFERENCE
                 },
             }
         )
@@ -126,7 +116,7 @@ def _judge(ours: Measured | None, paper: float | None, *, comparable: bool) -> s
     return verdict(ours, paper, ours.std) if comparable else NOT_COMPARABLE
 
 
-def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Our accuracies and the published average."""
     columns = list(rows[0]["accuracy"])
     header = ["method", *columns, "published", "difference", "verdict"]
@@ -145,7 +135,7 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Paired differences to ERM."""
     columns = list(rows[0]["accuracy"])
     return markdown_table(
@@ -153,44 +143,35 @@ def difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             [row["method"], *(_difference_text(row, column) for column in columns)]
             for row in rows
-            if row["algorithm"] != REFERENCE
+            if row["algorithm"] != _REFERENCE
         ],
     )
 
 
-def who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Which method is best, by how much against the spread over trials, and where.
-
-    Methods of which runs are missing do not take part.
-
-    Args:
-        rows: What `make_rows` gave.
-
-    Returns:
-        A paragraph; empty if there is nothing to compare.
-    """
+def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which method is best among the complete ones, by how much against the spread, and where."""
     ranked = sorted(
         (row for row in rows if row["complete"] and row["mean"] is not None),
         key=lambda row: row["mean"],
         reverse=True,
     )
-    if len(ranked) < 2 or all(row["algorithm"] != REFERENCE for row in ranked):
+    if len(ranked) < 2 or all(row["algorithm"] != _REFERENCE for row in ranked):
         return ""
     best = ranked[0]
     text = f"**{best['method']} is best on average**: {_shown(best['accuracy'][AVERAGE])}"
-    if best["algorithm"] != REFERENCE:
+    if best["algorithm"] != _REFERENCE:
         text += f", {_difference_text(best, AVERAGE)} against ERM"
     leaders = [
         f"{column} {_leader(ranked, column)}" for column in best["accuracy"] if column != AVERAGE
     ]
     text += f". Best by column: {'; '.join(leaders)}. "
-    others = [row for row in ranked if row["algorithm"] != REFERENCE]
+    others = [row for row in ranked if row["algorithm"] != _REFERENCE]
     return text + _clear_differences(others)
 
 
 def _leader(rows: Sequence[Mapping[str, Any]], column: str) -> str:
     best = max(rows, key=lambda row: measured(list(row["accuracy"][column].values())).mean)
-    if best["algorithm"] == REFERENCE:
+    if best["algorithm"] == _REFERENCE:
         return str(best["method"])
     return f"{best['method']} ({_difference_text(best, column)})"
 
@@ -243,13 +224,13 @@ def _table(name: str, title: str, selection: str, published: PublishedTable) -> 
     def present(finished: Finished, options: Options) -> Report:
         results = finished.sweeps
         texts = [
-            READING.format(selection=find_selection(selection).title),
+            _READING.format(selection=find_selection(selection).title),
             *describe_departures(departures(results[0].sweep.spec)),
         ]
         sections: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for each in results:
             title = each.sweep.head.title
-            sections[title] = dataset_rows(each, selection, published)
+            sections[title] = _dataset_rows(each, selection, published)
             texts += [f"## {title.capitalize()}", *_head_text(sections[title]), *each.lacking()]
         data = {"scale": options.scale, "selection": selection, "heads": sections}
         panels = {
@@ -262,7 +243,7 @@ def _table(name: str, title: str, selection: str, published: PublishedTable) -> 
     return Experiment(name, title, present, sweeps=sweeps)
 
 
-def dataset_rows(
+def _dataset_rows(
     results: Results, selection: str, published: PublishedTable
 ) -> dict[str, list[dict[str, Any]]]:
     """The methods on each data set, and on their average if there are several."""
@@ -273,7 +254,7 @@ def dataset_rows(
     found = {table.dataset: accuracies(table) for table in tables if table.dataset is not None}
     missing = results.missing
     sections = {
-        dataset: make_rows(
+        dataset: _make_rows(
             methods,
             _column(published, dataset.partition("@")[0]),
             comparable=comparable,
@@ -288,7 +269,7 @@ def dataset_rows(
             for row in rows:
                 averages.setdefault(row["algorithm"], {})[dataset] = row["accuracy"][AVERAGE]
         column = _column(published, AVERAGE)
-        sections[ALL_DATASETS] = make_rows(
+        sections[_ALL_DATASETS] = _make_rows(
             averages, column, comparable=comparable, incomplete=missing
         )
     return sections
@@ -302,7 +283,7 @@ def _head_text(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
     """The tables of one head, as paragraphs."""
     texts = []
     for dataset, rows in sections.items():
-        parts = [f"### {dataset}", accuracy_table(rows), difference_table(rows), who_wins(rows)]
+        parts = [f"### {dataset}", _accuracy_table(rows), _difference_table(rows), _who_wins(rows)]
         texts += [part for part in parts if part]
     return texts or ["No run is finished."]
 

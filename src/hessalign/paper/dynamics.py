@@ -15,47 +15,47 @@ from hessalign.paper.methods import HGP, VERSIONS, hutchinson
 from hessalign.paper.verdict import measured
 from hessalign.report.tables import markdown_table
 
-READING_3: Final = (
+_READING_3: Final = (
     "‖H₁ − H₂‖ between the training domains, OOD accuracy and OOD loss during training; then the "
     "first against the others, one point for each evaluation from the step at which the weight of "
     "the penalty jumps. The correlations are those of log ‖H₁ − H₂‖ with OOD accuracy and with OOD "
     "loss over these evaluations of a run, mean ± standard deviation over {restarts} restarts. The "
     "paper speaks of a strong negative correlation with OOD accuracy and gives no numbers."
 )
-READING_4: Final = (
+_READING_4: Final = (
     "‖H₁ − H₂‖ between the training domains during training, mean over {restarts} restarts, and "
     "its value at the last step. The paper shows curves without numbers."
 )
 
 
-def rows() -> tuple[tuple[Method, Imbalance | None], ...]:
+def _rows() -> tuple[tuple[Method, Imbalance | None], ...]:
     """HGP and Hutchinson on each version of the data, the runs both figures need."""
     return tuple(
         (method, version) for version in VERSIONS.values() for method in (HGP, hutchinson(version))
     )
 
 
-def series(run: FinishedRun, metric: str, start: int = 0) -> list[float]:
+def _series(run: FinishedRun, metric: str, start: int = 0) -> list[float]:
     """One metric along a run, from some step on."""
     return [record.metrics[metric] for record in run.records if record.step >= start]
 
 
-def correlations(runs: Sequence[FinishedRun], metric: str) -> list[float]:
+def _correlations(runs: Sequence[FinishedRun], metric: str) -> list[float]:
     """Correlations of log ‖H₁ − H₂‖ with a metric, one for each run in which both vary."""
     found = []
     for run in runs:
         jump = run.options.jump
         distances = [
-            math.log(max(value, 1e-300)) for value in series(run, "hessian_distance", jump)
+            math.log(max(value, 1e-300)) for value in _series(run, "hessian_distance", jump)
         ]
         try:
-            found.append(correlation(distances, series(run, metric, jump)))
+            found.append(correlation(distances, _series(run, metric, jump)))
         except StatisticsError:
             continue
     return found
 
 
-def present_figure3(finished: Finished, options: Options) -> Report:
+def _present_figure3(finished: Finished, options: Options) -> Report:
     """Hessian distance against OOD accuracy and loss."""
     entries: list[dict[str, Any]] = []
     groups = {}
@@ -67,7 +67,7 @@ def present_figure3(finished: Finished, options: Options) -> Report:
             groups[title, method.algorithm] = runs
             entry = {"data": title, "method": method.title, "runs": len(runs)}
             for metric in ("test_accuracy", "test_loss"):
-                entry[metric] = correlations(runs, metric)
+                entry[metric] = _correlations(runs, metric)
             entries.append(entry)
     table = markdown_table(
         ["data", "method", "runs", "with OOD accuracy", "with OOD loss"],
@@ -82,7 +82,7 @@ def present_figure3(finished: Finished, options: Options) -> Report:
         ],
         text_columns=2,
     )
-    text = READING_3.format(restarts=options.restarts) + "\n\n" + table
+    text = _READING_3.format(restarts=options.restarts) + "\n\n" + table
     return Report(
         text,
         {"correlations": entries},
@@ -93,7 +93,7 @@ def present_figure3(finished: Finished, options: Options) -> Report:
     )
 
 
-def present_figure4(finished: Finished, options: Options) -> Report:
+def _present_figure4(finished: Finished, options: Options) -> Report:
     """Hessian distance along training."""
     groups = {}
     entries: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ def present_figure4(finished: Finished, options: Options) -> Report:
                 continue
             groups[title, method.algorithm] = runs
             final_distances = [run.final["hessian_distance"] for run in runs]
-            curves = [series(run, "hessian_distance") for run in runs]
+            curves = [_series(run, "hessian_distance") for run in runs]
             entries.append(
                 {
                     "data": title,
@@ -124,7 +124,7 @@ def present_figure4(finished: Finished, options: Options) -> Report:
         ],
         text_columns=2,
     )
-    text = READING_4.format(restarts=options.restarts) + "\n\n" + table
+    text = _READING_4.format(restarts=options.restarts) + "\n\n" + table
     return Report(
         text, {"distances": entries}, {"figure4": lambda path: plot_distances(groups, path)}
     )
@@ -141,9 +141,9 @@ def _scientific(values: Sequence[float]) -> str:
 FIGURE_3 = Experiment(
     "figure3",
     "Figure 3: Hessian distance and OOD performance during training",
-    present_figure3,
-    rows(),
+    _present_figure3,
+    _rows(),
 )
 FIGURE_4 = Experiment(
-    "figure4", "Figure 4: Hessian distance during training", present_figure4, rows()
+    "figure4", "Figure 4: Hessian distance during training", _present_figure4, _rows()
 )

@@ -20,8 +20,8 @@ from hessalign.paper.cache import FinishedRun, MakeProgress, Part, finished_runs
 if TYPE_CHECKING:
     from hessalign.paper.sweeps import Results, Sweep
 
-Item = TypeVar("Item")
-Display = Callable[[str, str], Callable[[int, int], None]]
+_Item = TypeVar("_Item")
+_Display = Callable[[str, str], Callable[[int, int], None]]
 """From what is going on and what is counted: shows how many are done, and of how many."""
 
 _FIGURE_FORMATS: Final = ("png", "svg")
@@ -73,7 +73,7 @@ class Options:
     sweeps: tuple[Path, ...] = ()
     dataset: str | None = None
     progress: MakeProgress = no_progress
-    display: Display = lambda title, unit: lambda done, total: None
+    display: _Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -84,17 +84,8 @@ class Options:
         """The seeds of the restarts."""
         return range(self.seed, self.seed + self.restarts)
 
-    def counted(self, items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
-        """Things to go through one by one, with a display of how far it is.
-
-        Args:
-            items: The things.
-            title: What is done to them.
-            unit: What they are.
-
-        Yields:
-            The things.
-        """
+    def counted(self, items: Sequence[_Item], title: str, unit: str) -> Iterator[_Item]:
+        """Things to go through one by one, with a display of how far it is."""
         show = self.display(title, unit)
         for number, item in enumerate(items, start=1):
             yield item

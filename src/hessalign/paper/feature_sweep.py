@@ -133,18 +133,7 @@ def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, lis
 
 
 def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, SweepRun]:
-    """The complete runs of a sweep with one test domain and drawn hyper-parameters.
-
-    Args:
-        sweep: The sweep.
-        algorithms: Recorded names of the algorithms of interest.
-
-    Returns:
-        Records by job, the data where `data_dir` says.
-
-    Raises:
-        InputError: If there are none, or they do not belong together.
-    """
+    """The complete runs of a sweep with one test domain and drawn hyper-parameters."""
     found: dict[Job, SweepRun] = {}
     wanted = set(algorithms)
     for path in sorted(sweep.folder.glob(f"*/{DONE}")):
@@ -192,44 +181,19 @@ def _select(runs: Mapping[Job, SweepRun], algorithm: str) -> list[Selected]:
 
 
 def twin(job: Job) -> Job:
-    """The reference with the same learning rate, weight decay, dropout, batches and split.
-
-    Hyper-parameters are drawn by name from the seeds of draw and trial, so those that algorithms
-    share are the same; only the start and the order of samples differ.
-
-    Args:
-        job: A job of any algorithm.
-
-    Returns:
-        The job of the reference.
-    """
+    """The reference with the same hyper-parameters, drawn by name from its seeds, and split."""
     return dataclasses.replace(job, algorithm=find_algorithm(REFERENCE).recorded)
 
 
 def second_start(job: Job) -> Job:
-    """The reference once more from another start: what a ratio is worth that says nothing.
-
-    Args:
-        job: A job of the reference.
-
-    Returns:
-        A job of CORAL with weight 0: the same objective, but a seed of its own.
-    """
+    """The reference once more from another start: CORAL with weight 0, a seed of its own."""
     overrides = json.loads(job.hparams) if job.hparams else {}
     hparams = json.dumps({**overrides, "penalty_weight": 0.0}, sort_keys=True)
     return dataclasses.replace(job, algorithm=find_algorithm("coral").recorded, hparams=hparams)
 
 
 def train_all(sweep: FeatureSweep, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
-    """Train jobs, unless only what is there is wanted.
-
-    Args:
-        sweep: Says where they are kept, and whether to train at all.
-        jobs: The jobs.
-
-    Returns:
-        The runs that are complete, by job.
-    """
+    """Train jobs, unless only what is there is wanted; the complete ones by job."""
     needed = list(dict.fromkeys(jobs))
     if sweep.launcher is not None:
         have_done(Part(needed, sweep.cache), sweep.launcher, sweep.progress)

@@ -22,11 +22,11 @@ from hessalign.paper.methods import FULL, on_features, published_six
 from hessalign.paper.verdict import measured
 from hessalign.report.tables import markdown_table
 
-DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-SAMPLES: Final = 1000
-CORAL: Final = Method("CORAL", "coral")
-METHODS: Final = (*published_six(), CORAL, FULL)
-READING: Final = (
+_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_SAMPLES: Final = 1000
+_CORAL: Final = Method("CORAL", "coral")
+_METHODS: Final = (*published_six(), _CORAL, FULL)
+_READING: Final = (
     "The head of each trained run is moved within ‖θ − θ*‖ ≤ δ so that the losses of two domains "
     "(two sources, one target) differ as much as possible: exact attack, {samples:,} images of "
     "each domain, features fixed. Above, the largest gap found, with Theorem 1's second-order "
@@ -35,8 +35,8 @@ READING: Final = (
     "and shows accuracies without numbers; it finds that Hessian alignment loses least."
 )
 
-BANK_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-BANK_SAMPLES: Final = 500
+_BANK_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_BANK_SAMPLES: Final = 500
 _BANK_READING: Final = (
     "The same attack on {dataset}: for each trial ({trials} in all) and test domain the draw of "
     "hyper-parameters that is best on the training domains' held-out parts, among {draws}; "
@@ -52,17 +52,10 @@ _BANK_READING: Final = (
 )
 
 
-def attack(run: Run) -> dict[str, list[float]]:
-    """Attack the head of one run on Colored MNIST.
-
-    Args:
-        run: A finished run.
-
-    Returns:
-        By name, one value per radius, the trained head itself first.
-    """
-    trained = trained_head(run, SAMPLES)
-    result = _worst_case(trained, DELTAS)
+def _attack(run: Run) -> dict[str, list[float]]:
+    """Attack the head of one run on Colored MNIST."""
+    trained = trained_head(run, _SAMPLES)
+    result = _worst_case(trained, _DELTAS)
     accuracies = [result.accuracy, *(each.accuracy for each in result.attacks)]
     return {
         "gap": [result.gap, *(each.gap for each in result.attacks)],
@@ -88,17 +81,17 @@ def _worst_case(
     )
 
 
-def present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished, options: Options) -> Report:
     """Attack all runs."""
     attacked: dict[Method, list[dict[str, list[float]]]] = {}
-    runs = [(method, run) for method in METHODS for run in finished(method, None)]
+    runs = [(method, run) for method in _METHODS for run in finished(method, None)]
     for method, run in options.counted(runs, "attacking on Colored MNIST", "heads"):
-        attacked.setdefault(method, []).append(attack(run.load()))
+        attacked.setdefault(method, []).append(_attack(run.load()))
     entries: list[dict[str, Any]] = []
     for method, attacks in attacked.items():
         values = {key: [each[key] for each in attacks] for key in attacks[0]}
         entries.append({"method": method.title, "algorithm": method.algorithm, **values})
-    header = ["method", "runs", "δ = 0", *(f"δ = {delta:g}" for delta in DELTAS)]
+    header = ["method", "runs", "δ = 0", *(f"δ = {delta:g}" for delta in _DELTAS)]
     gaps = [
         [entry["method"], str(len(entry["gap"])), *_gap_cells(entry["gap"], entry["predicted"])]
         for entry in entries
@@ -111,10 +104,10 @@ def present(finished: Finished, options: Options) -> Report:
         ]
         for entry in entries
     ]
-    missing = [m.title for m in METHODS if m.title not in [entry["method"] for entry in entries]]
+    missing = [m.title for m in _METHODS if m.title not in [entry["method"] for entry in entries]]
     text = "\n\n".join(
         [
-            READING.format(samples=SAMPLES),
+            _READING.format(samples=_SAMPLES),
             *(
                 [markdown_table(header, gaps), markdown_table(header, accuracies)]
                 if entries
@@ -123,7 +116,7 @@ def present(finished: Finished, options: Options) -> Report:
             *([f"No runs yet: {', '.join(missing)}."] if missing else []),
         ]
     )
-    radii = (0.0, *DELTAS)
+    radii = (0.0, *_DELTAS)
     report = Report(
         f"## Colored MNIST\n\n{text}",
         {"deltas": list(radii), "heads": entries},
@@ -132,7 +125,7 @@ def present(finished: Finished, options: Options) -> Report:
     sweep = feature_sweep(options)
     if sweep is None:
         return report
-    features = _present_features([on_features(method) for method in METHODS], sweep, options)
+    features = _present_features([on_features(method) for method in _METHODS], sweep, options)
     return Report(
         f"{report.text}\n\n## {sweep.dataset}\n\n{features.text}",
         {**report.data, "features": features.data},
@@ -142,8 +135,8 @@ def present(finished: Finished, options: Options) -> Report:
 
 def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
     """Attack one head of a bank, exactly and as published; values by radius, 0 first."""
-    exact = _worst_case(trained, BANK_DELTAS)
-    published = _worst_case(trained, BANK_DELTAS, "published")
+    exact = _worst_case(trained, _BANK_DELTAS)
+    published = _worst_case(trained, _BANK_DELTAS, "published")
     losses = [exact.losses, *(each.losses for each in exact.attacks)]
     shares = [exact.accuracy, *(each.accuracy for each in exact.attacks)]
     accuracies = [[100 * float(x) for x in share] for share in shares if share is not None]
@@ -179,7 +172,7 @@ def _present_features(methods: Sequence[Method], sweep: FeatureSweep, options: O
         if each.job in runs
     ]
     for method, each in options.counted(selected, f"attacking on {sweep.dataset}", "heads"):
-        trained = trained_head(runs[each.job].load(), BANK_SAMPLES)
+        trained = trained_head(runs[each.job].load(), _BANK_SAMPLES)
         names = trained.names
         head = {
             "trial": each.job.trial_seed,
@@ -217,7 +210,7 @@ def _make_report(
 ) -> Report:
     """Tables and figures of the attacked heads of a feature bank."""
     heads = [head for entry in entries for head in entry["heads"]]
-    radii = (0.0, *BANK_DELTAS)
+    radii = (0.0, *_BANK_DELTAS)
     data = {"dataset": dataset, "domains": list(names), "deltas": list(radii), "methods": entries}
     lacking = [f"No runs yet: {', '.join(missing)}."] if missing else []
     if not entries:
@@ -227,7 +220,7 @@ def _make_report(
         dataset=dataset,
         trials=max(len(entry["gap"]) for entry in entries),
         draws=" to ".join(map(str, sorted({draws[0], draws[-1]}))),
-        samples=BANK_SAMPLES,
+        samples=_BANK_SAMPLES,
         reach=max(head["reach"] for head in heads),
     )
     header = ["method", "heads", "‖z‖", *(f"δ = {delta:g}" for delta in radii)]
@@ -284,6 +277,6 @@ def _curve_cells(curves: Sequence[Sequence[float]], form: str = ".1f") -> list[s
 FIGURE_2 = Experiment(
     "figure2",
     "Figure 2: heads under attack",
-    present,
-    tuple((method, None) for method in METHODS),
+    _present,
+    tuple((method, None) for method in _METHODS),
 )

@@ -29,31 +29,21 @@ from hessalign.paper.methods import FULL, published_six
 from hessalign.paper.verdict import measured
 from hessalign.report.tables import markdown_table
 
-EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
-ITERATED: Final = (0.1, 0.3)
-STEPS: Final = 10
-METHODS: Final = (*published_six(), FULL)
-READING: Final = (
+_EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
+_ITERATED: Final = (0.1, 0.3)
+_STEPS: Final = 10
+_METHODS: Final = (*published_six(), FULL)
+_READING: Final = (
     "OOD accuracy in percent when every pixel is moved by ε against the classifier (both colour "
     "channels, clipped to 0…1), mean ± standard deviation over restarts. The paper shows the six "
     "methods as curves without numbers and finds Hutchinson the most robust. The columns with "
-    f"{STEPS} steps are from the iterated attack, which takes the slope anew at each step: what it "
-    "finds beyond the single step, that step missed."
+    f"{_STEPS} steps are from the iterated attack, which takes the slope anew at each step: what "
+    "it finds beyond the single step, that step missed."
 )
 
 
-def attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> list[float]:
-    """Accuracy on the unseen domain for each amplitude.
-
-    Args:
-        run: A finished run.
-        epsilons: Amplitudes, how far each pixel may move.
-        steps: How often the slope is taken. With one, each pixel moves by ε at once; with more,
-            each step is 2.5 ε over their number, which lets pixels turn back.
-
-    Returns:
-        Accuracies in percent.
-    """
+def _attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> list[float]:
+    """Accuracy on the unseen domain for each amplitude."""
     domain = run.plan.data.domains[TARGET]
     start, label = cast(Tensor, domain.inputs), domain.labels.float()
 
@@ -76,15 +66,15 @@ def attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> li
     return accuracies
 
 
-def present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished, options: Options) -> Report:
     """Table and figure of the curves of all methods."""
     curves: dict[Method, dict[str, list[list[float]]]] = {}
-    runs = [(method, run) for method in METHODS for run in finished(method, None)]
+    runs = [(method, run) for method in _METHODS for run in finished(method, None)]
     for method, each in options.counted(runs, "attacking", "runs"):
         run = each.load()
         found = curves.setdefault(method, {"accuracy": [], "iterated": []})
-        found["accuracy"].append(attacked_accuracy(run, EPSILONS))
-        found["iterated"].append(attacked_accuracy(run, ITERATED, STEPS))
+        found["accuracy"].append(_attacked_accuracy(run, _EPSILONS))
+        found["iterated"].append(_attacked_accuracy(run, _ITERATED, _STEPS))
     entries: list[dict[str, Any]] = [
         {"method": method.title, "algorithm": method.algorithm, **found}
         for method, found in curves.items()
@@ -93,8 +83,8 @@ def present(finished: Finished, options: Options) -> Report:
         [
             "method",
             "runs",
-            *(f"ε = {epsilon:g}" for epsilon in EPSILONS),
-            *(f"{epsilon:g} in {STEPS} steps" for epsilon in ITERATED),
+            *(f"ε = {epsilon:g}" for epsilon in _EPSILONS),
+            *(f"{epsilon:g} in {_STEPS} steps" for epsilon in _ITERATED),
         ],
         [
             [
@@ -107,19 +97,19 @@ def present(finished: Finished, options: Options) -> Report:
         ],
     )
     return Report(
-        READING + "\n\n" + table,
+        _READING + "\n\n" + table,
         {
-            "epsilons": list(EPSILONS),
-            "iterated": {"epsilons": list(ITERATED), "steps": STEPS},
+            "epsilons": list(_EPSILONS),
+            "iterated": {"epsilons": list(_ITERATED), "steps": _STEPS},
             "curves": entries,
         },
-        {"figure5": lambda path: plot_attack(EPSILONS, entries, ITERATED, path)},
+        {"figure5": lambda path: plot_attack(_EPSILONS, entries, _ITERATED, path)},
     )
 
 
 FIGURE_5 = Experiment(
     "figure5",
     "Figure 5: OOD accuracy under adversarial perturbation",
-    present,
-    tuple((method, None) for method in METHODS),
+    _present,
+    tuple((method, None) for method in _METHODS),
 )

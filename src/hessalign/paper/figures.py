@@ -35,9 +35,9 @@ TITLES: Final = {
     "logit_feature": "logit × feature",
     "logit_covariance": "logit × covariance",
 }
-KINDS: Final = {"raw": "raw", "relative": "relative to the attribute's mean square"}
-DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
-LIMIT: Final = 4.0
+_KINDS: Final = {"raw": "raw", "relative": "relative to the attribute's mean square"}
+_DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
+_LIMIT: Final = 4.0
 """The colours end at ratios of 2 to the power of this, and its inverse."""
 
 
@@ -215,15 +215,15 @@ def plot_reductions(methods: Sequence[Mapping[str, Any]], path: Path, title: str
     """
     pyplot = load_pyplot()
     figure, grid = pyplot.subplots(
-        len(DOMAINS),
-        len(KINDS),
+        len(_DOMAINS),
+        len(_KINDS),
         figsize=(12.5, 2.2 + 0.8 * len(methods)),
         layout="constrained",
         sharex=True,
         sharey=True,
     )
-    for row, (domains, which) in enumerate(DOMAINS.items()):
-        for column, (kind, heading) in enumerate(KINDS.items()):
+    for row, (domains, which) in enumerate(_DOMAINS.items()):
+        for column, (kind, heading) in enumerate(_KINDS.items()):
             axes = grid[row][column]
             image = _heat_map(
                 axes, [(entry["published"], entry[kind][domains]) for entry in methods]
@@ -250,13 +250,13 @@ def _heat_map(
         [
             math.nan
             if cells[name]["change"] == "unclear"
-            else max(-LIMIT, min(LIMIT, math.log2(max(cells[name]["ratio"], 1e-300))))
+            else max(-_LIMIT, min(_LIMIT, math.log2(max(cells[name]["ratio"], 1e-300))))
             for name in TITLES
         ]
         for _, cells in rows
     ]
     axes.set_facecolor("#e4e4e4")
-    image = axes.imshow(colours, cmap="RdBu_r", vmin=-LIMIT, vmax=LIMIT, aspect="auto")
+    image = axes.imshow(colours, cmap="RdBu_r", vmin=-_LIMIT, vmax=_LIMIT, aspect="auto")
     for row, (ticked, cells) in enumerate(rows):
         for column, name in enumerate(TITLES):
             mark = ("✓ " if name in ticked else "✗ ") if ticked else ""
@@ -268,24 +268,13 @@ def _heat_map(
                 va="center",
                 fontsize=8,
                 fontweight="bold" if name in ticked else "normal",
-                color="white" if abs(colours[row][column]) > 0.7 * LIMIT else "black",
+                color="white" if abs(colours[row][column]) > 0.7 * _LIMIT else "black",
             )
     return image
 
 
 def ratio_text(ratio: float) -> str:
-    """A ratio with two significant digits, or one below a tenth; large and small as powers of 10.
-
-    Args:
-        ratio: A number of 0 or more.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> ratio_text(0.4567), ratio_text(0.0345), ratio_text(12.3), ratio_text(0.00001)
-        ('0.46', '0.03', '12', '1e-05')
-    """
+    """A ratio with two significant digits, one below a tenth; large and small as powers of 10."""
     if 0.001 <= ratio < 0.1:
         return f"{ratio:.1g}"
     return f"{ratio:.2g}" if 0.1 <= ratio < 99.5 else f"{ratio:.0e}"

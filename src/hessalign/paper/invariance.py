@@ -30,13 +30,13 @@ from hessalign.paper.methods import comparison
 from hessalign.paper.verdict import measured
 from hessalign.report.tables import markdown_table
 
-INVARIANT: Final = 75.0
+_INVARIANT: Final = 75.0
 """Accuracy of the digit's shape alone: a quarter of the labels is wrong."""
 
-FLAT: Final = 2.0
+_FLAT: Final = 2.0
 """The largest mean slope, and spread of slopes, that counts as nearly invariant."""
 
-READING: Final = (
+_READING: Final = (
     "The unseen domain's images with their colour redrawn so that its correlation with the label "
     "is ρ. Accuracy is exactly linear in ρ: *at 0* is its value where colour says nothing, *slope* "
     "its rise per unit of ρ (positive: trusts colour; negative: uses it backwards; invariant: 0), "
@@ -45,15 +45,8 @@ READING: Final = (
 )
 
 
-def profile(run: Run) -> dict[str, float]:
-    """Accuracy and loss of a trained network with colour and label equal, and opposite.
-
-    Args:
-        run: A finished run.
-
-    Returns:
-        "agree" and "oppose" accuracies in percent, and the losses likewise.
-    """
+def _profile(run: Run) -> dict[str, float]:
+    """Accuracy and loss of a trained network with colour and label equal, and opposite."""
     domain = run.plan.data.domains[TARGET]
     grey, label = cast(Tensor, domain.inputs).sum(1), domain.labels
     values = {}
@@ -66,31 +59,27 @@ def profile(run: Run) -> dict[str, float]:
     return values
 
 
-def line(agree: float, oppose: float) -> tuple[float, float, float]:
+def _line(agree: float, oppose: float) -> tuple[float, float, float]:
     """The straight line through both ends of a profile.
-
-    Args:
-        agree: Accuracy at ρ = 1.
-        oppose: Accuracy at ρ = −1.
 
     Returns:
         Value at 0, slope, and root mean square distance to the invariant predictor.
 
     Example:
-        >>> line(75.0, 75.0), line(100.0, 50.0)[:2]
+        >>> _line(75.0, 75.0), _line(100.0, 50.0)[:2]
         ((75.0, 0.0, 0.0), (75.0, 25.0))
     """
     middle, rise = (agree + oppose) / 2, (agree - oppose) / 2
-    return middle, rise, math.sqrt((middle - INVARIANT) ** 2 + rise**2 / 3)
+    return middle, rise, math.sqrt((middle - _INVARIANT) ** 2 + rise**2 / 3)
 
 
 def slope(run: Run) -> float:
     """How much a trained network uses colour, in percent per unit of ρ."""
-    ends = profile(run)
-    return line(ends["agree"], ends["oppose"])[1]
+    ends = _profile(run)
+    return _line(ends["agree"], ends["oppose"])[1]
 
 
-def present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished, options: Options) -> Report:
     """Table and figure of the profiles of all methods."""
     entries = [
         _entry(method.title, method.algorithm, runs)
@@ -100,14 +89,14 @@ def present(finished: Finished, options: Options) -> Report:
     header = ["method", "runs", "train", "OOD test", "at 0", "slope", "distance", "reading"]
     table = markdown_table(header, [_cells(entry) for entry in entries])
     return Report(
-        READING.format(invariant=INVARIANT) + "\n\n" + table,
+        _READING.format(invariant=_INVARIANT) + "\n\n" + table,
         {"profiles": entries},
         {"profile": lambda path: plot_profiles(entries, path)},
     )
 
 
 def _entry(title: str, algorithm: str, runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    ends = [profile(run.load()) for run in runs]
+    ends = [_profile(run.load()) for run in runs]
     return {
         "method": title,
         "algorithm": algorithm,
@@ -119,7 +108,7 @@ def _entry(title: str, algorithm: str, runs: Sequence[FinishedRun]) -> dict[str,
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    lines = [line(*pair) for pair in zip(entry["agree"], entry["oppose"], strict=True)]
+    lines = [_line(*pair) for pair in zip(entry["agree"], entry["oppose"], strict=True)]
     middle, slopes, distance = zip(*lines, strict=True)
     return [
         entry["method"],
@@ -129,25 +118,22 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         str(measured(middle)),
         measured(slopes).show("+.1f", ".1f"),
         str(measured(distance)),
-        reading(slopes),
+        _reading(slopes),
     ]
 
 
-def reading(slopes: Sequence[float]) -> str:
+def _reading(slopes: Sequence[float]) -> str:
     """Slopes in words.
-
-    Args:
-        slopes: One per restart, in percent per unit of ρ.
 
     Returns:
         What the predictor does with colour; restarts that do different things are not averaged.
 
     Example:
-        >>> reading([30.0, 31.0]), reading([-8.0, -3.0]), reading([0.5, -1.0]), reading([-9.0, 0.0])
-        ('trusts colour', 'uses colour backwards', 'nearly invariant', 'differs between restarts')
+        >>> [_reading(slopes) for slopes in ([30.0, 31.0], [-8.0, -3.0], [-9.0, 0.0])]
+        ['trusts colour', 'uses colour backwards', 'differs between restarts']
     """
     middle = measured(slopes)
-    if abs(middle.mean) <= FLAT and middle.std <= FLAT:
+    if abs(middle.mean) <= _FLAT and middle.std <= _FLAT:
         return "nearly invariant"
     if min(slopes) > 0:
         return "trusts colour"
@@ -157,6 +143,6 @@ def reading(slopes: Sequence[float]) -> str:
 PROFILE = Experiment(
     "profile",
     "Invariance profile: what each method does with colour",
-    present,
+    _present,
     tuple((method, None) for method in comparison(None)),
 )

@@ -13,7 +13,7 @@ IRM: Final = Method("IRM", "irm", published="irm")
 VREX: Final = Method("V-REx", "vrex", published="vrex")
 FISHR: Final = Method("Fishr", "fishr", published="fishr")
 HGP: Final = Method("HGP", "hgp", published="hgp")
-DIAGONAL: Final = Method("Exact diagonal", "diagonal")
+_DIAGONAL: Final = Method("Exact diagonal", "diagonal")
 FULL: Final = Method("Full Hessian", "full")
 GRADIENT: Final = Method("Gradient only (α = 0)", "gradient", published="gradient")
 
@@ -26,46 +26,35 @@ IMBALANCED: Final[dict[str, Imbalance]] = {
 VERSIONS: Final[dict[str, Imbalance | None]] = {"balanced": None, **IMBALANCED}
 """All versions of the data, by title."""
 
-RELEASED_PROBES: Final[dict[Imbalance | None, int]] = {None: 150, "paper": 200, "released": 200}
+_RELEASED_PROBES: Final[dict[Imbalance | None, int]] = {None: 150, "paper": 200, "released": 200}
 """Probes of the released scripts; the text says 100."""
 
-PAPER_PROBES: Final = 100
+_PAPER_PROBES: Final = 100
 
 
 def hutchinson(imbalance: Imbalance | None) -> Method:
     """Hutchinson with the probes of the released script."""
-    probes = RELEASED_PROBES[imbalance]
+    probes = _RELEASED_PROBES[imbalance]
     title = f"Hutchinson, {probes} probes (released code)"
     return Method(title, "hutchinson", {"probes": probes}, "hutchinson")
 
 
-def expected(imbalance: Imbalance | None) -> Method:
+def _expected(imbalance: Imbalance | None) -> Method:
     """The expectation of the released Hutchinson penalty."""
-    return Method("Hutchinson, expected", "expected", {"probes": RELEASED_PROBES[imbalance]})
+    return Method("Hutchinson, expected", "expected", {"probes": _RELEASED_PROBES[imbalance]})
 
 
 def on_features(method: Method) -> Method:
-    """The same algorithm where hyper-parameters are drawn: a row without options of its own.
-
-    Args:
-        method: A row of a Colored MNIST experiment.
-
-    Returns:
-        The row, called as the algorithm is.
-
-    Example:
-        >>> on_features(hutchinson(None)).title
-        'Hutchinson'
-    """
+    """The same algorithm where hyper-parameters are drawn: a row without options of its own."""
     return Method(find_algorithm(method.algorithm).title, method.algorithm)
 
 
 def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The methods of Tables 2 and 3, and our variants."""
     printed = Method(
-        f"Hutchinson, {PAPER_PROBES} probes (paper)",
+        f"Hutchinson, {_PAPER_PROBES} probes (paper)",
         "hutchinson",
-        {"probes": PAPER_PROBES},
+        {"probes": _PAPER_PROBES},
         "hutchinson",
     )
     return (
@@ -76,8 +65,8 @@ def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
         HGP,
         hutchinson(imbalance),
         printed,
-        expected(imbalance),
-        DIAGONAL,
+        _expected(imbalance),
+        _DIAGONAL,
         FULL,
     )
 

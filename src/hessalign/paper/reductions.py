@@ -17,7 +17,7 @@ from hessalign.paper.figures import ratio_text
 Domains = Literal["sources", "all"]
 """Which domains are compared: those trained on, or the unseen one too."""
 
-Attributes = Mapping[str, AttributeDispersion]
+_Attributes = Mapping[str, AttributeDispersion]
 """All attributes of one trained head."""
 
 THRESHOLD: Final = 0.8
@@ -61,7 +61,7 @@ class Reduction:
         return f"{text} [{ratio_text(self.low)}, {ratio_text(self.high)}]"
 
 
-def measure(trained: TrainedHead, domains: Domains) -> Attributes:
+def measure(trained: TrainedHead, domains: Domains) -> _Attributes:
     """The dispersions of a head's attributes, between some of its domains."""
     chosen = trained.sources if domains == "sources" else tuple(range(len(trained.names)))
     rows = torch.isin(trained.domain, torch.tensor(chosen))
@@ -75,29 +75,21 @@ def measure(trained: TrainedHead, domains: Domains) -> Attributes:
 
 
 def reductions(
-    pairs: Mapping[int, Sequence[tuple[Attributes, Attributes]]], *, relative: bool
+    pairs: Mapping[int, Sequence[tuple[_Attributes, _Attributes]]], *, relative: bool
 ) -> dict[str, Reduction]:
-    """Ratios of a method's dispersions to those of the reference.
-
-    Args:
-        pairs: By trial, heads of the method each with its reference; at least one.
-        relative: Whether dispersions are divided by the mean square of the attribute.
-
-    Returns:
-        By attribute; a trial's ratio is the geometric mean over its heads.
-    """
+    """Ratios of a method's dispersions to the reference's: geometric means over heads, by trial."""
     first = next(iter(pairs.values()))[0][0]
     found = {}
     for name in first:
         trials = [
-            fmean(log_ratio(ours[name], reference[name], relative) for ours, reference in group)
+            fmean(_log_ratio(ours[name], reference[name], relative) for ours, reference in group)
             for group in pairs.values()
         ]
         found[name] = Reduction(*(math.exp(x) for x in (fmean(trials), min(trials), max(trials))))
     return found
 
 
-def log_ratio(ours: AttributeDispersion, reference: AttributeDispersion, relative: bool) -> float:
+def _log_ratio(ours: AttributeDispersion, reference: AttributeDispersion, relative: bool) -> float:
     """Logarithm of a ratio of dispersions; one of 0 counts as the smallest positive number."""
     tiny = math.ulp(0.0)
     top, bottom = (
@@ -106,7 +98,7 @@ def log_ratio(ours: AttributeDispersion, reference: AttributeDispersion, relativ
     return math.log(top) - math.log(bottom)
 
 
-def chance_share(heads: Sequence[Attributes]) -> dict[str, float]:
+def chance_share(heads: Sequence[_Attributes]) -> dict[str, float]:
     """How much of the dispersion finite samples explain: mean chance part over mean dispersion."""
     shares = {}
     for name in heads[0]:

@@ -32,7 +32,7 @@ from hessalign.paper.published import DATASETS
 _SWEEPS: Final = Path("outputs/sweeps")
 """Where sweeps are kept whose folder is not named."""
 
-DEFAULT_BACKBONE: Final = "resnet50"
+_DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
 
 _AUGMENTED: Final = "augment_validation"
@@ -63,7 +63,7 @@ class Head:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Scale:
+class _Scale:
     """A size.
 
     Attributes:
@@ -89,7 +89,7 @@ class Scale:
     features: bool = False
 
 
-_FULL: Final = Scale(
+_FULL: Final = _Scale(
     "full",
     "the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps",
     draws=20,
@@ -98,7 +98,7 @@ _FULL: Final = Scale(
     data_dir="data",
     heads=(Head("", "fine-tuned network", _PUBLISHED),),
 )
-_SMALL: Final = Scale(
+_SMALL: Final = _Scale(
     "small",
     "the same protocol on the feature banks that are there: 8 draws, 3 trials, 301 steps",
     draws=8,
@@ -113,7 +113,7 @@ _SMALL: Final = Scale(
     features=True,
 )  # fmt: skip
 
-SCALES: Final[Mapping[str, Scale]] = {each.name: each for each in (_FULL, _SMALL)}
+SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
 """The sizes by name."""
 
 
@@ -172,28 +172,16 @@ class Results:
         return [f"Not all runs are finished (*, not compared): {', '.join(counts)}."]
 
 
-def find_scale(name: str) -> Scale:
+def find_scale(name: str) -> _Scale:
     """A size by name; an unknown name raises an UnknownNameError."""
     check_name("scale", name, SCALES)
     return SCALES[name]
 
 
-def find_banks(
+def _find_banks(
     data_dir: str, backbone: str | None, datasets: Sequence[str] = DATASETS
 ) -> tuple[str, ...]:
-    """The feature banks of some data sets that are in a folder.
-
-    Args:
-        data_dir: The folder.
-        backbone: Whose features; None if the folder has those of one backbone only.
-        datasets: Names of the data sets.
-
-    Returns:
-        Names of the form DATASET@BACKBONE, in the order of the data sets.
-
-    Raises:
-        InputError: If there are none, or it is not clear which are meant.
-    """
+    """The feature banks of some data sets that are in a folder."""
     found = {
         path.stem
         for path in Path(data_dir).glob("*@*")
@@ -234,10 +222,10 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
     backbones = sorted({name.partition("@")[2] for name in spec.datasets} - {""})
     if backbones:
         found.append(
-            f"frozen features of {', '.join(backbones)} instead of a fine-tuned {DEFAULT_BACKBONE}"
+            f"frozen features of {', '.join(backbones)} instead of a fine-tuned {_DEFAULT_BACKBONE}"
         )
     elif "backbone" in spec.overrides:
-        found.append(f"{spec.overrides['backbone']} instead of {DEFAULT_BACKBONE}")
+        found.append(f"{spec.overrides['backbone']} instead of {_DEFAULT_BACKBONE}")
     wanted = {"draws": draws or _FULL.draws, "trials": _FULL.trials, "steps": DEFAULT_STEPS}
     actual = {"draws": spec.draws, "trials": spec.trials, "steps": spec.steps or DEFAULT_STEPS}
     found += [
@@ -293,11 +281,11 @@ def head_specs(
         **options.entries,
     }
     if scale.features and "datasets" not in options.entries:
-        values["datasets"] = list(find_banks(data_dir, options.backbone, entries["datasets"]))
+        values["datasets"] = list(_find_banks(data_dir, options.backbone, entries["datasets"]))
     specs = {}
     for head in scale.heads:
         overrides = {**head.overrides, **dict(values.get("overrides") or {})}
-        if not scale.features and options.backbone not in (None, DEFAULT_BACKBONE):
+        if not scale.features and options.backbone not in (None, _DEFAULT_BACKBONE):
             overrides["backbone"] = options.backbone
         specs[head] = make_specification({**values, "overrides": overrides})
     return specs

@@ -37,16 +37,16 @@ from hessalign.paper.reductions import (
 )
 from hessalign.report.tables import markdown_table
 
-CORAL: Final = Method("CORAL", "coral")
-IGA: Final = Method("IGA", "iga")
-FISH: Final = Method("Fish", "fish")
-METHODS: Final = (VREX, CORAL, IGA, FISH, FISHR, HGP, hutchinson(None), FULL)
-NOISE: Final = Method("ERM over another start", "second_start")
+_CORAL: Final = Method("CORAL", "coral")
+_IGA: Final = Method("IGA", "iga")
+_FISH: Final = Method("Fish", "fish")
+_METHODS: Final = (VREX, _CORAL, _IGA, _FISH, FISHR, HGP, hutchinson(None), FULL)
+_NOISE: Final = Method("ERM over another start", "second_start")
 
-Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
+_Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
 """By trial, heads of a method each with its reference."""
 
-READING: Final = (
+_READING: Final = (
     "Each cell is the dispersion of an attribute over domains, (1/E) Σ_e ‖M_e − M̄‖², as a multiple "
     "of ERM's: 1 means no change, less means closer domains; geometric mean, in brackets the "
     "smallest and largest trial. *Raw* compares dispersions as they are, so a method that shrinks "
@@ -57,11 +57,11 @@ READING: Final = (
     "dispersion that finite samples alone explain; a column where it is above {unclear:.0%} is "
     "marked ? and not judged."
 )
-SOURCES: Final[dict[Domains, str]] = {
+_SOURCES: Final[dict[Domains, str]] = {
     "sources": "between training domains",
     "all": "between all domains, the unseen one too",
 }
-HELD_OUT: Final = {
+_HELD_OUT: Final = {
     "Colored MNIST": (
         "The unseen domain's images, none of them trained on, a third coloured like each domain. "
         "The reference is ERM with the same seed, so the same data and the same start. With "
@@ -82,14 +82,14 @@ HELD_OUT: Final = {
 }
 
 
-def present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished, options: Options) -> Report:
     """Measure all methods on what there is."""
-    texts = [READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
+    texts = [_READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
     data: dict[str, Any] = {}
     figures: dict[str, Callable[[Path], None]] = {}
     found, missing = _colored_mnist_pairs(finished)
-    parts: list[tuple[str, str, dict[Method, Pairs], list[str]]] = [
-        ("Colored MNIST", HELD_OUT["Colored MNIST"], found, missing)
+    parts: list[tuple[str, str, dict[Method, _Pairs], list[str]]] = [
+        ("Colored MNIST", _HELD_OUT["Colored MNIST"], found, missing)
     ]
     entry: dict[str, Any] = {}
     sweep = feature_sweep(options)
@@ -97,7 +97,7 @@ def present(finished: Finished, options: Options) -> Report:
         found, missing, chosen = _feature_pairs(sweep)
         counts = sorted({each.draws for group in chosen.values() for each in group})
         draws = " to ".join(map(str, sorted({counts[0], counts[-1]}))) if counts else "0"
-        text = HELD_OUT["features"].format(dataset=sweep.dataset, draws=draws)
+        text = _HELD_OUT["features"].format(dataset=sweep.dataset, draws=draws)
         parts.append((sweep.dataset, text, found, missing))
         entry["selected"] = {
             name: [_describe_selected(each) for each in group] for name, group in chosen.items()
@@ -122,13 +122,13 @@ def _file_name(title: str) -> str:
     return "table1-" + title.lower().replace(" ", "-").replace("@", "-")
 
 
-def _colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, Pairs], list[str]]:
+def _colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, _Pairs], list[str]]:
     """Heads of Colored MNIST by method, each with ERM's of its seed; and those without runs."""
     reference = _held_out_heads(finished, ERM)
-    found: dict[Method, Pairs] = {}
+    found: dict[Method, _Pairs] = {}
     missing = [] if reference else [ERM.title]
-    for method in METHODS:
-        pairs: Pairs = {
+    for method in _METHODS:
+        pairs: _Pairs = {
             seed: [(head, reference[seed])]
             for seed, head in _held_out_heads(finished, method).items()
             if seed in reference
@@ -147,27 +147,20 @@ def _held_out_heads(finished: Finished, method: Method) -> dict[int, TrainedHead
 
 def _feature_pairs(
     sweep: FeatureSweep,
-) -> tuple[dict[Method, Pairs], list[str], dict[str, list[Selected]]]:
-    """Heads on features by method, each with its twin of ERM.
-
-    Args:
-        sweep: The sweep.
-
-    Returns:
-        By method; the titles of those without runs; and what was selected, by algorithm.
-    """
-    chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in METHODS)])
+) -> tuple[dict[Method, _Pairs], list[str], dict[str, list[Selected]]]:
+    """Heads on features by method, each with its twin of ERM."""
+    chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
     wanted: dict[Method, list[tuple[Job, Job]]] = {
-        NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]
+        _NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]
     }
-    methods = [on_features(method) for method in METHODS]
+    methods = [on_features(method) for method in _METHODS]
     for method in methods:
         wanted[method] = [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
     runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
     heads = {job: trained_head(run.load(), held_out=True) for job, run in runs.items()}
-    found: dict[Method, Pairs] = {}
+    found: dict[Method, _Pairs] = {}
     for method, jobs in wanted.items():
-        pairs: Pairs = {}
+        pairs: _Pairs = {}
         for ours, reference in jobs:
             if ours in heads and reference in heads:
                 pairs.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
@@ -190,7 +183,7 @@ def _describe_selected(each: Selected) -> dict[str, Any]:
 
 
 def _describe_part(
-    found: Mapping[Method, Pairs], title: str, options: Options
+    found: Mapping[Method, _Pairs], title: str, options: Options
 ) -> tuple[str, dict[str, Any]]:
     """All tables of one data set, and the values in them."""
     texts: list[str] = []
@@ -204,7 +197,7 @@ def _describe_part(
     for domains in get_args(Domains) if found else ():
         attributes = {  # of each head once, though many methods have the same reference
             head: measure(head, domains)
-            for head in options.counted(heads, f"measuring {title}, {SOURCES[domains]}", "heads")
+            for head in options.counted(heads, f"measuring {title}, {_SOURCES[domains]}", "heads")
         }
         measured = {
             method: {
@@ -226,19 +219,19 @@ def _describe_part(
                     name: judged(ratio, chance[name], noise.get(name))
                     for name, ratio in ratios.items()
                 }
-                noise = ratios if method is NOISE else noise
+                noise = ratios if method is _NOISE else noise
                 entry.setdefault(kind, {})[domains] = plain(ratios, changes)
                 entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
                 rows.append([method.title, str(entry["runs"]), *_cells(method, ratios, changes)])
             rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
             header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
-            texts.append(f"### {kind.capitalize()}, {SOURCES[domains]}")
+            texts.append(f"### {kind.capitalize()}, {_SOURCES[domains]}")
             texts.append(markdown_table(header, rows))
             texts.append(_agreement(entries, kind, domains))
     return "\n\n".join(texts), values
 
 
-def _count(pairs: Pairs) -> int:
+def _count(pairs: _Pairs) -> int:
     """How many heads a row has."""
     return sum(map(len, pairs.values()))
 
@@ -275,6 +268,6 @@ def _agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains
 TABLE_1_MEASURED = Experiment(
     "table1",
     "Table 1, measured: what each method aligns",
-    present,
-    tuple((method, None) for method in (ERM, *METHODS)),
+    _present,
+    tuple((method, None) for method in (ERM, *_METHODS)),
 )

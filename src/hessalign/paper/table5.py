@@ -21,9 +21,9 @@ from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.published import TABLE_5 as PUBLISHED
 from hessalign.report.tables import markdown_table
 
-PROBES: Final = 150
-ROUNDS: Final = 5
-ROWS: Final[tuple[tuple[str, dict[str, object]], ...]] = (
+_PROBES: Final = 150
+_ROUNDS: Final = 5
+_ROWS: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("erm", {}),
     ("coral", {}),
     ("vrex", {}),
@@ -31,12 +31,12 @@ ROWS: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("groupdro", {}),
     ("fishr", {}),
     ("hgp", {}),
-    ("hutchinson", {"probes": PROBES}),
-    ("expected", {"probes": PROBES}),
+    ("hutchinson", {"probes": _PROBES}),
+    ("expected", {"probes": _PROBES}),
     ("diagonal", {}),
     ("full", {}),
 )
-READING: Final = (
+_READING: Final = (
     "Time of a full-batch training step relative to ERM's, one thread, median of {rounds} rounds "
     "in which every method takes one step in turn; in brackets the first and third quartile. The "
     "published column is Table 5 (100 steps, its unit is not given) divided by its ERM. *released* "
@@ -47,7 +47,7 @@ READING: Final = (
 )
 
 
-def present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished, options: Options) -> Report:
     """Measure all rows; times cannot be taken from a cache."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -55,7 +55,7 @@ def present(finished: Finished, options: Options) -> Report:
     batch, width = image_batch(plan, plan.inner, plan.sources), plan.options.width
     steps = {
         name: _make_step(*_start(name, width, entries), batch)
-        for name, entries in ROWS
+        for name, entries in _ROWS
         if name in ALGORITHMS
     }
     dense = _mixed(batch)
@@ -63,7 +63,7 @@ def present(finished: Finished, options: Options) -> Report:
     steps["dense"] = _make_step(erm, loop, dense)
     steps["released"] = _make_released_step(erm.network, dense)
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(ROUNDS + 1):  # the first round warms up
+    for _ in range(_ROUNDS + 1):  # the first round warms up
         for name, step in steps.items():
             times[name].append(step())
     times = {name: values[1:] for name, values in times.items()}
@@ -82,7 +82,9 @@ def present(finished: Finished, options: Options) -> Report:
             }
         )
     lit = batch.x.ne(0).any(1).any(0)
-    text = READING.format(rounds=ROUNDS, probes=PROBES, lit=int(lit.sum()), pixels=2 * lit.numel())
+    text = _READING.format(
+        rounds=_ROUNDS, probes=_PROBES, lit=int(lit.sum()), pixels=2 * lit.numel()
+    )
     table = markdown_table(
         ["method", "relative to ERM", "100 steps, s", "published, relative to ERM"],
         [
@@ -137,11 +139,7 @@ def _make_step(algorithm: AbstractAlgorithm, loop: LoopConfig, batch: Batch) -> 
 
 
 def _make_released_step(network: Network, batch: Batch) -> Callable[[], float]:
-    """The released procedure for Hutchinson, by automatic differentiation as published.
-
-    Returns:
-        A function that returns the seconds of a forward and backward pass with all probes.
-    """
+    """The released procedure for Hutchinson, by automatic differentiation as published."""
     parameters = list(network.head.parameters())
 
     def flat(grads: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -149,13 +147,13 @@ def _make_released_step(network: Network, batch: Batch) -> Callable[[], float]:
 
     def diagonal(gradient: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(gradient)
-        for _ in range(PROBES):
+        for _ in range(_PROBES):
             signs = 2.0 * torch.randint_like(gradient, 2) - 1
             product = torch.autograd.grad(
                 gradient @ signs, parameters, retain_graph=True, create_graph=True
             )
             total = total + signs * flat(product)
-        return total / PROBES
+        return total / _PROBES
 
     def step() -> float:
         start = time.perf_counter()
@@ -180,4 +178,4 @@ def _make_released_step(network: Network, batch: Batch) -> Callable[[], float]:
     return step
 
 
-TABLE_5 = Experiment("table5", "Table 5: training time relative to ERM", present)
+TABLE_5 = Experiment("table5", "Table 5: training time relative to ERM", _present)

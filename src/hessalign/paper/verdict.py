@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 from typing import Final, final
 
-TOLERANCE: Final = 2.0
+_TOLERANCE: Final = 2.0
 """Combined standard deviations that a difference may have and still count as reproduced."""
 
 LEVEL: Final = 0.05
@@ -34,15 +34,7 @@ class Measured:
         return self.show(".1f", ".1f")
 
     def show(self, mean: str, std: str) -> str:
-        """The summary as text; one run alone has no spread to show.
-
-        Args:
-            mean: Format of the mean.
-            std: Format of the standard deviation.
-
-        Returns:
-            For example "71.0 ± 0.5".
-        """
+        """The summary as text, for example "71.0 ± 0.5"; one run alone has no spread to show."""
         text = format(self.mean, mean)
         return f"{text} ± {format(self.std, std)}" if self.runs > 1 else text
 
@@ -85,7 +77,7 @@ def verdict(ours: Measured, published: float, published_std: float) -> str:
     distance = abs(ours.mean - published) / spread if spread > 0 else math.inf
     if ours.mean == published:
         distance = 0.0
-    return "reproduced" if distance <= TOLERANCE else f"not reproduced ({distance:.1f} std)"
+    return "reproduced" if distance <= _TOLERANCE else f"not reproduced ({distance:.1f} std)"
 
 
 @final
@@ -134,18 +126,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
 
 
 def mean_by_trial(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean of several values, trial by trial.
-
-    Args:
-        cells: Values by trial, of each test domain for example.
-
-    Returns:
-        Means of the trials that all of them have.
-
-    Example:
-        >>> mean_by_trial([{0: 1.0, 1: 5.0}, {0: 3.0}])
-        {0: 2.0}
-    """
+    """The mean of several values by trial, of the trials that all of them have."""
     if not cells:
         return {}
     return {
@@ -156,18 +137,7 @@ def mean_by_trial(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def clear_errors(trials: int) -> float:
-    """Standard errors beyond which a mean over trials is clearly not 0.
-
-    Args:
-        trials: How many, at least two.
-
-    Returns:
-        The quantile of Student's t for `LEVEL`, both sides.
-
-    Example:
-        >>> round(clear_errors(3), 1)
-        4.3
-    """
+    """Standard errors beyond which a mean over trials is clearly not 0, by Student's t."""
     from scipy.stats import t
 
     return float(t.ppf(1 - LEVEL / 2, trials - 1))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hessalign.bench.runs import load_run, train_job
-from hessalign.bench.runs.convert import convert_run, old_job
+from hessalign.bench.runs.convert import _old_job, convert_run
 from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
 from hessalign.paper.cache import finished_runs
@@ -24,7 +24,7 @@ SOFTWARE = {"hessalign": "0.1.0", "torch": "2.0"}
 def write_old(folder, run=None, done=True, **changes):
     """A folder as version 0.1 wrote it, of a run that was trained just now."""
     config = {**OLD, **changes}
-    run = run or train_job(old_job(config))
+    run = run or train_job(_old_job(config))
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     lines = [
@@ -49,12 +49,12 @@ def write_old(folder, run=None, done=True, **changes):
 
 
 def test_a_configuration_becomes_the_job_of_a_row():
-    job = old_job(OLD)
+    job = _old_job(OLD)
     options = Options(entries={"train_images": 200, "test_images": 90, "steps": 4, "jump": 2,
                                "width": 8}, restarts=1, seed=2)  # fmt: skip
     assert Method("HGP", "hgp", {"beta": 0.0}).jobs(options, "paper") == [job]
     published = {"train_images": 50_000, "test_images": 10_000, "steps": 501, "jump": 190}
-    job = old_job({**OLD, **published, "width": 390, "hessian_distance": False})
+    job = _old_job({**OLD, **published, "width": 390, "hessian_distance": False})
     assert job == irm_job("hgp", 2, {"beta": 0, "imbalance": "paper"})
     assert (job.algorithm, job.steps) == ("HGP", None)
     assert json.loads(job.hparams) == {"beta": 0.0, "imbalance": "paper"}

@@ -156,12 +156,12 @@ def reproduce(name, root, tmp_path, *more):
 @pytest.fixture
 def few(monkeypatch):
     """Two methods, of which one has no runs, and two radii."""
-    methods = (figure2.METHODS[2], figure2.CORAL)
+    methods = (figure2._METHODS[2], figure2._CORAL)
     assert [method.algorithm for method in methods] == ["vrex", "coral"]
-    monkeypatch.setattr(figure2, "METHODS", methods)
-    monkeypatch.setattr(table1, "METHODS", methods)
-    monkeypatch.setattr(figure2, "BANK_DELTAS", (0.1, 1.0))
-    monkeypatch.setattr(figure2, "BANK_SAMPLES", 20)
+    monkeypatch.setattr(figure2, "_METHODS", methods)
+    monkeypatch.setattr(table1, "_METHODS", methods)
+    monkeypatch.setattr(figure2, "_BANK_DELTAS", (0.1, 1.0))
+    monkeypatch.setattr(figure2, "_BANK_SAMPLES", 20)
 
 
 def bank_words(root):

@@ -10,9 +10,9 @@ from hessalign.alignment.attribute_dispersion import AttributeDispersion, attrib
 from hessalign.bench.runs.trained_head import TrainedHead
 from hessalign.paper.reductions import (
     Reduction,
+    _log_ratio,
     chance_share,
     judged,
-    log_ratio,
     measure,
     reductions,
 )
@@ -65,8 +65,8 @@ def test_a_change_must_exceed_that_of_another_start():
 
 
 def test_no_dispersion_at_all_is_finite():
-    assert math.isfinite(log_ratio(spread(0.0)["loss"], spread(1.0)["loss"], relative=False))
-    assert log_ratio(spread(0.0)["loss"], spread(0.0)["loss"], relative=True) == 0
+    assert math.isfinite(_log_ratio(spread(0.0)["loss"], spread(1.0)["loss"], relative=False))
+    assert _log_ratio(spread(0.0)["loss"], spread(0.0)["loss"], relative=True) == 0
 
 
 def test_the_share_of_chance_is_that_of_the_sums():

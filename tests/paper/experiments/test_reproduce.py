@@ -23,18 +23,18 @@ from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
 from hessalign.paper import cache, figure2
 from hessalign.paper.accuracies import (
+    _cells,
+    _make_table,
+    _measure_restart,
+    _row,
+    _written_restarts,
     accuracy_table,
-    cells,
-    make_table,
-    measure_restart,
-    row,
-    written_restarts,
 )
 from hessalign.paper.catalogue import EXPERIMENTS
-from hessalign.paper.dynamics import correlations
+from hessalign.paper.dynamics import _correlations
 from hessalign.paper.experiment import Method, Options
-from hessalign.paper.figure5 import attacked_accuracy
-from hessalign.paper.invariance import line, profile, reading
+from hessalign.paper.figure5 import _attacked_accuracy
+from hessalign.paper.invariance import _line, _profile, _reading
 from hessalign.paper.methods import ERM, IMBALANCED
 from hessalign.paper.published import Accuracy
 from hessalign.paper.verdict import measured, verdict
@@ -199,7 +199,7 @@ def remove_runs(tmp_path, seed):
 def small_table(monkeypatch):
     """A table of two rows instead of Table 9."""
     methods = (ERM, Method("HGP", "hgp", {"beta": 0.0}))
-    table = make_table("table9", "Small", {"Colored MNIST": (None, methods)}, {})
+    table = _make_table("table9", "Small", {"Colored MNIST": (None, methods)}, {})
     monkeypatch.setitem(EXPERIMENTS, "table9", table)
 
 
@@ -245,7 +245,7 @@ def test_a_row_may_have_been_taken_whole_as_older_files_say(tmp_path):
     folder.mkdir(parents=True)
     (folder / "table9.json").write_text(json.dumps(content))
     for name in ("table9", "table2"):
-        ((algorithm, options, restart),) = written_restarts(
+        ((algorithm, options, restart),) = _written_restarts(
             name, "data", Options(written=tmp_path / "results")
         )
         assert (algorithm, options, restart.seed) == ("erm", {}, 4)
@@ -255,7 +255,7 @@ def test_a_row_may_have_been_taken_whole_as_older_files_say(tmp_path):
 def test_committed_tables_can_be_taken_from():
     results = Path(__file__).parents[3] / "results"
     for name, heading in (("table2", "Colored MNIST"), ("table10", next(iter(IMBALANCED)))):
-        found = list(written_restarts(name, heading, Options(written=results)))
+        found = list(_written_restarts(name, heading, Options(written=results)))
         assert {restart.seed for *_, restart in found} >= {0, 1, 2}
         algorithms = {algorithm for algorithm, *_ in found}
         assert {"erm", "irm", "vrex", "fishr", "hgp", "hutchinson"} <= algorithms
@@ -319,8 +319,8 @@ def test_interrupted_it_saves_and_continues(tmp_path):
 
 
 def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(figure2, "METHODS", (figure2.CORAL,))
-    few = dataclasses.replace(figure2.FIGURE_2, rows=((figure2.CORAL, None),))
+    monkeypatch.setattr(figure2, "_METHODS", (figure2._CORAL,))
+    few = dataclasses.replace(figure2.FIGURE_2, rows=((figure2._CORAL, None),))
     monkeypatch.setattr("hessalign.cli.reproduce.EXPERIMENTS", {"figure2": few})
     assert main(command(tmp_path, "figure2")) == 0
     content = json.loads((tmp_path / "results" / "figure2" / "figure2.json").read_text())
@@ -373,7 +373,7 @@ def test_one_run_shows_no_spread():
     ],
 )
 def test_noise_between_restarts_is_not_invariance(slopes, words):
-    assert reading(slopes) == words
+    assert _reading(slopes) == words
 
 
 class Colour(nn.Module):
@@ -410,10 +410,10 @@ def make_finished(run):
 
 @pytest.mark.parametrize(("factor", "slope"), [(1.0, 50.0), (-1.0, -50.0)])
 def test_the_profile_of_a_predictor_by_colour(factor, slope):
-    ends = profile(make_run(Colour(factor)))
+    ends = _profile(make_run(Colour(factor)))
     assert ends["agree"] == pytest.approx(50 + slope)
     assert ends["oppose"] == pytest.approx(50 - slope)
-    assert line(ends["agree"], ends["oppose"])[:2] == pytest.approx((50.0, slope))
+    assert _line(ends["agree"], ends["oppose"])[:2] == pytest.approx((50.0, slope))
 
 
 def test_accuracy_is_linear_in_the_correlation():
@@ -423,8 +423,8 @@ def test_accuracy_is_linear_in_the_correlation():
     with torch.no_grad():
         network.head.bias.fill_(0.8)
     run = make_run(network, test_images=4000)
-    ends = profile(run)
-    middle, slope, _ = line(ends["agree"], ends["oppose"])
+    ends = _profile(run)
+    middle, slope, _ = _line(ends["agree"], ends["oppose"])
     domain = make_colored_mnist(0, train_images=100, test_images=4000).test
     for rho in (-0.8, 0.3):
         drawn = domain.recoloured(rho, torch.Generator().manual_seed(5))
@@ -434,9 +434,9 @@ def test_accuracy_is_linear_in_the_correlation():
 
 
 def test_the_distance_to_the_invariant_predictor():
-    assert line(75.0, 75.0)[2] == 0
+    assert _line(75.0, 75.0)[2] == 0
     rho = torch.linspace(-1, 1, 20001, dtype=torch.float64)
-    middle, slope, distance = line(90.0, 40.0)
+    middle, slope, distance = _line(90.0, 40.0)
     expected = (middle + slope * rho - 75).square().mean().sqrt()
     assert distance == pytest.approx(float(expected), rel=1e-3)
 
@@ -463,7 +463,7 @@ def test_the_attack_moves_each_pixel_against_the_label():
         moved = (x - epsilon * sign * network.weight.sign()).clamp(0, 1)
         right = ((moved @ network.weight > 0).long() == domain.label).double().mean()
         expected.append(100 * float(right))
-    assert attacked_accuracy(make_run(network), (0.0, 0.1)) == pytest.approx(expected)
+    assert _attacked_accuracy(make_run(network), (0.0, 0.1)) == pytest.approx(expected)
     assert expected[1] < expected[0]
 
 
@@ -482,8 +482,8 @@ def test_the_iterated_attack_finds_what_one_step_misses():
     # The logit at 0 is −0.1. Class 0 is moved up: 0.4 is beyond the fold and as right as 0 was;
     # ten steps turn back at 0.2, where the logit is positive. Class 1 is wrong everywhere it goes.
     zeros = 100 * float((domain.label == 0).double().mean())
-    assert attacked_accuracy(run, (0.4,)) == pytest.approx([zeros])
-    assert attacked_accuracy(run, (0.4,), 10) == pytest.approx([0.0])
+    assert _attacked_accuracy(run, (0.4,)) == pytest.approx([zeros])
+    assert _attacked_accuracy(run, (0.4,), 10) == pytest.approx([0.0])
 
 
 def record(step, distance, accuracy):
@@ -492,29 +492,29 @@ def record(step, distance, accuracy):
 
 def test_correlations_count_from_the_jump_and_in_logarithms():
     rising = [record(0, 5.0, 9.0), *(record(s, 10.0**-s, 0.1 * s) for s in range(1, 5))]
-    (found,) = correlations([make_finished(make_run(None, rising, jump=1))], "test_accuracy")
+    (found,) = _correlations([make_finished(make_run(None, rising, jump=1))], "test_accuracy")
     assert found == pytest.approx(-1.0)
     constant = [record(s, 1.0, 0.1 * s) for s in range(1, 5)]
-    assert correlations([make_finished(make_run(None, constant, jump=1))], "test_accuracy") == []
+    assert _correlations([make_finished(make_run(None, constant, jump=1))], "test_accuracy") == []
 
 
 def test_a_row_judges_both_accuracies():
     others = {"hessian_distance": 0.02, "train_loss": 0.6, "test_loss": 0.7}
     metrics = [{"train_accuracy": 0.7, "test_accuracy": t, **others} for t in (0.60, 0.62)]
     runs = [
-        measure_restart(make_finished(make_run(Colour(), [Record(0, 1.0, {}, each)], seed=seed)))
+        _measure_restart(make_finished(make_run(Colour(), [Record(0, 1.0, {}, each)], seed=seed)))
         for seed, each in enumerate(metrics)
     ]
-    entry = row(Method("A", "erm", published="erm"), runs, {"erm": Accuracy(70.0, 0.1, 50.0, 1.0)})
+    entry = _row(Method("A", "erm", published="erm"), runs, {"erm": Accuracy(70.0, 0.1, 50.0, 1.0)})
     assert entry["test_mean"] == pytest.approx(61.0)
     assert entry["difference"] == pytest.approx(11.0)
     assert entry["train_verdict"] == "reproduced"
     assert entry["test_verdict"].startswith("not reproduced (7.8")
     assert entry["slope"] == pytest.approx([50.0, 50.0])
     ours = ["A", "70.0 ± 0.0", "61.0 ± 1.0", "+50.0 ± 0.0", "0.0200 ± 0.0000"]
-    assert cells(entry)[:5] == ours
+    assert _cells(entry)[:5] == ours
     assert entry["test_loss"] == [0.7, 0.7]
-    assert cells(row(Method("A", "erm"), runs, {}))[5:] == ["–"] * 4
+    assert _cells(_row(Method("A", "erm"), runs, {}))[5:] == ["–"] * 4
 
 
 def test_restarts_are_averaged_and_the_paper_stands_beside():

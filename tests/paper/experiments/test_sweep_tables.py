@@ -14,11 +14,11 @@ from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
 from hessalign.paper import cache
 from hessalign.paper.catalogue import EXPERIMENTS
-from hessalign.paper.domainbed import accuracy_table, dataset_rows, make_rows, who_wins
+from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
 from hessalign.paper.experiment import Options
 from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
-from hessalign.paper.sweeps import Results, Sweep, departures, find_banks, find_scale
-from hessalign.paper.terms import gain_table
+from hessalign.paper.sweeps import Results, Sweep, _find_banks, departures, find_scale
+from hessalign.paper.terms import _gain_table
 from hessalign.paper.verdict import paired_difference
 
 DOMAINS = ["art_painting", "photo", "sketch"]
@@ -165,7 +165,7 @@ def test_average_over_data_sets():
     head = find_scale("full").heads[0]
     spec = SweepSpec(("VLCS", "PACS"), ("erm", "hgp", "fishr"), overrides=head.overrides)
     sweep = Sweep(head, "", spec, Path("x"))
-    sections = dataset_rows(Results(sweep, [], runs), "training-domain", TABLE_7)
+    sections = _dataset_rows(Results(sweep, [], runs), "training-domain", TABLE_7)
     assert list(sections) == ["VLCS", "PACS", "All data sets"]
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
     assert rows["erm"]["values"] == pytest.approx([70.0, 71.0])
@@ -253,7 +253,7 @@ ACCURACIES = {
 
 def test_rows_verdicts_and_winner():
     published = {"erm": 76.7, "hgp": 90.0}
-    rows = make_rows(ACCURACIES, published, comparable=True)
+    rows = _make_rows(ACCURACIES, published, comparable=True)
     assert [row["algorithm"] for row in rows] == ["erm", "hgp", "fish"]
     erm, hgp, fish = rows
     assert erm["verdict"] == "reproduced"
@@ -262,14 +262,14 @@ def test_rows_verdicts_and_winner():
     assert hgp["verdict"] == f"not reproduced ({12.5 / np.hypot(spread, spread):.1f} std)"
     assert fish["mean"] is None
     assert hgp["against_erm"]["A"]["mean"] == pytest.approx(2.0)
-    text = who_wins(rows)
+    text = _who_wins(rows)
     assert "**HGP is best on average**: 77.5 ± 0.8, +0.8 ± 0.3 against ERM" in text
     assert "Best by column: A HGP (+2.0 ± 0.1); B ERM" in text
     assert "no method differs from ERM by more than 4.3 standard errors" in text
-    again = make_rows(ACCURACIES, published, comparable=False, incomplete=["hgp"])
+    again = _make_rows(ACCURACIES, published, comparable=False, incomplete=["hgp"])
     assert {row["verdict"] for row in again} == {"not comparable", None}
-    assert who_wins(again) == ""
-    assert "| HGP * " in accuracy_table(again)
+    assert _who_wins(again) == ""
+    assert "| HGP * " in _accuracy_table(again)
 
 
 def test_table6(swept, data_dir, capsys):
@@ -317,7 +317,7 @@ def test_gains_are_paired():
         "neither": {"erm": {0: 70.0, 1: 70.0}},
     }
     lines = [
-        [word.strip() for word in line.split("|")[1:-1]] for line in gain_table(cells).split("\n")
+        [word.strip() for word in line.split("|")[1:-1]] for line in _gain_table(cells).split("\n")
     ]
     assert [line[1:] for line in lines[2:]] == [
         ["+2.0 ± 1.0", "+4.4"],
@@ -341,12 +341,12 @@ def test_departures_and_banks(tmp_path):
     ]
     for name in ("PACS@a.npz", "VLCS@a.safetensors", "PACS@b.npz", "mine@a.npz", "PACS@c.txt"):
         (tmp_path / name).touch()
-    assert find_banks(str(tmp_path), "a") == ("VLCS@a", "PACS@a")
-    assert find_banks(str(tmp_path), "a", ["PACS"]) == ("PACS@a",)
+    assert _find_banks(str(tmp_path), "a") == ("VLCS@a", "PACS@a")
+    assert _find_banks(str(tmp_path), "a", ["PACS"]) == ("PACS@a",)
     with pytest.raises(ValueError, match=r"one backbone, found in .* those of a, b\. Choose one"):
-        find_banks(str(tmp_path), None)
+        _find_banks(str(tmp_path), None)
     with pytest.raises(ValueError, match=r"named DATASET@z.safetensors in .*; found PACS@a, PACS"):
-        find_banks(str(tmp_path), "z")
+        _find_banks(str(tmp_path), "z")
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def is_old_run(folder: Path) -> bool:
     return (folder / "config.json").exists() and read_config(folder).keys() >= _KEYS
 
 
-def old_job(config: Mapping[str, Any]) -> Job:
+def _old_job(config: Mapping[str, Any]) -> Job:
     """The job that is the same run as such a configuration."""
     rest = {key: value for key, value in config.items() if key in _KEYS}
     algorithm, seed, options = (rest.pop(key) for key in ("algorithm", "seed", "options"))
@@ -68,7 +68,7 @@ def convert_run(
             f"Expected a complete run on Colored MNIST of version 0.1 in {old}, found {found}. "
             "Have it ended by that version, or train it again."
         )
-    job = old_job(read_config(old))
+    job = _old_job(read_config(old))
     plan = plan_job(job)
     folder = output / job.folder
     records, software = _read(old / _RECORDS)

@@ -1,13 +1,12 @@
-"""What the display of a run, or of several at once, says about them."""
+"""What the display of a run says about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import fmean
-from typing import Final, TextIO, final
+from typing import Final, TextIO
 
 from hessalign.bench.runs.records import Record
-from hessalign.report.progress import Pace, Progress
+from hessalign.report.progress import Progress
 
 _ACCURACIES: Final = {
     "train_accuracy": "train",
@@ -58,54 +57,3 @@ def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callab
         progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
 
     return show
-
-
-@final
-class RunsProgress:
-    """Shows many runs, some of which go on at the same time.
-
-    Args:
-        total: How many runs.
-        steps: Steps of each run.
-        stream: Where to write; None for the standard error stream.
-        jobs: How many go on at the same time.
-    """
-
-    def __init__(self, total: int, steps: int, stream: TextIO | None = None, jobs: int = 1) -> None:
-        self._total = total
-        self._steps = steps
-        self._jobs = jobs
-        self._progress = Progress("", "runs", stream)
-        self._newest: dict[str, Record] = {}
-        self._reached: dict[str, int] = {}
-        self._paces: dict[str, Pace] = {}
-        self._rates: dict[str, float] = {}
-
-    def __call__(self, title: str, record: Record) -> None:
-        """Show a record of a run."""
-        reached = self._reached[title] = record.step + 1
-        self._newest[title] = record
-        rate = self._paces.setdefault(title, Pace()).rate(reached, record.seconds)
-        if rate is not None:
-            self._rates[title] = rate
-        ended = reached >= self._steps
-        if ended:
-            del self._newest[title]
-        text = f"{title} {reached}/{self._steps}  {_describe(record)}"
-        if self._progress.live:
-            text = "   ".join(map(self._state, self._newest))
-        done = sum(reached >= self._steps for reached in self._reached.values())
-        self._progress(done, self._total, text, left=self._left(done), now=ended)
-
-    def _left(self, done: int) -> float | None:
-        """Seconds left, once the speed of as many runs is known as go on at once."""
-        rest = self._total * self._steps - sum(self._reached.values())
-        if not rest or len(self._rates) < min(self._jobs, self._total):
-            return None
-        seconds = fmean(1 / rate for rate in self._rates.values())
-        return rest * seconds / min(self._jobs, self._total - done)
-
-    def _state(self, title: str) -> str:
-        record = self._newest[title]
-        accuracy = 100 * record.metrics["test_accuracy"]
-        return f"{title} {record.step + 1:>3}/{self._steps} OOD {accuracy:4.1f} %"
