@@ -22,7 +22,7 @@ _FORMAT: Final = 1
 
 _NORMALISATION: Final = {"mean": list(IMAGENET_MEAN), "std": list(IMAGENET_STD)}
 
-_Loss = Literal["cross_entropy", "binary"]
+Loss = Literal["cross_entropy", "binary"]
 """Losses whose logits say how likely each class is."""
 
 
@@ -81,7 +81,7 @@ class ModelDescription:
     network: NetworkSpec | ColouredMlp
     classes: tuple[str, ...]
     inputs: InputKind = "arrays"
-    loss: _Loss = "cross_entropy"
+    loss: Loss = "cross_entropy"
     algorithm: str = "erm"
     options: Mapping[str, object] = field(default_factory=dict)
     domains: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class ModelDescription:
 
     def __post_init__(self) -> None:
         check_name("kind of inputs", self.inputs, get_args(InputKind))
-        check_name("loss of a model that predicts classes", self.loss, get_args(_Loss))
+        check_name("loss of a model that predicts classes", self.loss, get_args(Loss))
         if isinstance(self.network, NetworkSpec) and not isinstance(
             self.network.backbone, str | None
         ):
