@@ -101,10 +101,10 @@ def test_unknown_names_suggest_the_nearest():
     [
         ({"alpha": -1.0}, "Expected alpha as a finite number of 0 or more, got -1.0"),
         ({"beta": "x"}, "Expected beta as a finite number"),
-        ({"probes": 0}, "Expected probes as a whole number of 1 or more, got 0"),
-        ({"hessian": "fll"}, "Unknown hessian kind 'fll'.*Did you mean 'full'"),
+        ({"probes": 0}, "Expected probes of 1 or more, got 0"),
+        ({"hessian": "fll"}, "Unknown hessian 'fll'.*Did you mean 'full'"),
         ({"fidelity": "releasd"}, "Unknown fidelity 'releasd'.*Did you mean 'released'"),
-        ({"shared_probes": "maybe"}, "Expected shared_probes true or false, got 'maybe'"),
+        ({"shared_probes": "maybe"}, "Expected shared_probes as true or false, got 'maybe'"),
     ],
 )
 def test_bad_options_are_named(options, text):
