@@ -135,10 +135,13 @@ def check_number(
     below = found < high if open_high else found <= high
     if above and below and math.isfinite(found):
         return
-    bounds = f" {'above' if open_low else 'of at least'} {low:g}" if math.isfinite(low) else ""
+    expected = "a finite number"
     if math.isfinite(high):
-        bounds += f" and {'below' if open_high else 'at most'} {high:g}"
-    raise InputError(f"Expected {name} as a number{bounds}, got {shown(value)}")
+        least = f"{'above' if open_low else 'of at least'} {low:g}"
+        expected = f"a number {least} and {'below' if open_high else 'at most'} {high:g}"
+    elif math.isfinite(low):
+        expected += f" above {low:g}" if open_low else f" of {low:g} or more"
+    raise InputError(f"Expected {name} as {expected}, got {shown(value)}")
 
 
 def check_count(value: object, name: str, least: int | None = 1) -> None:

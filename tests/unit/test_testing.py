@@ -258,7 +258,7 @@ FAULTS = [
     (ListOption, "options can be recorded", "The option widths is \\(1, 2\\)"),
     (TakenName, "options can be recorded", "called lr. Call the option otherwise"),
     (Unchecked, "wrong options are refused", "A list as weight is accepted. Give the field a hint"),
-    (TooWide, "drawn options are accepted", "which is refused: Expected weight as a number"),
+    (TooWide, "drawn options are accepted", "which is refused: Expected weight as a finite number"),
     (NoSuchOption, "drawn options are accepted", "has wait, but the options are weight"),
     (NotFinite, "it trains anywhere", "finite numbers.*Guard roots and quotients"),
     (Grows, "it trains anywhere", "came or went in training.*Register all of them"),

@@ -107,11 +107,11 @@ def test_names_of_the_package_come_first(own):
 def test_options_are_checked_by_their_hints_and_by_the_class(own):
     assert make_config("shrink", {"cap": 3, "how": "sum"}).cap == 3
     for options, message in (
-        ({"strength": "big"}, "Expected strength as a number, got 'big', a str"),
-        ({"strength": float("nan")}, "Expected strength as a number, got nan"),
+        ({"strength": "big"}, "Expected strength as a finite number, got 'big', a str"),
+        ({"strength": float("nan")}, "Expected strength as a finite number, got nan"),
         ({"steps_before": 1.5}, "Expected steps_before as a whole number, got 1.5"),
         ({"how": "max"}, "Unknown how 'max'. Expected one of: 'mean', 'sum'"),
-        ({"cap": True}, "Expected cap as a number, got True, a bool"),
+        ({"cap": True}, "Expected cap as a finite number, got True, a bool"),
         ({"strength": -1.0}, "Expected strength of 0 or more, got -1.0"),
         ({"strenght": 1.0}, "Unknown option of algorithm 'shrink' 'strenght'.*mean 'strength'"),
     ):
