@@ -78,7 +78,7 @@ def test_a_missing_tensorboard_says_what_to_install(monkeypatch, tmp_path, capsy
     assert "pip install 'hessalign[tensorboard]'" in capsys.readouterr().err
 
 
-def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys):
+def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys, monkeypatch):
     from matplotlib import image
 
     arguments = ["demo", "--train-images", "200", "--steps", "4", "--output", str(tmp_path / "d")]
@@ -90,6 +90,13 @@ def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys):
     assert pixels.shape[0] > 400
     assert pixels[..., :3].std() > 0.05
     assert (tmp_path / "d" / "colored_mnist.md").read_text().count("\n") == 6
+    # Its runs are kept: given again, it trains nothing.
+    assert len(list((tmp_path / "d" / "runs").glob("*/done"))) == 4
+    monkeypatch.setattr("hessalign.paper.cache.run_jobs", None)
+    assert main(arguments) == 0
+    table = out.split("\n\n")[2]
+    assert "| HGP " in table
+    assert table in capsys.readouterr().out
 
 
 def test_algorithms_lists_every_row(capsys):

@@ -34,7 +34,6 @@ PACKAGES = [
     "hessalign.bench.data",
     "hessalign.bench.algorithms",
     "hessalign.bench.runs",
-    "hessalign.paper",
     "hessalign.bench.sweep",
     "hessalign.bench.sweep.selection",
 ]

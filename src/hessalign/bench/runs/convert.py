@@ -7,7 +7,6 @@ by which sweeps select, they do not get.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 
 from hessalign._errors import InputError
 from hessalign.bench.models.weights import DAMAGE
-from hessalign.bench.runs.irm import IrmOptions, irm_job
+from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.planning import plan_job
 from hessalign.bench.runs.records import Record
@@ -28,9 +27,10 @@ from hessalign.bench.runs.state import TrainingState
 _DONE: Final = "done.json"
 _RECORDS: Final = "records.jsonl"
 _MODEL: Final = "model.pt"
-_KEYS: Final = {"algorithm", "options", "seed", "steps"} | {
-    each.name for each in dataclasses.fields(IrmOptions)
-}
+_KEYS: Final = {
+    "algorithm", "options", "seed", "imbalance", "train_images", "test_images", "steps", "jump",
+    "penalty_weight", "learning_rate", "l2", "width", "evaluate_every", "hessian_distance",
+}  # fmt: skip
 """What the configuration of such a run has."""
 
 

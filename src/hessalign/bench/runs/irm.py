@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, cast, final
+from typing import Annotated, Any, Final, cast, final, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -289,10 +289,18 @@ def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
         steps=None if steps == STEPS else steps,
         hparams=json.dumps(given),
     )
-    settled = [dataclasses.asdict(each) for each in settle(job)]
-    kept = {key: settled[key not in ours][key] for key in sorted(given)}
+    settle(job)  # refuses what does not fit
+    hints = {**get_type_hints(type(info.config)), **get_type_hints(IrmOptions)}
+    kept = {key: _as_typed(given[key], hints[key]) for key in sorted(given)}
     kept = {key: value for key, value in kept.items() if key not in ours or value != ours[key]}
     return dataclasses.replace(job, hparams=json.dumps(kept) if kept else None)
+
+
+def _as_typed(value: object, hint: object) -> object:
+    """A whole number as a fraction, where an option is one."""
+    kinds = {hint, *get_args(hint)}
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(cast(int, value)) if whole and float in kinds and int not in kinds else value
 
 
 def settle(job: Job) -> tuple[IrmOptions, Any]:
