@@ -32,6 +32,7 @@ PACKAGES = [
     "hessalign.heads",
     "hessalign.diagnosis",
     "hessalign.bench.data",
+    "hessalign.bench.models",
     "hessalign.bench.algorithms",
     "hessalign.bench.runs",
     "hessalign.bench.sweep",
@@ -211,6 +212,17 @@ def wrong_names(page, text):
     return problems
 
 
+def missing_files(page, text):
+    """Paths in backticks that are neither in the repository nor in the package.
+
+    A link leads to its file by itself, so what it shows may be short.
+    """
+    named = set(re.findall(r"(?<!\[)`((?:\w+/)+(?:\w+\.\w+)?|\w+\.py)`", text))
+    places = (ROOT, ROOT / "src" / "hessalign")
+    missing = sorted(path for path in named if not any((at / path).exists() for at in places))
+    return [f"{page.name} speaks of {path}, which does not exist." for path in missing]
+
+
 def name_of(page):
     return str(page.relative_to(ROOT))
 
@@ -238,6 +250,23 @@ def test_commands_are_understood(page):
 @pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_names_in_backticks_exist(page):
     assert wrong_names(page, page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=name_of
+)
+def test_files_in_backticks_exist(page):
+    assert missing_files(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_the_architecture_shows_every_package():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = text.splitlines()[blocks(text)[0].start : blocks(text)[0].end]
+    named = {match[1] for line in tree[1:] if (match := re.match(r" +(\w+)(?:/|\.py)", line))}
+    package = ROOT / "src" / "hessalign"
+    folders = {init.parent.name for init in package.glob("**/__init__.py")} - {package.name}
+    modules = {file.stem for file in package.glob("*.py") if not file.name.startswith("_")}
+    assert named - {"_errors"} == folders | modules
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
@@ -279,9 +308,15 @@ def test_reference_lists_every_public_name(package):
     assert public <= listed, f"docs/reference.md lacks {sorted(public - listed)} of {package}"
 
 
-def test_reference_lists_every_name_once():
+def test_reference_lists_every_name_once_and_no_other():
     listed = directives(REFERENCE.read_text(encoding="utf-8"))
     assert sorted(set(listed)) == sorted(listed)
+    assert [name for name in listed if not exists(name)] == []
+
+
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    assert sorted(named) == sorted(page.name for page in DOCS)
 
 
 # --- the checks themselves ----------------------------------------------------------------------
@@ -346,6 +381,14 @@ def test_wrong_names_are_found():
         "ha.nothing,",
         "Outer.blocks,",
         "hessalign.no_such.it,",
+    ]
+
+
+def test_missing_files_are_found():
+    text = "`bench/runs/loop.py`, `cli/`, `docs/maths.md`, `_errors.py`; `bench/loop.py`, `lib/`"
+    assert [problem.split()[3] for problem in missing_files(ROOT / "page.md", text)] == [
+        "bench/loop.py,",
+        "lib/,",
     ]
 
 

@@ -1,1 +1,5 @@
-"""The laboratory: data sets, models, algorithms, runs and sweeps; it stands on the library."""
+"""The laboratory, which stands on the library: what is trained, how, and how often.
+
+`data` and `models` know nothing of each other; `algorithms` train a model, `runs` carry out one
+job, `sweep` many, and select among them.
+"""

@@ -1,3 +1,3 @@
-"""The command line, one file per verb."""
+"""The command line: one file for each verb, imported when it is asked for."""
 
 from hessalign.cli.main import main as main

@@ -1,7 +1,8 @@
-"""How far a head that is good on one domain can fail on another, with features fixed.
+"""Heads on fixed features: their fits, and how far one that is good on a domain fails on another.
 
-`transfer_measure` finds the worst near-optimal head of the source (Definition 2), `transfer_bound`
-bounds it by derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
+`fit_head` fits one domain, `fit_aligned_head` several with like derivatives. `transfer_measure`
+finds the worst near-optimal head of the source (Definition 2), `transfer_bound` bounds it by
+derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
 """
 
 from hessalign.heads.aligned_fit import fit_aligned_head as fit_aligned_head

@@ -1,4 +1,8 @@
-"""Runs: a job, its plan by a protocol, one loop, its records and checkpoints, what was trained."""
+"""Runs: a job, its plan by a protocol, one loop, its records and checkpoints, what was trained.
+
+`plan_job` settles a job, `train_job` trains or continues it, `load_run` reads it with its data;
+`trained` has what needs the trained network alone.
+"""
 
 from hessalign.bench.runs.job import Job as Job
 from hessalign.bench.runs.loop import LoopConfig as LoopConfig

@@ -1,4 +1,8 @@
-"""Sweeps: which jobs there are, what identifies each, and what has them done."""
+"""Sweeps: which jobs there are, what identifies each, and what has them done.
+
+`specification` says what a sweep is, `jobs` lists its jobs, launchers have them done, `selection`
+makes tables of their records.
+"""
 
 from hessalign.bench.runs.job import Job as Job
 from hessalign.bench.sweep.cost import RunCost as RunCost
