@@ -220,7 +220,7 @@ def draws(monkeypatch):
 
 
 def domains_of(batch):
-    return [(part.x, part.y) for part in batch.split()]
+    return [(part.x, part.y) for part in batch.parts]
 
 
 def run_reference(name, start, situation, draws):

@@ -52,7 +52,7 @@ def make_step(algorithm, number=0):
 
 
 def risks(network, batch):
-    return [functional.cross_entropy(network(part.x), part.y) for part in batch.split()]
+    return [functional.cross_entropy(network(part.x), part.y) for part in batch.parts]
 
 
 def flat(tensors):
@@ -142,7 +142,7 @@ def test_iga_is_the_trace_of_the_covariance(fidelity, scale):
 def test_mixup_mixes_each_domain_with_the_next():
     algorithm = make_algorithm("mixup", {"fidelity": "domainbed"}, make_setting())
     generator, batch = torch.Generator().manual_seed(7), make_step(algorithm).batch
-    parts, expected = batch.split(), 0.0
+    parts, expected = batch.parts, 0.0
     order = torch.randperm(3, generator=generator).tolist()
     for i, j in zip(order, order[1:] + order[:1], strict=True):
         share = draw_beta(0.2, generator)
@@ -197,11 +197,11 @@ def test_mtl_appends_the_moving_average_of_mean_features():
     for seed in range(2):
         batch = Batch(features(seed), step.batch.y, DOMAIN)
         expected = 0.0
-        means = [base(part.x).mean(0) for part in batch.split()]
+        means = [base(part.x).mean(0) for part in batch.parts]
         past = means if past is None else [
             0.75 * new + 0.25 * old for new, old in zip(means, past, strict=True)
         ]  # fmt: skip
-        for part, mean in zip(batch.split(), past, strict=True):
+        for part, mean in zip(batch.parts, past, strict=True):
             z = base(part.x)
             logits = algorithm.network.head(torch.cat([z, mean.expand_as(z)], 1))
             expected += functional.cross_entropy(logits, part.y) / 3
@@ -224,7 +224,7 @@ def test_arm_gives_each_domain_its_own_context():
     step = make_step(algorithm)
     body = algorithm.network.featurizer
     expected = 0.0
-    for part in step.batch.split():
+    for part in step.batch.parts:
         context = body.context(part.x).mean(0).expand(len(part.x), 1)
         logits = algorithm.network.head(body.featurizer(torch.cat([part.x, context], 1)))
         expected += functional.cross_entropy(logits, part.y) / 3
@@ -307,7 +307,7 @@ def test_fish_follows_the_inner_steps_half_the_way():
     clone = copy.deepcopy(algorithm.network)
     before = flat(clone.parameters()).detach()
     optimizer = torch.optim.Adam(clone.parameters(), lr=0.01)
-    for part in make_step(algorithm).batch.split():
+    for part in make_step(algorithm).batch.parts:
         optimizer.zero_grad()
         functional.cross_entropy(clone(part.x), part.y).backward()
         optimizer.step()
@@ -324,7 +324,7 @@ def test_mldg_differentiates_through_the_inner_step():
     parameters = dict(copy.deepcopy(network).named_parameters())
 
     def risk(values, index):
-        part = batch.split()[index]
+        part = batch.parts[index]
         logits = torch.func.functional_call(network, values, (part.x,))
         return functional.cross_entropy(logits, part.y)
 
@@ -341,7 +341,7 @@ def test_mldg_without_second_derivatives_takes_adams_first_step():
         "mldg", {"fidelity": "domainbed", "beta": 0.7, "meta_test_domains": 1}, make_setting()
     )
     order = torch.randperm(3, generator=torch.Generator().manual_seed(7)).tolist()
-    network, parts = copy.deepcopy(algorithm.network), make_step(algorithm).batch.split()
+    network, parts = copy.deepcopy(algorithm.network), make_step(algorithm).batch.parts
     expected = 0.0
     for i in order[:2]:
         j = order[2]
