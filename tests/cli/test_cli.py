@@ -3,14 +3,29 @@
 import json
 import re
 import sys
+from dataclasses import fields
+from importlib import import_module
+from typing import get_args
 
 import pytest
 import yaml
 
 from hessalign.bench.algorithms import ALGORITHMS
-from hessalign.bench.runs import read_records
-from hessalign.cli import main
-from hessalign.cli.main import VERBS, make_parser
+from hessalign.bench.algorithms.search import common_space
+from hessalign.bench.data import PRESETS
+from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.runs import exported_model, read_records
+from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
+from hessalign.bench.runs.irm import STEPS, IrmOptions
+from hessalign.bench.sweep.printed import FORMATS
+from hessalign.bench.sweep.selection import SELECTIONS
+from hessalign.cli import arguments, main
+from hessalign.cli.arguments import VERBS, make_parser
+from hessalign.heads.attack import Mode
+from hessalign.paper.catalogue import EXPERIMENTS
+from hessalign.paper.experiment import Options
+from hessalign.paper.feature_sweep import DEFAULT_BANK
+from hessalign.paper.sweeps import SCALES
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 
@@ -135,7 +150,7 @@ def test_a_pattern_without_match_suggests_a_name(capsys):
         (["width=0"], "Expected width of 1 or more, got 0"),
         (["probes"], "Expected KEY=VALUE, got 'probes'"),
         (["probes=1", "probes=2"], "Expected each key once, got 'probes' twice"),
-        (["probes=many"], "Expected probes as a whole number or none, got 'many'"),
+        (["probes=many"], "Expected probes as a whole number of 1 or more, got 'many'"),
     ],
 )
 def test_mistakes_are_explained(arguments, text, capsys):
@@ -173,10 +188,13 @@ def test_interrupt_says_how_to_continue(monkeypatch, capsys, output, text):
     assert text in error
 
 
-def test_a_missing_matplotlib_says_what_to_install(monkeypatch, tmp_path, capsys):
+def test_a_missing_matplotlib_says_what_to_install_before_anything_is_trained(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    arguments = ["demo", "--train-images", "200", "--steps", "2", "--output", str(tmp_path)]
+    arguments = ["demo", "--train-images", "200", "--steps", "2", "--output", str(tmp_path / "d")]
     assert main(arguments) == 2
+    assert not (tmp_path / "d").exists()
     assert "pip install 'hessalign[plot]'" in capsys.readouterr().err
 
 
@@ -197,7 +215,7 @@ def test_an_unexpected_error_is_one_line_and_keeps_its_traceback(monkeypatch, ca
         main(["algorithms"])
 
 
-# --- the list of verbs ---------------------------------------------------------------------------
+# --- help ----------------------------------------------------------------------------------------
 
 HEAVY = """
 import contextlib, io, sys
@@ -205,47 +223,70 @@ from hessalign.cli import main
 with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
     main({words!r})
 verbs = {{name.removeprefix("hessalign.cli.") for name in sys.modules if "hessalign.cli." in name}}
-print(sorted(verbs - {{"main"}}), sorted({{"torch", "numpy"}} & set(sys.modules)))
+print(sorted(verbs), sorted({{"torch", "numpy", "hessalign.bench"}} & set(sys.modules)))
 """
 
 
 @pytest.mark.parametrize(
-    ("words", "imported"),
-    [
-        (["--help"], []),
-        (["--version"], []),
-        (["algorithms", "--help"], ["algorithms"]),
-    ],
+    "words", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)]
 )
-def test_help_imports_no_more_than_it_needs(words, imported, python):
-    assert python(HEAVY.format(words=words)) == f"{imported} []\n"
+def test_help_imports_no_verb_and_nothing_heavy(words, python):
+    assert python(HEAVY.format(words=words)) == "['arguments', 'main'] []\n"
+
+
+def parsers(parser, words=()):
+    """Every parser that does something, after the words that lead to it."""
+    branches = [each.choices for each in parser._actions if isinstance(each.choices, dict)]
+    if not branches:
+        return {words: parser}
+    (choices,) = branches
+    below = [parsers(branch, (*words, name)) for name, branch in choices.items()]
+    return {words: parser for found in below for words, parser in found.items()}
+
+
+@pytest.mark.parametrize("words", parsers(make_parser()), ids="-".join)
+def test_every_command_names_a_function_that_does_it(words):
+    module, function = parsers(make_parser())[words].get_default("run").split(":")
+    assert module == words[0]
+    assert callable(getattr(import_module(f"hessalign.cli.{module}"), function))
 
 
 def test_help_lists_every_verb(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    for verb, text in VERBS.items():
-        assert f" {verb} {text}" in shown
+    shown = re.findall(r"^ {4}(\w+)\b", capsys.readouterr().out, re.MULTILINE)
+    assert shown == list(VERBS)
 
 
-def verb_rows(parser):
-    """What the list of verbs says of each, and the parser of each."""
-    (verbs,) = (action for action in parser._actions if action.metavar == "VERB")
-    return {action.dest: action.help for action in verbs._choices_actions}, verbs.choices
+NAMES = {
+    "COLORED_KEYS": [field.name for field in fields(IrmOptions)],
+    "COMMON_KEYS": common_space("big"),
+    "NETWORK_KEYS": MODEL_KEYS,
+    "SELECTIONS": SELECTIONS,
+    "FORMATS": FORMATS,
+    "EXPORTS": exported_model.FORMATS,
+    "ATTACKS": get_args(Mode),
+    "BENCHMARKS": PRESETS,
+    "SWEPT": [name for name, each in EXPERIMENTS.items() if each.swept],
+    "BANK": [DEFAULT_BANK],
+}
 
 
-def test_the_list_says_of_a_verb_what_its_module_says():
-    texts, _ = verb_rows(make_parser())
-    assert texts == dict(VERBS)
+@pytest.mark.parametrize("name", NAMES)
+def test_help_knows_the_names_that_other_modules_define(name):
+    assert getattr(arguments, name) == ", ".join(NAMES[name])
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_read_as_among_all_of_them(verb):
-    texts, parsers = verb_rows(make_parser({verb}))
-    everything, all_parsers = verb_rows(make_parser())
-    assert texts == everything
-    assert parsers[verb].format_help() == all_parsers[verb].format_help()
+def test_help_knows_the_defaults_that_other_modules_define():
+    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in SCALES.values())
+    assert scales == arguments.SCALES
+    texts = {words: parser.format_help() for words, parser in parsers(make_parser()).items()}
+    assert f"Keys for {COLORED_MNIST}: " in texts["train",]
+    assert f"{PRESET}, whose" in texts["train",]
+    for said in (Options.restarts, Options.cache, Options.scale):
+        assert f"({said})" in texts["reproduce",]
+    demo = make_parser().parse_args(["demo"])
+    assert demo.steps == STEPS
 
 
 def test_an_unknown_verb_suggests_one(capsys):

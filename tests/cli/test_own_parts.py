@@ -34,26 +34,43 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("own_parts", None)
 
 
-def test_training_on_data_of_ones_own_with_a_head_of_ones_own(folder, capsys):
-    words = ["train", "--dataset", "own_parts:pets", "--data-dir", ".", "--test-domains", "oil",
-             "--steps", "3", "--output", "out", "head=own_parts:head"]  # fmt: skip
-    assert main(words) == 0, capsys.readouterr().err
-    assert list(folder.glob("out/*/done"))
-
-
-def test_a_name_that_is_not_there_is_told_with_the_nearest(folder, capsys):
-    words = ["train", "--dataset", "own_parts:pet", "--data-dir", ".", "--test-domains", "oil",
-             "--output", "out"]  # fmt: skip
-    assert main(words) == 2
-    assert "Unknown data set in own_parts 'pet'" in capsys.readouterr().err
-
-
-def test_data_that_packages_offer_are_listed(folder, monkeypatch, capsys):
+@pytest.fixture
+def offered(folder, monkeypatch):
+    """A package is installed that offers the data set as `pets`."""
     info = folder / "own_parts-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[hessalign.datasets]\npets = own_parts:pets\n")
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+
+
+TRAIN = ["--test-domains", "oil", "--steps", "3", "--output", "out", "head=own_parts:head"]
+
+
+def test_training_on_data_of_ones_own_with_a_head_of_ones_own(folder, capsys):
+    assert main(["train", "--dataset", "own_parts:pets", *TRAIN]) == 0, capsys.readouterr().err
+    assert list(folder.glob("out/*/done"))
+
+
+def test_training_on_data_that_a_package_offers(folder, offered, capsys):
+    assert main(["train", "--dataset", "pets", *TRAIN]) == 0, capsys.readouterr().err
+    assert list(folder.glob("out/*/done"))
+
+
+def test_data_of_ones_own_need_no_folder_but_test_domains_and_output(folder, capsys):
+    assert main(["train", "--dataset", "own_parts:pets"]) == 2
+    said = capsys.readouterr().err
+    assert "Expected --test-domains, --output for the data set 'own_parts:pets'" in said
+
+
+def test_a_name_that_is_not_there_is_told_with_the_nearest(folder, capsys):
+    words = ["train", "--dataset", "own_parts:pet", "--test-domains", "oil",
+             "--output", "out"]  # fmt: skip
+    assert main(words) == 2
+    assert "Unknown data set in own_parts 'pet'" in capsys.readouterr().err
+
+
+def test_data_that_packages_offer_are_listed(offered, capsys):
     assert main(["datasets", "list"]) == 0
     assert "Installed packages offer: pets.\n" in capsys.readouterr().out
     assert main(["datasets", "check", "pets"]) == 0

@@ -99,6 +99,7 @@ PUBLIC = (
     "hessian_distance",
     "hutchinson_diagonal",
     "linear_head",
+    "load",
     "transfer_bound",
     "transfer_measure",
     "worst_case_gap",
@@ -136,7 +137,7 @@ print("torch" in sys.modules)
     "attribute",
     [
         "heads.PublishedAttack",
-        "curvature.gram.FEW_ROWS",
+        "curvature.gram",
         "alignment.TABLE_1",
         "diagnosis.Reading",
         "report",

@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     pass
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser("algorithms", help="list the algorithms, what they align, options")
-    parser.add_argument(
-        "patterns",
-        nargs="*",
-        metavar="NAME",
-        help="list only these; * and ? stand for any letters, as in 'h*' (with the quotes); or one "
-        "of your own as package.module:Name",
-    )
-    parser.set_defaults(run=run)
-
-
 def _matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
     """The algorithms whose names match.
 

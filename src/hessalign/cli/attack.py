@@ -7,7 +7,6 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, get_args
 
 import torch
@@ -17,37 +16,13 @@ from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
 from hessalign.bench.runs.run_folder import find_run
 from hessalign.bench.runs.trained_head import TrainedHead, load_trained_head
-from hessalign.cli.flags import seed_number
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.heads.attack import Mode
 from hessalign.paper.curves import plot_worst_case
+from hessalign.paper.figures import load_pyplot
 from hessalign.report.tables import markdown_table
 
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-SAMPLES: Final = 2500
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser(
-        "attack",
-        help="the worst loss gap between domains near a trained head",
-        description="Moves the head of a trained run within a radius so that the losses of two "
-        "domains, sources or target, differ as much as possible; features stay as they are.",
-    )
-    add = parser.add_argument
-    add("folder", type=Path, metavar="RUN", help="folder of a complete run (`train --output`)")
-    add("--delta", type=float, nargs="+", action="extend", metavar="D", help="radii")
-    add("--mode", default="exact", help=f"one of: {', '.join(get_args(Mode))}")
-    add("--samples", type=int, default=SAMPLES, metavar="N", help="of each domain, drawn at random")
-    add("--seed", type=seed_number, default=0, help="of the draw and of the attack's starts")
-    add("--data-dir", type=Path, metavar="DIR", help="where the data are now, if moved")
-    add("--output", type=Path, metavar="DIR", help="where to save; by default RUN/attack")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -61,6 +36,7 @@ def run(options: argparse.Namespace) -> None:
     """
     if options.samples < 1:
         raise InputError(f"Expected --samples of 1 or more, got {options.samples}.")
+    load_pyplot()  # better missed now than after the attack
     check_name("mode", options.mode, get_args(Mode))
     run_folder = find_run(options.folder)
     trained = load_trained_head(run_folder, options.samples, options.seed, options.data_dir)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from hessalign._files import write_atomically
@@ -18,40 +17,6 @@ DOMAINBED: Final = "domainbed"
 
 SHOWN: Final = 5
 """How many notes of a kind are shown."""
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser(
-        "collect",
-        help="tables of a sweep, by three methods of model selection",
-        description="Reads results.jsonl of all runs below DIR. What is left out or odd is said on "
-        "stderr; what a cell lacks stands below its table.",
-    )
-    add = parser.add_argument
-    add("folder", metavar="DIR", type=Path, help="the folder of the sweep")
-    add(
-        "--format",
-        default="text",
-        metavar="NAME",
-        help=f"one of: {', '.join(FORMATS)}; text is DomainBed's, with reasons for what is missing",
-    )
-    add(
-        "--selection",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help=f"one or more of: {', '.join(SELECTIONS)} (default: all)",
-    )
-    add("--chosen", action="store_true", help="show run, step and hyper-parameters of each value")
-    add("--include-unfinished", action="store_true", help="count runs that did not finish")
-    add("--mix", action="store_true", help="allow runs of different protocols in one table")
-    add("--output", type=Path, metavar="FILE", help="write the tables there")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

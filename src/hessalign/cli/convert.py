@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from hessalign._errors import InputError
 from hessalign._files import make_folder
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb."""
-    parser = verbs.add_parser(
-        "convert",
-        help="runs on Colored MNIST of version 0.1, in today's form",
-        description="Example: hessalign convert outputs/runs --output outputs/converted\n\n"
-        "The new folders are named by the hash of what each run is, so that `hessalign reproduce\n"
-        "--cache` finds them. The old ones stay as they are. Runs of other data sets need no\n"
-        "conversion.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("old", nargs="+", type=Path, metavar="OLD", help="a run, or a folder that holds runs")
-    add("--output", type=Path, required=True, metavar="DIR", help="where the new folders go")
-    parser.set_defaults(run=run, continues=True)
+from hessalign.bench.runs.convert import convert_run, is_old_run
+from hessalign.bench.runs.run_folder import RunFolderError, runs_below
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,9 +20,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: If there is no such run.
     """
-    from hessalign.bench.runs.convert import convert_run, is_old_run
-    from hessalign.bench.runs.run_folder import RunFolderError, runs_below
-
     found = [
         folder
         for old in options.old

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from hessalign._plugins import entry_point_names
@@ -22,8 +20,7 @@ from hessalign.bench.data import (
 )
 from hessalign.bench.data.image_folder import matching_preset
 from hessalign.bench.data.source import ENTRY_POINTS
-from hessalign.cli.train import warn
-from hessalign.report.progress import Progress
+from hessalign.report.progress import Progress, warn
 from hessalign.report.tables import markdown_table
 
 _SHOWN: Final = 10
@@ -33,55 +30,7 @@ _FEW_CLASSES: Final = 20
 """Up to how many classes the table has a row for each."""
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb."""
-    parser = verbs.add_parser("datasets", help="list, check and prepare data sets")
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="the benchmarks, and where to obtain them")
-    listing.set_defaults(run=_run_list)
-
-    check = actions.add_parser(
-        "check",
-        help="count and read all images; exit code 1 if something should be mended",
-        description="PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl "
-        "with path, class and domain) or arrays (.npz or .safetensors with x, y and domain). What "
-        "a folder's exclude.txt lists, an image per line, is left out by every command.",
-    )
-    add_source(check)
-    _add_workers(check)
-    check.add_argument("--all", action="store_true", help="show all findings")
-    check.set_defaults(run=_run_check)
-
-    prepare = actions.add_parser(
-        "prepare",
-        help="decode and resize all images once; run it again to continue or to bring up to date",
-        description="What is stored are the evaluation images of the protocol; training crops are "
-        "taken from them.",
-    )
-    add_source(prepare)
-    _add_workers(prepare)
-    add = prepare.add_argument
-    add("--size", type=int, default=224, metavar="N", help="height and width (default: 224)")
-    add("--cache", type=Path, metavar="DIR", help="where to keep it (default: beside PATH)")
-    add("--allow-truncated", action="store_true", help="fill what an image lacks with grey")
-    prepare.set_defaults(run=_run_prepare, continues=True)
-
-
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a data set."""
-    add = parser.add_argument
-    add("path", metavar="PATH", type=Path, help="the data set, or package.module:function")
-    add("--preset", metavar="NAME", help=f"which benchmark it is: {', '.join(PRESETS)}")
-
-
-def _add_workers(parser: argparse.ArgumentParser) -> None:
-    workers = os.cpu_count() or 1
-    parser.add_argument(
-        "--workers", type=int, default=workers, metavar="N", help="processes (default: all cores)"
-    )
-
-
-def _run_list(options: argparse.Namespace) -> None:
+def run_list(options: argparse.Namespace) -> None:
     """List the benchmarks."""
     rows = [
         [
@@ -106,7 +55,7 @@ def _run_list(options: argparse.Namespace) -> None:
         sys.stdout.write(f"Installed packages offer: {', '.join(offered)}.\n")
 
 
-def _run_check(options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> int:
     """Check a data set and say what was found."""
     data, preset = read_source(options)
     sys.stdout.write(_counts_table(data, preset) + "\n\n")
@@ -125,7 +74,7 @@ def _run_check(options: argparse.Namespace) -> int:
     return 1
 
 
-def _run_prepare(options: argparse.Namespace) -> None:
+def run_prepare(options: argparse.Namespace) -> None:
     """Make the cache of a data set."""
     data, _ = read_source(options)
     folder = options.cache or cache_folder(data.root or options.path, options.size)

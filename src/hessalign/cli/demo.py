@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
-from hessalign.bench.runs.irm import STEPS, IrmOptions, irm_job
+from hessalign.bench.runs.irm import IrmOptions, irm_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, check_jobs
 from hessalign.bench.sweep.execution import ERROR
 from hessalign.bench.sweep.report import SweepProgress
-from hessalign.cli.flags import seed_number
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.cache import Part, finished_runs, have_done, run_name
 from hessalign.paper.curves import plot_dynamics
+from hessalign.paper.figures import load_pyplot
 from hessalign.paper.published import TABLE_2
 
 _METHODS: Final = ("erm", "hgp", "full", "hutchinson")
-_TRAIN_IMAGES: Final = 20_000
 _WIDTH: Final = 128
 
 _INTRODUCTION: Final = """\
@@ -42,24 +39,13 @@ protocol.
 """
 
 
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb."""
-    parser = verbs.add_parser("demo", help="Colored MNIST with four methods, in a few minutes")
-    parser.add_argument("--output", type=Path, default=Path("outputs/demo"), metavar="DIR")
-    parser.add_argument("--train-images", type=int, default=_TRAIN_IMAGES, metavar="N")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N")
-    parser.add_argument("--seed", type=seed_number, default=0)
-    jobs = min(len(_METHODS), os.cpu_count() or 1)
-    parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="processes at once")
-    parser.set_defaults(run=run, continues=True)
-
-
 def run(options: argparse.Namespace) -> None:
     """Train the four methods, then show a table and a figure.
 
     Raises:
         InputError: If a run failed.
     """
+    load_pyplot()  # better missed now than after the training
     entries = {"train_images": options.train_images, "steps": options.steps, "width": _WIDTH}
     jobs = [irm_job(name, options.seed, {**entries, "hessian_distance": True}) for name in _METHODS]
     make_folder(options.output)

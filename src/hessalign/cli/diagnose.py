@@ -20,7 +20,6 @@ from hessalign.bench.runs.run_folder import runs_below
 from hessalign.bench.runs.trained_head import load_trained_head
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
-from hessalign.cli.flags import seed_number
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
 from hessalign.diagnosis.report.content import render_diagnosis_json
@@ -30,41 +29,6 @@ from hessalign.report.progress import Progress
 
 RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
 """What makes a folder that of a run."""
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser(
-        "diagnose",
-        help="how different domains are, in what, and whether a head transfers",
-        description="PATH is the folder of a complete run (`train --output`), arrays (.npz or "
-        ".safetensors with x, y and domain), a table (.csv with the columns y and domain, all "
-        "others features), or, with --backbone, a folder or manifest of images. A head is fitted "
-        "if there is none.",
-    )
-    add = parser.add_argument
-    add("path", type=Path, metavar="PATH", help="a run, arrays, or a table of numbers")
-    add("--backbone", metavar="NAME", help="of images: see `hessalign features extract`")
-    add("--weights", metavar="W", help="of the backbone: imagenet or a file; random if none")
-    add("--data-dir", type=Path, metavar="DIR", help="of a run: where its data are, if moved")
-    add("--html", type=Path, metavar="FILE", help="also write one page with figures")
-    add("--json", type=Path, metavar="FILE", help="also write all numbers")
-    add("--samples", type=int, metavar="N", help="of each domain (default: 6,000 in all)")
-    add("--l2", type=float, default=1e-2, metavar="W", help="L2 weight of fits (default: 0.01)")
-    add(
-        "--tolerance",
-        type=float,
-        default=1e-2,
-        metavar="T",
-        help="excess loss of a nearly optimal head, for the transfer bound (default: 0.01)",
-    )
-    add("--as-is", action="store_true", help="do not scale features to mean 0 and variance 1")
-    add("--seed", type=seed_number, default=0, help="of every draw")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -8,57 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
+
+import numpy as np
 
 from hessalign._errors import InputError
+from hessalign._files import atomic_file
+from hessalign.bench.runs.given_inputs import count_given
+from hessalign.bench.runs.inputs import EVALUATION_BATCH
+from hessalign.bench.runs.trained import Outputs, TrainedModel, load
+from hessalign.bench.sweep.best_run import best_run
+from hessalign.report.progress import Progress
 
-if TYPE_CHECKING:
-    from hessalign.bench.runs.trained import Outputs, TrainedModel
-
-_Add = Callable[["Outputs"], None]
+_Add = Callable[[Outputs], None]
 """Takes what a model made of a batch."""
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser(
-        "predict",
-        help="classify images or arrays with a trained model",
-        description="Example: hessalign predict runs/PACS photos/ cat.jpg --output found.csv. "
-        "Images are prepared as in the evaluation of the run. One that cannot be read is named and "
-        "left out, and the exit code is 1.",
-    )
-    add = parser.add_argument
-    add("run_folder", type=Path, metavar="RUN", help="a trained run; with --select, a sweep")
-    add(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="images, folders of images, files of arrays (.npy, .npz, .safetensors)",
-    )
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help=".csv: path, class and probabilities; .npz: features too (default: CSV, printed)",
-    )
-    add(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        help="samples at a time (default: 64, as in training)",
-    )
-    group = parser.add_argument_group("the best run of a sweep (one with keep_models: true)")
-    group.add_argument(
-        "--select", metavar="METHOD", help="training-domain, leave-one-out or oracle"
-    )
-    for name in ("dataset", "algorithm", "test-domain"):
-        group.add_argument(f"--{name}", metavar="NAME", help="which, if the sweep has several")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,11 +36,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: If the output is of no known kind.
     """
-    from hessalign.bench.runs.given_inputs import count_given
-    from hessalign.bench.runs.inputs import EVALUATION_BATCH
-    from hessalign.bench.runs.trained import load
-    from hessalign.report.progress import Progress
-
     output: Path | None = options.output
     if output is not None and output.suffix not in _WRITERS:
         raise InputError(f"Expected --output as *.csv or *.npz, got {output}.")
@@ -114,8 +72,6 @@ def _chosen(options: argparse.Namespace) -> Path:
                 f"Expected {', '.join(given)} with --select, to choose a run of a sweep."
             )
         return folder
-    from hessalign.bench.sweep.best_run import best_run
-
     chosen = best_run(
         folder,
         options.select,
@@ -136,8 +92,6 @@ def _chosen(options: argparse.Namespace) -> Path:
 @contextmanager
 def _writer(output: Path | None, model: TrainedModel) -> Iterator[_Add]:
     """What takes batches; a file is there, whole, once the block ends."""
-    from hessalign._files import atomic_file
-
     if output is None:
         yield _csv_rows(sys.stdout, model, errors="backslashreplace")
         return
@@ -171,8 +125,6 @@ def _csv_rows(file: TextIO, model: TrainedModel, errors: str = "surrogatepass") 
 @contextmanager
 def _npz_file(partial: Path, model: TrainedModel) -> Iterator[_Add]:
     """Arrays path, class, probabilities, features and classes, written at the end."""
-    import numpy as np
-
     batches: list[Outputs] = []
     yield batches.append
     if not batches:

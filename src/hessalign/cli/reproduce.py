@@ -15,20 +15,13 @@ from hessalign._files import write_atomically
 from hessalign.bench.runs.entries import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
-from hessalign.cli.flags import seed_number
-from hessalign.cli.sweep import LAUNCHERS, make_launcher
+from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS
+from hessalign.cli.sweep import make_launcher
 from hessalign.paper.cache import run_name
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
 from hessalign.paper.experiment import Experiment, Options
-from hessalign.paper.feature_sweep import DEFAULT_BANK
-from hessalign.paper.sweeps import SCALES
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
-
-_LIST: Final = "list"
-_ALL: Final = "all-cmnist"
-_ON_BANKS: Final = ("table1", "figure2")
-"""Those that also report on a sweep over a feature bank."""
 
 _SWEPT: Final = tuple(each.name for each in EXPERIMENTS.values() if each.swept)
 """Those on DomainBed."""
@@ -39,66 +32,14 @@ _CACHED: Final = tuple(name for name in EXPERIMENTS if name not in _SWEPT)
 _TAKERS: Final = {
     "--scale": _SWEPT,
     "--backbone": _SWEPT,
-    "--data-dir": (*_SWEPT, *_ON_BANKS),
-    "--sweep": (*_SWEPT, *_ON_BANKS),
-    "--dataset": _ON_BANKS,
+    "--data-dir": (*_SWEPT, *ON_BANKS),
+    "--sweep": (*_SWEPT, *ON_BANKS),
+    "--dataset": ON_BANKS,
     "--restarts": _CACHED,
     "--seed": _CACHED,
     "--cache": _CACHED,
 }
 """Flags that only some experiments take."""
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb."""
-    parser = verbs.add_parser(
-        "reproduce",
-        help="regenerate a table or figure of the paper",
-        description="Runs are kept in the cache and shared between experiments; an interrupted "
-        "command continues when it is given again.",
-    )
-    add = parser.add_argument
-    add("name", help=f"`{_LIST}`, one of its names, or `{_ALL}` for one page of them")
-    add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
-    add("--output", type=Path, default=Path("results"), metavar="DIR", help="where results go")
-    add(
-        "--finished",
-        action="store_true",
-        help="train nothing: report on the runs that are there, and in tables 2, 3, 9 and 10 on "
-        "restarts that one of them has written below --output, marked as such",
-    )
-    add("--launcher", default="local", metavar="NAME", help=f"one of: {', '.join(LAUNCHERS)}")
-    add("--address", metavar="HOST:PORT", help="of a Ray cluster (default: start one here)")
-    add("--cpus-per-run", type=float, metavar="N", help="for ray (1)")
-    add("--gpus-per-run", type=float, metavar="N", help="for ray (0)")
-    add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the published protocol")
-    add = parser.add_argument_group("Colored MNIST").add_argument
-    add("--restarts", type=int, metavar="N", help=f"runs of each method ({Options.restarts})")
-    add("--seed", type=seed_number, help="of the first restart (0)")
-    add("--cache", type=Path, metavar="DIR", help=f"where runs are kept ({Options.cache})")
-    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in SCALES.values())
-    add = parser.add_argument_group(
-        "DomainBed",
-        f"For {', '.join(_SWEPT)}. KEY=VALUE sets keys of the sweep, such as draws=4 or "
-        "algorithms=[erm,hgp].",
-    ).add_argument
-    add("--scale", metavar="NAME", help=f"{scales} ({Options.scale})")
-    add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
-    add("--backbone", metavar="NAME", help="the network (resnet50), or whose features")
-    add(
-        "--sweep",
-        action="append",
-        type=Path,
-        metavar="DIR",
-        help="the folder of a sweep to begin or continue; at the small scale once for each head",
-    )
-    add = parser.add_argument_group(
-        "feature banks",
-        f"For {' and '.join(_ON_BANKS)}, which report on the sweep in --sweep with the bank below "
-        "--data-dir too.",
-    ).add_argument
-    add("--dataset", metavar="NAME", help=f"the bank ({DEFAULT_BANK})")
-    parser.set_defaults(run=run, continues=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,12 +54,12 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         InputError: If finished runs are asked for where there are none to report on.
     """
-    if options.name == _LIST:
+    if options.name == "list":
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
-        rows.append([_ALL, "one page of everything on Colored MNIST"])
+        rows.append([ALL_REPRODUCED, "one page of everything on Colored MNIST"])
         sys.stdout.write(markdown_table(["name", "what it shows"], rows, text_columns=2) + "\n")
         return 0
-    if options.name == _ALL:
+    if options.name == ALL_REPRODUCED:
         wanted = [each for each in EXPERIMENTS.values() if not each.swept]
     else:
         wanted = [find_experiment(options.name)]
@@ -138,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
         pages.append(page)
         sys.stdout.write(page.read_text(encoding="utf-8") + "\n")
         sys.stdout.write(f"Saved in {page.parent}\n" + "\n" * (not experiment.swept))
-    if options.name == _ALL:
-        path = options.output / f"{_ALL}.md"
+    if options.name == ALL_REPRODUCED:
+        path = options.output / f"{ALL_REPRODUCED}.md"
         write_atomically(path, _one_page(pages, options.output).encode())
         sys.stdout.write(f"One page of everything: {path}\n")
     return 1 if any(each.failed for each in shown) else 0
@@ -150,7 +91,9 @@ def _refuse_flags(options: argparse.Namespace) -> None:
     refused: dict[tuple[str, ...], list[str]] = {}
     for flag, takers in _TAKERS.items():
         name = flag.removeprefix("--").replace("-", "_")
-        takes = options.name in takers or (options.name == _ALL and {*takers} & {*_CACHED})
+        takes = options.name in takers or (
+            options.name == ALL_REPRODUCED and {*takers} & {*_CACHED}
+        )
         if getattr(options, name) is not None and not takes:
             refused.setdefault(takers, []).append(flag)
     for takers, flags in refused.items():
@@ -200,7 +143,7 @@ def _describe_command(experiment: Experiment, options: argparse.Namespace) -> st
     words += ["--restarts", str(options.restarts or Options.restarts)]
     words += ["--seed", str(options.seed)] if options.seed else []
     words += finished
-    if folders and experiment.name in _ON_BANKS:
+    if folders and experiment.name in ON_BANKS:
         words += ["--sweep", folders[0], "--data-dir", options.data_dir]
         words += ["--dataset", options.dataset] if options.dataset is not None else []
     return shlex.join([*words, *options.entries])

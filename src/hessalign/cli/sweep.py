@@ -44,101 +44,14 @@ from hessalign.bench.sweep.report import (
     status_table,
 )
 from hessalign.bench.sweep.selection import SELECTIONS
-from hessalign.cli.train import warn
-from hessalign.report.progress import Progress, duration
+from hessalign.cli.arguments import LAUNCHERS
+from hessalign.report.progress import Progress, duration, warn
 
-LAUNCHERS: Final = ("serial", "local", "ray")
 SHOWN: Final = 10
 """How many failed runs are shown, unless all are asked for."""
 
 _LISTS: Final = ("datasets", "algorithms", "test_domains", "selections")
 _VALUES: Final = ("data_dir", "trials", "draws", "preset", "steps", "evaluate", "output")
-_EXAMPLE: Final = (
-    "hessalign sweep run --datasets PACS --data-dir data --algorithms erm hgp --trials 3 --draws "
-    "20 --selections training-domain oracle --output outputs/pacs hidden=256"
-)
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb.
-
-    Args:
-        verbs: The parser's verbs.
-    """
-    parser = verbs.add_parser("sweep", help="plan, run and watch the runs of a benchmark")
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-
-    plan = actions.add_parser(
-        "plan",
-        help="how many runs there are, what they cost, and what each selection method adds",
-        description="Measures a few steps of each algorithm. " + f"Example of flags: {_EXAMPLE}",
-    )
-    _add_specification(plan)
-    plan.add_argument("--no-measure", action="store_true", help="count only; needs no data")
-    plan.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
-    plan.set_defaults(run=run_plan)
-
-    run = actions.add_parser(
-        "run",
-        help="do all runs that are not done; the same command continues",
-        description="Several launchers, also on several machines, may work on one folder: each run "
-        f"is done once. Example of flags: {_EXAMPLE}",
-    )
-    _add_specification(run)
-    add = run.add_argument
-    add("--launcher", default="local", metavar="NAME", help=f"one of: {', '.join(LAUNCHERS)}")
-    add("--jobs", type=int, metavar="N", help="runs at a time (default: all cores, or all of Ray)")
-    add("--address", metavar="HOST:PORT", help="of a Ray cluster (default: start one here)")
-    add("--cpus-per-run", type=float, metavar="N", help="for ray (default: 1)")
-    add("--gpus-per-run", type=float, metavar="N", help="for ray (default: 0)")
-    add("--retry-failed", action="store_true", help="do again what failed before")
-    run.set_defaults(run=run_run, continues=True)
-
-    status = actions.add_parser("status", help="done, running, failed, left, and the time to go")
-    _add_specification(status)
-    status.add_argument("--all", action="store_true", help="show all runs that failed")
-    status.set_defaults(run=run_status)
-
-
-def _add_specification(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "entries",
-        nargs="*",
-        metavar="SWEEP | KEY=VALUE",
-        help="a YAML file, or the folder of a sweep; and hyper-parameters to set in all runs. "
-        "Flags override the file",
-    )
-    add("--output", metavar="DIR", help="the folder of the sweep")
-    add("--datasets", nargs="+", action="extend", metavar="NAME")
-    add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
-    add(
-        "--algorithms",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help="see `hessalign algorithms`; or all",
-    )
-    add(
-        "--test-domains",
-        nargs="+",
-        action="extend",
-        metavar="DOMAIN",
-        help="names or numbers (default: all)",
-    )
-    add("--trials", type=int, metavar="N")
-    add("--draws", type=int, metavar="N", help="of hyper-parameters; the first is the defaults")
-    add("--preset", metavar="NAME", help="whose hyper-parameter ranges")
-    add("--steps", type=int, metavar="N")
-    add(
-        "--selections",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help=f"of: {', '.join(SELECTIONS)}; or all",
-    )
-    add("--evaluate", metavar="WHAT", help="needed (default) or all")
-    add("--keep-models", action="store_true", default=None)
 
 
 def read_specification(options: argparse.Namespace) -> SweepSpec:

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -14,79 +13,35 @@ from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._names import check_name
+from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.algorithms.search import common_space
 from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
-from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
 from hessalign.bench.runs.entries import parse_words, read_file
-from hessalign.bench.runs.irm import Irm, IrmOptions
+from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
 from hessalign.bench.runs.progress import run_progress
-from hessalign.cli.flags import seed_number
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.published import TABLE_2, TABLE_3
+from hessalign.report.progress import warn
 from hessalign.report.tables import markdown_table, mean_and_std
 
-ALIAS: Final = "colored_mnist"
+_ALIAS: Final = "colored_mnist"
 """What users may call Colored MNIST as the paper trains on it."""
 
-DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
+_DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
 """What is trained where nothing is asked for; elsewhere plain training."""
 
-TARGET: Final = "2"
+_TARGET: Final = "2"
 """The domain of Colored MNIST that is tested on where nothing else is asked for."""
 
-WIDTH: Final = 80
-"""Characters in a line of the help's last paragraphs."""
-
-FLAGS: Final = (
+_FLAGS: Final = (
     "dataset", "algorithm", "seed", "data_dir", "test_domains", "hparams_seed", "steps",
 )  # fmt: skip
 """Flags that are keys of a file and of words too."""
-
-
-def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the verb."""
-    colored = ", ".join(field.name for field in dataclasses.fields(IrmOptions))
-    common = ", ".join(common_space("big"))
-    paragraphs = (
-        f"Keys for {COLORED_MNIST}: {colored}; and the options of the algorithm.",
-        f"Keys for other data sets: {common}; of the network: {', '.join(MODEL_KEYS)}; {PRESET}, "
-        "whose ranges draws are made from; and the options of the algorithm.",
-        "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags "
-        "override the file.",
-    )
-    parser = verbs.add_parser(
-        "train",
-        help="train one algorithm; the defaults are the published protocol",
-        description="Example: hessalign train --dataset colored_mnist --algorithm hutchinson \\\n"
-        "  --restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
-        epilog="\n\n".join(textwrap.fill(text, WIDTH) for text in paragraphs),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="keys and values as YAML")
-    add("--dataset", help=f"{COLORED_MNIST}, or the name of a data set below --data-dir")
-    add("--algorithm", help="see `hessalign algorithms`")
-    add("--seed", type=seed_number, help="of the first restart")
-    add("--restarts", type=int, default=1, metavar="N", help="runs with seeds SEED, SEED+1, …")
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="keep records, checkpoints and the model there; the same command continues a run "
-        "that was killed",
-    )
-    add("--tensorboard", type=Path, metavar="DIR", help="also log to TensorBoard")
-    add("--data-dir", metavar="DIR", help="where data sets are: folders of images, files of arrays")
-    add("--test-domains", metavar="D,…", help="names or numbers of the domains not trained on")
-    add("--hparams-seed", type=int, metavar="N", help="a draw of hyper-parameters; 0: defaults")
-    add("--steps", type=int, metavar="N", help="updates; unless given, those of the protocol")
-    add("entries", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -95,10 +50,10 @@ def run(options: argparse.Namespace) -> None:
     if options.restarts < 1:
         raise InputError(f"Expected --restarts of 1 or more, got {options.restarts}.")
     entries = {} if options.config is None else read_file(options.config)
-    flags = {key: getattr(options, key) for key in FLAGS}
+    flags = {key: getattr(options, key) for key in _FLAGS}
     entries |= {key: value for key, value in flags.items() if value is not None}
     entries |= parse_words(options.entries)
-    job = make_job(entries, options.output)
+    job = _make_job(entries, options.output)
     runs: list[Run] = []
     folders: list[Path] = []
     for trial in range(job.trial_seed, job.trial_seed + options.restarts):
@@ -126,29 +81,20 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(f"Saved in {folder}\n")
 
 
-def make_job(entries: Mapping[str, object], output: Path | None) -> Job:
-    """The job that is asked for, checked as a whole.
-
-    Args:
-        entries: Flags and `key=value` words; those that are not flags override hyper-parameters.
-        output: Where runs are kept.
-
-    Returns:
-        The job of the first trial.
-
-    Raises:
-        ConfigurationError: With everything that is wrong.
-    """
+def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
+    """The job of the first trial, checked as a whole; what is no flag is a hyper-parameter."""
     rest = dict(entries)
     problems: list[str] = []
-    dataset = str(rest.pop("dataset", ALIAS))
-    dataset = COLORED_MNIST if dataset == ALIAS else dataset
+    dataset = str(rest.pop("dataset", _ALIAS))
+    dataset = COLORED_MNIST if dataset == _ALIAS else dataset
     data_dir, test = rest.pop("data_dir", None), rest.pop("test_domains", None)
-    algorithm = rest.pop("algorithm", DEFAULT_ALGORITHM.get(dataset, "erm"))
+    algorithm = rest.pop("algorithm", _DEFAULT_ALGORITHM.get(dataset, "erm"))
     if dataset == COLORED_MNIST:
-        data_dir, test = "", TARGET if test is None else test
+        data_dir, test = "", _TARGET if test is None else test
     else:
-        if data_dir is None:
+        if data_dir is None and _is_own(dataset):
+            data_dir = ""
+        elif data_dir is None:
             check_name("data set", dataset, DATASETS)
         problems += _missing(dataset, data_dir, test, output)
     first = attempt(problems, _whole, "seed", rest.pop("seed", 0))
@@ -175,6 +121,11 @@ def make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     if problems:
         raise ConfigurationError(problems)
     return job
+
+
+def _is_own(dataset: str) -> bool:
+    """Whether a function makes the data set, of the user's or of an installed package."""
+    return is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)
 
 
 def _missing(dataset: str, data_dir: object, test: object, output: Path | None) -> list[str]:
@@ -271,8 +222,3 @@ def _accuracies(runs: list[Run]) -> str:
         ]
         rows.append([name, role, *cells])
     return markdown_table(["domain", "role", "80 % part", "held out"], rows, text_columns=2)
-
-
-def warn(message: str) -> None:
-    """Tell the user something that is not an error."""
-    sys.stderr.write(f"hessalign: {message}\n")

@@ -236,6 +236,11 @@ def whole_lines() -> Iterator[None]:
             progress.close()
 
 
+def warn(message: str) -> None:
+    """Tell the user something that is not an error."""
+    sys.stderr.write(f"hessalign: {message}\n")
+
+
 def _describe_pace(
     done: int, total: int, unit: str, rate: float | None, left: float | None = None
 ) -> str:

@@ -202,6 +202,7 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
         The run.
 
     Raises:
+        InputError: If a folder is named for data that come with the package.
         RunFolderError: If there is no complete run, or it kept no model.
     """
     config = read_config(folder) if (folder / CONFIG).exists() else None
@@ -215,6 +216,11 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
         job = job_from(config)
     except InputError as error:
         raise RunFolderError(f"Expected a run in {folder}: {error}") from error
+    if data_dir is not None and job.dataset == COLORED_MNIST:
+        raise InputError(
+            f"Expected no --data-dir for {COLORED_MNIST}, which comes with the package; got "
+            f"{data_dir}. Leave it out."
+        )
     if not (folder / DESCRIPTION).exists():
         raise RunFolderError(
             f"Expected the trained model in {folder}, found none: runs of a sweep keep none unless "
