@@ -20,11 +20,11 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.models.published import (
+    import_timm,
     make_timm_model,
     make_torchvision_model,
     torchvision_names,
 )
-from hessalign.bench.models.torchvision_import import import_timm
 from hessalign.bench.models.weights import (
     IMAGENET,
     WeightsError,

@@ -30,8 +30,7 @@ from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, is_published
 from hessalign.bench.models.weights import IMAGENET
-from hessalign.bench.runs.image_inputs import ImageInputs
-from hessalign.bench.runs.inputs import Inputs, TensorInputs, accuracy
+from hessalign.bench.runs.inputs import ImageInputs, Inputs, TensorInputs, accuracy
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import Loss

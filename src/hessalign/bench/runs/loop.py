@@ -32,8 +32,8 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
-from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.bench.runs.sampling import Sampler

@@ -25,9 +25,9 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.given_inputs import Given, given_batches
 from hessalign.bench.runs.inputs import EVALUATION_BATCH
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import (
     ColouredMlp,
     ModelDescription,
