@@ -17,10 +17,7 @@ PARTIAL: Final = ".partial"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the operating system name a file: those of writing do not say which it was.
-
-    Args:
-        path: The file that the block writes.
+    """Let errors of the system name the file that is written: they do not say which it was.
 
     Yields:
         Nothing.
@@ -42,17 +39,7 @@ def _is_partial(error: OSError, path: Path) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder before the work whose results it is to hold, not after.
-
-    Args:
-        path: The folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OSError: If files cannot be made in it.
-    """
+    """Make a folder before the work whose results it is to hold; an OSError if it is read-only."""
     path.mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):
         read_only = os.statvfs(path).f_flag & os.ST_RDONLY
@@ -63,10 +50,7 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Replace a file all at once when the block ends without an error.
-
-    Args:
-        path: The file; its folder exists.
+    """Replace a file, in a folder that exists, all at once when the block ends without an error.
 
     Yields:
         Where to write what it is to hold.
@@ -86,12 +70,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file all at once: a reader, or a crash, sees the old content or the new.
-
-    Args:
-        path: The file; its folder exists.
-        content: What it is to hold.
-    """
+    """Replace a file all at once: a reader, or a crash, sees the old content or the new."""
     with atomic_file(path) as partial:
         partial.write_bytes(content)
 
@@ -114,12 +93,6 @@ def exclusive(
     path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = QUIET_SECONDS
 ) -> Iterator[None]:
     """Hold a lock; it is given back when the block is left or the process ends, however it ends.
-
-    Args:
-        path: The file that stands for what is locked; who holds it is written beside it.
-        warn: Called once it takes longer, with who holds the lock and how long to wait at most.
-        seconds: How long to wait at most.
-        quiet: How long to wait before saying so.
 
     Yields:
         Nothing.

@@ -120,9 +120,6 @@ def _exit_with_parent(starter: int) -> None:
 def describe_end(code: int | None) -> str:
     """How a process ended.
 
-    Args:
-        code: Its exit code; None if it is not known.
-
     Returns:
         A predicate.
 
@@ -140,12 +137,7 @@ def describe_end(code: int | None) -> str:
 
 
 def kill_unless_ended(processes: Iterable[BaseProcess], seconds: float) -> None:
-    """Wait for processes to end; those that have not when it is time are killed.
-
-    Args:
-        processes: The processes. Ctrl-C does not wait for them any longer.
-        seconds: How long to wait.
-    """
+    """Wait some seconds for processes to end; those that have not, or after Ctrl-C, are killed."""
     every, deadline = list(processes), time.monotonic() + seconds
     left = {process.sentinel for process in every}
     try:
@@ -189,16 +181,7 @@ class WorkerPool:
     def submit(
         self, function: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
     ) -> Future[Result]:
-        """Have something done, perhaps by a process that is started for it.
-
-        Args:
-            function: What to do.
-            args: What to call it with.
-            kwargs: The same, by name.
-
-        Returns:
-            Its result, once it is there.
-        """
+        """Have something done, perhaps by a process that is started for it."""
         with holding_back_interrupts():
             return self._pool.submit(function, *args, **kwargs)
 

@@ -35,26 +35,12 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, x: Tensor) -> Float[Tensor, "n d"]:
-        """The features that enter the head.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """The features that enter the head, one row per input."""
         z: Tensor = self.featurizer(x)
         return z
 
     def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
-        """The logits.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """The logits, one row per input."""
         logits: Tensor = self.head(self.features(x))
         return logits
 
@@ -120,11 +106,6 @@ class NetworkSpec:
 
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
     """Build a network; its weights come from torch's global generator.
-
-    Args:
-        spec: The description.
-        extra_channels: Channels an algorithm adds to the inputs.
-        head_factor: How many times the features the head receives.
 
     Returns:
         Featurizer and head.

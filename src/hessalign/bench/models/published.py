@@ -48,22 +48,12 @@ _declared: list[torch.library.Library] = []
 
 
 def import_torchvision() -> Any:  # noqa: ANN401
-    """The module torchvision.
-
-    Returns:
-        It; untyped, because it is only imported where it is used. Without it, an ImportError says
-        how to install it.
-    """
+    """The module torchvision, untyped; without it an error says how to install it."""
     return _imported("torchvision")
 
 
 def import_timm() -> Any:  # noqa: ANN401
-    """The module timm.
-
-    Returns:
-        It; untyped, because it is only imported where it is used. Without it, an ImportError says
-        how to install it.
-    """
+    """The module timm, untyped; without it an error says how to install it."""
     return _imported("timm")
 
 

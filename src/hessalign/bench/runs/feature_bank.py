@@ -44,10 +44,6 @@ class FeatureBankError(InputError):
 def bank_path(data: str, backbone: str) -> Path:
     """What a bank is called unless another name is chosen.
 
-    Args:
-        data: Name of the data set.
-        backbone: Name of the backbone.
-
     Returns:
         A file name.
 

@@ -30,16 +30,7 @@ class Inputs(Protocol):
     shape: tuple[int, ...]
 
     def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """A source of training batches.
-
-        Args:
-            rows: The training domains, each with the samples to draw from.
-            size: Samples per domain and step.
-            seed: Determines the draws.
-
-        Returns:
-            The source.
-        """
+        """Batches of `size` samples per domain, from the given rows of each training domain."""
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain as evaluation sees them, a few at a time.

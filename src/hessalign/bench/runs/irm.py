@@ -349,10 +349,6 @@ def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) 
 def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Tensor]]:
     """What a network with one logit makes of some images.
 
-    Args:
-        network: The network, in evaluation mode.
-        batch: The images.
-
     Returns:
         The statistics of its head, None if its logits are not finite; and for each domain, which
         images it is right about, as zeros and ones.

@@ -61,11 +61,7 @@ def keep_freed_memory() -> bool:
 
 @lru_cache(maxsize=1)
 def describe_software() -> dict[str, str]:
-    """Versions of what the numbers depend on, and the commit if this is a checkout.
-
-    Returns:
-        Text by name; "git" ends in "-dirty" if tracked files were changed.
-    """
+    """Versions of what the numbers depend on; in a checkout the commit, "-dirty" if changed."""
     software = {
         "hessalign": __version__,
         "torch": torch.__version__,

@@ -43,16 +43,7 @@ def _describe(record: Record) -> str:
 
 
 def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callable[[Record], None]:
-    """What shows the records of one run as they come.
-
-    Args:
-        title: What is running.
-        steps: Steps of the whole run.
-        stream: Where to write; None for the standard error stream.
-
-    Returns:
-        A function to call with every record.
-    """
+    """What shows the records of a run as they come, by default on the standard error stream."""
     progress = Progress(f"{title:<12}", "steps", stream)
 
     def show(record: Record) -> None:

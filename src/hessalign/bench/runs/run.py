@@ -119,19 +119,7 @@ def open_folder(
     keep_model: bool,
     software: Mapping[str, str] | None = None,
 ) -> RunFolder:
-    """The folder of a run, to be entered.
-
-    Args:
-        plan: What is run.
-        folder: Where.
-        evaluate: What it evaluates.
-        warn: Called with what the user should know but need not act on.
-        keep_model: Whether to keep the trained parameters.
-        software: What it is trained with; None for what is installed.
-
-    Returns:
-        The folder.
-    """
+    """The folder of a run, to be entered; `software` is what it is trained with, if not this."""
     used = dict(describe_software() if software is None else software)
     form = RecordForm(
         plan.values,
@@ -252,17 +240,7 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
 def head_samples(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What enters the head of a trained run.
-
-    Args:
-        run: The run.
-        samples: Samples of each domain, at most; all if None.
-        seed: Of the draw.
-        held_out: Whether to draw only from the part of each domain that is held out.
-
-    Returns:
-        Features, labels and the number of the domain, of samples of every domain.
-    """
+    """What enters the head: features, labels and domain numbers of samples of every domain."""
     network, plan = run.network, run.plan
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []
@@ -332,17 +310,7 @@ class TrainedHead:
 def load_trained_head(
     folder: Path, samples: int | None = None, seed: int = 0, data_dir: Path | None = None
 ) -> TrainedHead:
-    """The head of a complete run, from its folder.
-
-    Args:
-        folder: Of a run that kept its model, see `find_run`.
-        samples: Samples of each domain, at most; all if None.
-        seed: Of the draw.
-        data_dir: The folder that holds the data set now; None if it is where it was.
-
-    Returns:
-        The head. Where there is no such run, or its data are not found, a RunFolderError is raised.
-    """
+    """The head of a complete run, from its folder (see `find_run`)."""
     return trained_head(load_run(find_run(folder), data_dir), samples, seed)
 
 
@@ -350,12 +318,6 @@ def trained_head(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> TrainedHead:
     """The head of a run.
-
-    Args:
-        run: The run, with its trained network.
-        samples: Samples of each domain, at most; all if None.
-        seed: Of the draw.
-        held_out: Whether to take only the part of each domain that is held out.
 
     Returns:
         The head.

@@ -184,13 +184,7 @@ class TrainedModel:
 
 
 def write_model(folder: Path, description: ModelDescription, network: Network) -> None:
-    """Keep a trained network, so that `load` needs nothing else; the description is written last.
-
-    Args:
-        folder: Where; it exists.
-        description: What it is.
-        network: The network that predicts.
-    """
+    """Keep a trained network, so that `load` needs nothing else; its description comes last."""
     from safetensors.torch import save
 
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
@@ -237,13 +231,7 @@ def load_weights(
     what: str = f"the network that {DESCRIPTION} describes",
     remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
 ) -> None:
-    """Give a network the parameters of the model in a folder.
-
-    Args:
-        network: The network, changed in place.
-        folder: Of a complete run.
-        what: What they have to fit.
-        remedy: What to do if they do not.
+    """Give a network, in place, the parameters of the model in a folder.
 
     Raises:
         TrainedModelError: If they are damaged, or do not fit.
