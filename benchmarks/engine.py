@@ -30,7 +30,7 @@ from hessalign.bench.algorithms import Batch, Setting, make_algorithm
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, Job, LoopConfig, Minibatches, plan_job, train
-from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.machine import keep_freed_memory
 from hessalign.bench.runs.plan import Plan
 from hessalign.bench.runs.records import RECORDS, read_records
 from hessalign.bench.runs.run import train_job

@@ -48,7 +48,6 @@ SLOW = {
     ],
     "tests/unit/bench/data/test_image_cache.py": ["test_several_processes", "test_work_continues"],
     "tests/unit/bench/data/test_inspection.py": [r"test_damaged_and_repeated_images.*\[2"],
-    "tests/unit/bench/data/test_parallel.py": ["test_a_process_that"],
     "tests/unit/bench/models/test_weights.py": ["test_torchvision_can_be_imported"],
     "tests/unit/diagnosis/report/test_diagnosis_page.py": ["test_many_domains_and_classes"],
     "tests/unit/diagnosis/test_bad_input.py": ["test_two_hundred_domains"],
@@ -58,6 +57,7 @@ SLOW = {
         "test_exact_is_never_below",
     ],
     "tests/unit/test_estimator.py": ["test_alignment_helps"],
+    "tests/unit/test_processes.py": ["test_a_process_that"],
 }
 """Tests of the slow lane by file, where no marker in the file says so: how their names begin.
 

@@ -78,16 +78,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
 def attempt(
     problems: list[str], read: Callable[..., Returned], *arguments: object
 ) -> Returned | None:
-    """Do something that may be refused, so that what else is wrong can be named too.
-
-    Args:
-        problems: Where what users can mend is added; other errors pass.
-        read: What to do.
-        arguments: Its arguments.
-
-    Returns:
-        What it returns; None if it was refused.
-    """
+    """Do something; None if users can mend why it is refused, which is added to `problems`."""
     try:
         return read(*arguments)
     except ConfigurationError as error:
@@ -99,9 +90,6 @@ def attempt(
 
 def describe_error(error: BaseException) -> str:
     """An error as users should read it.
-
-    Args:
-        error: The error.
 
     Returns:
         What to mend, if they can; else that it was not expected. An error of the operating system

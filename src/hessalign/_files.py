@@ -1,10 +1,12 @@
-"""Files that are replaced all at once."""
+"""Files that are replaced all at once, and files that one process at a time may use."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -15,10 +17,7 @@ PARTIAL: Final = ".partial"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the operating system name a file: those of writing do not say which it was.
-
-    Args:
-        path: The file that the block writes.
+    """Let errors of the system name the file that is written: they do not say which it was.
 
     Yields:
         Nothing.
@@ -40,17 +39,7 @@ def _is_partial(error: OSError, path: Path) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder before the work whose results it is to hold, not after.
-
-    Args:
-        path: The folder.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OSError: If files cannot be made in it.
-    """
+    """Make a folder before the work whose results it is to hold; an OSError if it is read-only."""
     path.mkdir(parents=True, exist_ok=True)
     if not os.access(path, os.W_OK | os.X_OK):
         read_only = os.statvfs(path).f_flag & os.ST_RDONLY
@@ -61,10 +50,7 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Replace a file all at once when the block ends without an error.
-
-    Args:
-        path: The file; its folder exists.
+    """Replace a file, in a folder that exists, all at once when the block ends without an error.
 
     Yields:
         Where to write what it is to hold.
@@ -84,12 +70,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file all at once: a reader, or a crash, sees the old content or the new.
-
-    Args:
-        path: The file; its folder exists.
-        content: What it is to hold.
-    """
+    """Replace a file all at once: a reader, or a crash, sees the old content or the new."""
     with atomic_file(path) as partial:
         partial.write_bytes(content)
 
@@ -101,3 +82,56 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+QUIET_SECONDS: Final = 3.0
+"""How long to wait before saying so."""
+
+
+@contextmanager
+def exclusive(
+    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = QUIET_SECONDS
+) -> Iterator[None]:
+    """Hold a lock; it is given back when the block is left or the process ends, however it ends.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        TimeoutError: If others had it all the time.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, holder = FileLock(path), path.with_name(f"{path.name}.holder")
+    start = time.monotonic()
+    try:
+        lock.acquire(timeout=min(quiet, seconds))
+    except Timeout:
+        warn(f"Waiting for {path.parent}, {_held_by(holder)}, for {_duration(seconds)} at most.")
+        try:
+            lock.acquire(timeout=max(0.0, start + seconds - time.monotonic()))
+        except Timeout as error:
+            raise TimeoutError(
+                f"Waited {_duration(seconds)} for {path.parent}, {_held_by(holder)}. If that is "
+                "stuck, stop it, then give the same command again."
+            ) from error
+    try:
+        with suppress(OSError):  # a full disk is told by what is written
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _held_by(holder: Path) -> str:
+    with suppress(OSError):
+        return f"which {holder.read_text(encoding='utf-8')} is using"
+    return "which another process is using"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:g} seconds"

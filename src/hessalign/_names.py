@@ -42,16 +42,7 @@ class UnknownNameError(InputError):
 
 
 def check_name(what: str, name: object, valid: Iterable[object]) -> None:
-    """Refuse a name that is not one of the valid ones.
-
-    Args:
-        what: What the name should be, for example "fidelity".
-        name: What was given.
-        valid: The names that are accepted.
-
-    Raises:
-        UnknownNameError: If it is none of them.
-    """
+    """Refuse a name that is not one of the valid ones."""
     names = list(valid)
     if name not in names:
         raise UnknownNameError(what, name, names)

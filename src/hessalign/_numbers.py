@@ -21,9 +21,6 @@ LARGEST_DOUBLE = 1e75
 def number(value: object) -> float:
     """The value of a number.
 
-    Args:
-        value: Anything.
-
     Returns:
         Its value; NaN, which is in no range, for what is no number, such as text or a bool.
 
@@ -44,9 +41,6 @@ def number(value: object) -> float:
 def is_whole(value: object) -> bool:
     """Whether something is an integer; a bool is not.
 
-    Args:
-        value: Anything.
-
     Returns:
         Whether it can count.
 
@@ -59,9 +53,6 @@ def is_whole(value: object) -> bool:
 
 def shown(value: object) -> str:
     """A value that was not expected, to end a message with.
-
-    Args:
-        value: Anything.
 
     Returns:
         The number; or what stands in its place, and what to do.
@@ -76,29 +67,13 @@ def shown(value: object) -> str:
 
 
 def check_not_negative(value: object, name: str) -> None:
-    """A finite number of 0 or more.
-
-    Args:
-        value: What should be one.
-        name: Its name for the message.
-
-    Raises:
-        InputError: If it is not.
-    """
+    """Refuse what is not a finite number of 0 or more."""
     if not 0 <= number(value) < math.inf:
         raise InputError(f"Expected a finite {name} of 0 or more, got {shown(value)}")
 
 
 def check_positive(value: object, name: str) -> None:
-    """A finite number above zero.
-
-    Args:
-        value: What should be one.
-        name: Its name for the message.
-
-    Raises:
-        InputError: If it is not.
-    """
+    """Refuse what is not a finite number above 0."""
     if not 0 < number(value) < math.inf:
         raise InputError(f"Expected a positive, finite {name}, got {shown(value)}")
 
@@ -112,14 +87,6 @@ def check_number(
     open_high: bool = False,
 ) -> None:
     """A finite number in a range.
-
-    Args:
-        value: What should be one.
-        name: Its name for the message.
-        low: The least value.
-        high: The greatest value.
-        open_low: Whether the least value is itself refused.
-        open_high: Whether the greatest value is itself refused.
 
     Raises:
         InputError: If it is not.
@@ -145,16 +112,7 @@ def check_number(
 
 
 def check_count(value: object, name: str, least: int | None = 1) -> None:
-    """A whole number that is large enough.
-
-    Args:
-        value: What should be one.
-        name: Its name for the message.
-        least: The smallest that will do; None if all will.
-
-    Raises:
-        InputError: If it is not.
-    """
+    """Refuse what is not a whole number, or below `least`, where there is one."""
     bound = "" if least is None else f" of {least} or more"
     if not is_whole(value):
         raise InputError(f"Expected {name} as a whole number{bound}, got {shown(value)}")
@@ -163,23 +121,12 @@ def check_count(value: object, name: str, least: int | None = 1) -> None:
 
 
 def largest(dtype: torch.dtype) -> float:
-    """The largest features whose products can be represented.
-
-    Args:
-        dtype: The precision of the features.
-
-    Returns:
-        Their size.
-    """
+    """The largest features whose products can be represented."""
     return LARGEST_DOUBLE if dtype == torch.float64 else LARGEST_SINGLE
 
 
 def check_size(values: Tensor, what: str) -> None:
     """Features whose products can be represented.
-
-    Args:
-        values: One row per sample.
-        what: What they are called in the message.
 
     Raises:
         InputError: If one is so large that its products overflow.

@@ -21,9 +21,6 @@ _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 def is_path(name: str) -> bool:
     """Whether a name says in which module something is, and what it is called there.
 
-    Args:
-        name: What was given.
-
     Returns:
         Whether it has the form `package.module:name`.
 
@@ -38,10 +35,6 @@ def load_object(path: str, what: str) -> Any:  # noqa: ANN401
     """An object by the module it is in and its name there.
 
     The module is looked for as Python does, and in the current folder.
-
-    Args:
-        path: `package.module:name`; a name of the form `Class.attribute` is followed.
-        what: What it should be, for messages: "backbone", "algorithm".
 
     Returns:
         The object.
@@ -74,22 +67,7 @@ the module defines. Did you mean 'sqrt'?
 def call_plugin(
     path: str, what: str, make: Callable[..., Any], *given: object, **named: object
 ) -> Any:  # noqa: ANN401
-    """Call what a user brought, so that an error in it is told as theirs and with its place.
-
-    Args:
-        path: How the user named it.
-        what: What it makes, for messages.
-        make: What to call.
-        given: Its arguments.
-        named: Its arguments by name.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        UserError: If it raises one itself: its message is for users already.
-        InputError: If it raises anything else.
-    """
+    """Call what a user brought; an error in it (no UserError) is told as theirs, with its place."""
     try:
         return make(*given, **named)
     except UserError:
@@ -99,18 +77,7 @@ def call_plugin(
 
 
 def find_entry_point(group: str, name: str) -> Any | None:  # noqa: ANN401
-    """What an installed package offers under a name.
-
-    Args:
-        group: The group of entry points, for example "hessalign.datasets".
-        name: The name there.
-
-    Returns:
-        The object; None if no package offers one.
-
-    Raises:
-        InputError: If packages offer different things under the name.
-    """
+    """What an installed package offers under a name; None if none does. Two are refused."""
     found = {each.value: each for each in entry_points(group=group, name=name)}
     if len(found) > 1:
         raise InputError(
@@ -122,24 +89,12 @@ def find_entry_point(group: str, name: str) -> Any | None:  # noqa: ANN401
 
 
 def find_plugin(group: str, name: str, what: str) -> Any | None:  # noqa: ANN401
-    """What a user brings under a name: by its module, or by an installed package.
-
-    Args:
-        group: The group of entry points.
-        name: `package.module:name`, or the name of an entry point.
-        what: What it should be, for messages.
-
-    Returns:
-        The object; None if the name is no path and no package offers it.
-    """
+    """What a user brings under a name: by its module, or by an installed package, if any."""
     return load_object(name, what) if is_path(name) else find_entry_point(group, name)
 
 
 def entry_point_names(group: str) -> list[str]:
     """The names that installed packages offer.
-
-    Args:
-        group: The group of entry points.
 
     Returns:
         The names, sorted.

@@ -8,6 +8,8 @@ A worker of any kind
   started by nohup, or in the background by a script, ignores SIGINT, and so do its children; when
   it is ready for them it lets them through (`release_interrupts`);
 - ends when the process that started it has died, also if that was killed (`follow_parent`).
+
+`completed` calls one function with many things in them.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast, final
+
+from hessalign._errors import InputError
 
 WORKERS_VARIABLE: Final = "HESSALIGN_BATCH_WORKERS"
 """The environment variable that asks for another number of processes that make batches."""
@@ -114,9 +120,6 @@ def _exit_with_parent(starter: int) -> None:
 def describe_end(code: int | None) -> str:
     """How a process ended.
 
-    Args:
-        code: Its exit code; None if it is not known.
-
     Returns:
         A predicate.
 
@@ -134,12 +137,7 @@ def describe_end(code: int | None) -> str:
 
 
 def kill_unless_ended(processes: Iterable[BaseProcess], seconds: float) -> None:
-    """Wait for processes to end; those that have not when it is time are killed.
-
-    Args:
-        processes: The processes. Ctrl-C does not wait for them any longer.
-        seconds: How long to wait.
-    """
+    """Wait some seconds for processes to end; those that have not, or after Ctrl-C, are killed."""
     every, deadline = list(processes), time.monotonic() + seconds
     left = {process.sentinel for process in every}
     try:
@@ -183,16 +181,7 @@ class WorkerPool:
     def submit(
         self, function: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
     ) -> Future[Result]:
-        """Have something done, perhaps by a process that is started for it.
-
-        Args:
-            function: What to do.
-            args: What to call it with.
-            kwargs: The same, by name.
-
-        Returns:
-            Its result, once it is there.
-        """
+        """Have something done, perhaps by a process that is started for it."""
         with holding_back_interrupts():
             return self._pool.submit(function, *args, **kwargs)
 
@@ -244,3 +233,84 @@ def _culprit(codes: Iterable[int | None]) -> int | None:
     least_first = (0, None, -signal.SIGTERM, -signal.SIGKILL)  # by what they tell
     ranks = {code: rank for rank, code in enumerate(least_first)}
     return max(codes, key=lambda code: ranks.get(code, len(ranks)), default=None)
+
+
+_POLL_SECONDS: Final = 0.5
+
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
+
+
+def completed(
+    function: Callable[[_Job], _Result],
+    jobs: Sequence[_Job],
+    workers: int,
+    prepare: Callable[[], None] | None = None,
+) -> Iterator[_Result]:
+    """Results as they come, in no particular order if there are several workers.
+
+    An error, Ctrl-C, or a worker that is killed, ends it all at once.
+
+    Args:
+        function: What to do. With several workers it is copied to each of them once, so it may be
+            an object that carries much; functions inside functions cannot be copied.
+        jobs: What to do it to.
+        workers: How many processes; with one, everything happens in this one.
+        prepare: Called in every other process before the function is read there, which imports
+            the modules that it needs.
+
+    Yields:
+        One result for each job.
+
+    Raises:
+        InputError: If there is no worker.
+
+    Example:
+        >>> list(completed(abs, [-1, 2], workers=1))
+        [1, 2]
+    """
+    if workers < 1:
+        raise InputError(f"Expected 1 or more workers, got {workers}.")
+    if min(workers, len(jobs)) <= 1:
+        yield from map(function, jobs)
+        return
+    with WorkerPool(min(workers, len(jobs)), _receive, (prepare, _Parcel(function))) as pool:
+        left = {pool.submit(_call, job) for job in jobs}
+        while left:
+            done, left = wait_for(left, _POLL_SECONDS, FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+            pool.check()
+
+
+class _Parcel:
+    """Something that is copied to another process as bytes, to be read there at a known moment."""
+
+    def __init__(self, content: object) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(ForkingPickler.dumps(self._content)),)
+
+
+_received: list[Callable[[Any], Any]] = []
+"""What this process, a worker, is there for; nothing if it could not be read."""
+
+_failures: list[Exception] = []
+"""Why it could not be read."""
+
+
+def _receive(prepare: Callable[[], None] | None, parcel: bytes) -> None:
+    start_worker()
+    try:
+        if prepare is not None:
+            prepare()
+        _received.append(ForkingPickler.loads(parcel))
+    except Exception as error:  # raised where it can be reported: with the first job
+        _failures.append(error)
+
+
+def _call(job: Any) -> Any:  # noqa: ANN401
+    for failure in _failures:
+        raise failure
+    return _received[0](job)

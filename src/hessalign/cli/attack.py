@@ -14,8 +14,8 @@ import torch
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
+from hessalign.bench.runs.run import TrainedHead, load_trained_head
 from hessalign.bench.runs.run_folder import find_run
-from hessalign.bench.runs.trained_head import TrainedHead, load_trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.heads.attack import Mode
 from hessalign.paper.curves import plot_worst_case

@@ -14,10 +14,9 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
-from hessalign.bench.runs.feature_bank import bank_path
-from hessalign.bench.runs.feature_extraction import BankSpec
+from hessalign.bench.runs.feature_bank import BankSpec, bank_path
+from hessalign.bench.runs.run import load_trained_head
 from hessalign.bench.runs.run_folder import runs_below
-from hessalign.bench.runs.trained_head import load_trained_head
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.diagnosis import Diagnosis, diagnose

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from hessalign._errors import InputError
 from hessalign.bench.data import DomainDataset, cache_folder
-from hessalign.bench.runs.feature_bank import bank_path, read_description
-from hessalign.bench.runs.feature_extraction import BankSpec, extract_features
+from hessalign.bench.runs.feature_bank import (
+    BankSpec,
+    bank_path,
+    extract_features,
+    read_description,
+)
 from hessalign.cli.datasets import read_source
 from hessalign.report.progress import Progress, warn
 

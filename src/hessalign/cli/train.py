@@ -192,7 +192,7 @@ def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], Non
     title = f"{plan.info.name} #{plan.job.trial_seed}"
     shown: list[Callable[[Record], None]] = [run_progress(title, plan.steps)]
     if tensorboard is not None:
-        from hessalign.bench.runs.tensorboard import TensorBoard
+        from hessalign.bench.runs.progress import TensorBoard
 
         shown.append(TensorBoard(tensorboard / title.replace(" #", "-seed")))
 

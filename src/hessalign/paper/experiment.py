@@ -13,7 +13,7 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.provenance import describe_software
+from hessalign.bench.runs.machine import describe_software
 from hessalign.bench.sweep import Launcher
 from hessalign.paper.cache import FinishedRun, MakeProgress, Part, finished_runs, no_progress
 

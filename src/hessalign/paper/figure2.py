@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import torch
 
 from hessalign.bench.runs import Run
-from hessalign.bench.runs.trained_head import TrainedHead, trained_head
+from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.paper.curves import plot_attacked_domains, plot_attacked_heads
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, final
 import torch
 
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
-from hessalign.bench.runs.trained_head import TrainedHead
+from hessalign.bench.runs.run import TrainedHead
 from hessalign.paper.figures import ratio_text
 
 Domains = Literal["sources", "all"]

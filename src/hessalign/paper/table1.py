@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from hessalign.alignment import TABLE_1
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.trained_head import TrainedHead, trained_head
+from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
 from hessalign.paper.feature_sweep import (
     REFERENCE,

@@ -15,7 +15,7 @@ from hessalign.bench.models import Network
 from hessalign.bench.runs import plan_job
 from hessalign.bench.runs.irm import image_batch, irm_job
 from hessalign.bench.runs.loop import LoopConfig, update
-from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.machine import keep_freed_memory
 from hessalign.bench.runs.state import make_optimizers
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.published import TABLE_5 as PUBLISHED

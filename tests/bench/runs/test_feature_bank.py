@@ -18,8 +18,14 @@ from hessalign.bench.data import (
     read_image,
     read_image_folder,
 )
-from hessalign.bench.runs.feature_bank import FeatureBankError, bank_path, read_description
-from hessalign.bench.runs.feature_extraction import _PER_PART, BankSpec, extract_features
+from hessalign.bench.runs.feature_bank import (
+    _PER_PART,
+    BankSpec,
+    FeatureBankError,
+    bank_path,
+    extract_features,
+    read_description,
+)
 from hessalign.cli import main
 
 SIZE = 8

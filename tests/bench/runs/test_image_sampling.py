@@ -25,8 +25,8 @@ from hessalign.bench.data import (
     read_image_folder,
 )
 from hessalign.bench.runs.batch_workers import BatchWorkerError, _Batches, default_workers
-from hessalign.bench.runs.image_inputs import ImageInputs
-from hessalign.bench.runs.image_sampling import ImageMinibatches, image_chunks
+from hessalign.bench.runs.inputs import ImageInputs
+from hessalign.bench.runs.sampling import ImageMinibatches, image_chunks
 
 SIZE = 8
 CROPS = Augmentation(size=SIZE)
@@ -192,7 +192,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from hessalign.bench.data import open_images, read_image_folder
-from hessalign.bench.runs.image_sampling import ImageMinibatches
+from hessalign.bench.runs.sampling import ImageMinibatches
 if __name__ == "__main__":
     reader = open_images(read_image_folder(Path(sys.argv[1])), Path("no"), 8)
     sampler = ImageMinibatches(reader, {0: [0, 1]}, 2, 0, None, workers=1)

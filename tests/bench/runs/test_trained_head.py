@@ -9,7 +9,7 @@ from tests.colored import colored_job
 from torch import nn
 
 from hessalign.bench.runs import Job, RunFolderError, load_run, train_job
-from hessalign.bench.runs.trained_head import load_trained_head, trained_head
+from hessalign.bench.runs.run import load_trained_head, trained_head
 
 JOB = colored_job("erm", test_images=90, steps=2)
 

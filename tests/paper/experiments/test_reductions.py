@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
-from hessalign.bench.runs.trained_head import TrainedHead
+from hessalign.bench.runs.run import TrainedHead
 from hessalign.paper.reductions import (
     Reduction,
     _log_ratio,

@@ -192,16 +192,7 @@ class Adversarial(AbstractStepOwner):
     def discriminator_loss(
         self, z: Float[Tensor, "n d"], y: Tensor, domain: Int[Tensor, " n"]
     ) -> Float[Tensor, ""]:
-        """How badly the discriminator does, with its gradient penalty.
-
-        Args:
-            z: The features.
-            y: Class indices.
-            domain: The position of each sample's domain.
-
-        Returns:
-            The loss, differentiable in discriminator, embeddings and features.
-        """
+        """How badly the discriminator does, with its penalty; differentiable in features too."""
         inputs = z if self.embeddings is None else z + self.embeddings(y.long())
         if not inputs.requires_grad:
             inputs = inputs.detach().requires_grad_()

@@ -25,38 +25,19 @@ def _draw_seed(generator: torch.Generator) -> int:
 
 
 def draw_order(count: int, generator: torch.Generator) -> list[int]:
-    """The numbers from 0 on in random order.
-
-    Args:
-        count: How many.
-        generator: Source of randomness.
-
-    Returns:
-        A permutation.
-    """
+    """The numbers from 0 on in random order."""
     order: list[int] = torch.randperm(count, generator=generator, device=generator.device).tolist()
     return order
 
 
 def draw_beta(shape: float, generator: torch.Generator) -> float:
-    r"""A draw from the symmetric Beta(a, a) distribution.
-
-    Args:
-        shape: The parameter a, above 0.
-        generator: Source of randomness; it moves on by one draw.
-
-    Returns:
-        A number from 0 to 1.
-    """
+    """A draw from the symmetric Beta(a, a) distribution; the generator moves on by one draw."""
     return float(np.random.default_rng(_draw_seed(generator)).beta(shape, shape))
 
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Let modules made inside take their initial weights from a generator.
-
-    Args:
-        generator: Source of randomness; it moves on by one draw. torch's global one is put back.
+    """Let modules made inside take their weights from a generator; torch's own is put back.
 
     Yields:
         Nothing.
@@ -82,15 +63,7 @@ def make_perceptron(
     dropout: float,
     generator: torch.Generator,
 ) -> nn.Sequential:
-    """A multi-layer perceptron: linear layers with dropout and ReLU between them.
-
-    Args:
-        inputs: Inputs of the first layer.
-        outputs: Outputs of the last one.
-        width: Units of the others.
-        depth: Linear layers, at least 2.
-        dropout: Share of the units that is dropped.
-        generator: Source of the initial weights.
+    """A multi-layer perceptron: `depth` linear layers with dropout and ReLU between them.
 
     Returns:
         The network.
@@ -108,15 +81,7 @@ def make_perceptron(
 
 
 def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A module of the same architecture with initial weights of its own.
-
-    Args:
-        module: The example; it stays as it is.
-        generator: Source of the initial weights.
-
-    Returns:
-        The copy; layers without `reset_parameters` keep the example's weights.
-    """
+    """The same architecture with new weights; layers without `reset_parameters` keep theirs."""
     fresh = copy.deepcopy(module)
     with seeded(generator):
         for layer in fresh.modules():
@@ -126,11 +91,7 @@ def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def match(module: nn.Module, network: nn.Module) -> None:
-    """Give a module the precision and the device of the network it works with.
-
-    Args:
-        module: The module, changed in place.
-        network: The network; its first parameter is the example.
+    """Give a module, in place, the precision and the device of the network it works with.
 
     Example:
         >>> layer = nn.Linear(2, 1)
@@ -142,10 +103,7 @@ def match(module: nn.Module, network: nn.Module) -> None:
 
 
 def head_inputs(head: nn.Module) -> int:
-    """How many features a head receives.
-
-    Args:
-        head: A linear layer, or a module whose first linear layer receives the features.
+    """How many features a head receives: the inputs of its first linear layer.
 
     Returns:
         The width of its inputs.
@@ -167,17 +125,7 @@ def head_inputs(head: nn.Module) -> int:
 
 
 def count_classes(setting: Setting) -> int:
-    """How many classes there are; one logit stands for two.
-
-    Args:
-        setting: What an algorithm is built for.
-
-    Returns:
-        The number of classes.
-
-    Raises:
-        InputError: If the loss is not one of classification.
-    """
+    """How many classes there are; one logit stands for two. Without classes it is refused."""
     if setting.loss == "squared":
         raise InputError(
             "Expected a loss of classification, got 'squared': the algorithm needs classes. Use "
@@ -188,9 +136,6 @@ def count_classes(setting: Setting) -> int:
 
 def class_logits(logits: Float[Tensor, "n k"]) -> Float[Tensor, "n c"]:
     """Logits with one column per class; a single logit a becomes (0, a).
-
-    Args:
-        logits: What the head made.
 
     Returns:
         Logits whose softmax are the probabilities of the classes.

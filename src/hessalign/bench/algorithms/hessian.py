@@ -71,11 +71,7 @@ class AlignmentConfig(Options):
         return make_reading(self.fidelity, self.probes)
 
     def settled(self) -> AlignmentConfig:
-        """The same configuration, with nothing left to the fidelity.
-
-        Returns:
-            A configuration that says the number of probes.
-        """
+        """The same configuration, with the number of probes that its fidelity stands for."""
         return dataclasses.replace(self, probes=self.reading.probes)
 
     @property

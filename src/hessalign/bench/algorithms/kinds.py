@@ -32,15 +32,7 @@ class MakeNetwork(Protocol):
     """Builds the network to be trained; algorithms that need a larger one say so."""
 
     def __call__(self, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
-        """A new network.
-
-        Args:
-            extra_channels: Channels the algorithm adds to the inputs.
-            head_factor: How many times the features the head receives.
-
-        Returns:
-            The network.
-        """
+        """A new network with further input channels and a multiple of the features for its head."""
 
 
 @final
@@ -126,14 +118,7 @@ class AbstractAlgorithm(nn.Module, ABC):
             self.network = self.make_network(setting)
 
     def make_network(self, setting: Setting) -> Network:
-        """The network to train; for algorithms that need another than the plain one.
-
-        Args:
-            setting: What to train on.
-
-        Returns:
-            The network.
-        """
+        """The network to train; for algorithms that need another than the plain one."""
         return setting.make_network()
 
 

@@ -47,10 +47,6 @@ Count = Annotated[int, Range(1)]
 def check_options(kind: type, values: Mapping[str, object]) -> None:
     """Refuse values that a configuration cannot have.
 
-    Args:
-        kind: The dataclass of the configuration.
-        values: Some of its fields.
-
     Raises:
         UnknownNameError: If it has no such field. An InputError is raised for a value that is not
             of the type, or not in the range, that its hint says.

@@ -389,18 +389,7 @@ def algorithm_names() -> list[str]:
 
 
 def make_row(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401
-    """The row of what a user brought, under the user's name for it.
-
-    Args:
-        name: How the user named it.
-        found: The class of an algorithm, or a row.
-
-    Returns:
-        The row.
-
-    Raises:
-        InputError: If it is neither.
-    """
+    """The row of what a user brought, the class of an algorithm or a row, under the user's name."""
     if isinstance(found, AlgorithmInfo):
         return dataclasses.replace(found, name=name, record_name=name)
     try:

@@ -48,36 +48,15 @@ class PenaltySchedule:
             )
 
     def weight(self, step: int) -> float:
-        """The weight of the penalty.
-
-        Args:
-            step: The step, from 0.
-
-        Returns:
-            The factor of the penalty.
-        """
+        """The weight of the penalty at a step, from 0."""
         return self.after if step >= self.jump else self.before
 
     def divisor(self, step: int) -> float:
-        """What the whole loss is divided by.
-
-        Args:
-            step: The step, from 0.
-
-        Returns:
-            The weight, where it is above 1 and the loss is rescaled.
-        """
+        """What the whole loss is divided by: a weight above 1, if it is rescaled, else 1."""
         return max(1.0, self.weight(step)) if self.rescale else 1.0
 
     def starts_afresh(self, step: int) -> bool:
-        """Whether the optimiser is reset before this step.
-
-        Args:
-            step: The step, from 0.
-
-        Returns:
-            True at the jump, if it was asked for; a jump at step 0 needs no reset.
-        """
+        """Whether the optimiser is reset before this step; a jump at step 0 needs no reset."""
         return self.reset and step == self.jump > 0
 
 
@@ -91,12 +70,5 @@ class _Scheduled(Protocol):
 
 
 def penalty_schedule(config: object) -> PenaltySchedule:
-    """The schedule an algorithm's configuration asks for.
-
-    Args:
-        config: The configuration.
-
-    Returns:
-        Its schedule; the weight 1 throughout if it has none.
-    """
+    """The schedule that a configuration asks for; the weight 1 throughout if it has none."""
     return config.schedule if isinstance(config, _Scheduled) else PenaltySchedule()

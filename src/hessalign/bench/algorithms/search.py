@@ -248,14 +248,7 @@ def common_space(
 
 
 def learning_rate(family: Family) -> Hyper:
-    """The learning rate; that for features is ours, since only a small network is trained.
-
-    Args:
-        family: The kind of data set.
-
-    Returns:
-        Default and range.
-    """
+    """The learning rate; that for features is ours, since only a small network is trained."""
     return {
         "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
         "features": Hyper(1e-3, FEATURES_LR),
@@ -288,55 +281,21 @@ class RunHyperParameters:
     options: Mapping[str, Value | None]
 
     def number(self, name: str, default: float = 0.0) -> float:
-        """A value that has to be a number.
-
-        Args:
-            name: DomainBed's name.
-            default: The value if there is none of that name.
-
-        Returns:
-            The number.
-
-        Raises:
-            InputError: If it is something else.
-        """
+        """A value that has to be a number, by DomainBed's name."""
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"Expected {name} as a number, got {value!r}.")
         return value
 
     def whole(self, name: str, default: int = 0, *, least: int = 0) -> int:
-        """A value that has to be a whole number.
-
-        Args:
-            name: DomainBed's name.
-            default: The value if there is none of that name.
-            least: The smallest that makes sense.
-
-        Returns:
-            The number.
-
-        Raises:
-            InputError: If it is something else.
-        """
+        """A value that has to be a whole number of at least `least`, by DomainBed's name."""
         value = self.number(name, default)
         if not float(value).is_integer() or value < least:
             raise InputError(f"Expected {name} as a whole number of {least} or more, got {value}.")
         return int(value)
 
     def truth(self, name: str, default: bool = False) -> bool:
-        """A value that has to be true or false.
-
-        Args:
-            name: DomainBed's name.
-            default: The value if there is none of that name.
-
-        Returns:
-            The value.
-
-        Raises:
-            InputError: If it is something else.
-        """
+        """A value that has to be true or false, by DomainBed's name."""
         value = self.values.get(name, default)
         if not isinstance(value, bool):
             raise InputError(f"Expected {name} as true or false, got {value!r}.")
@@ -346,16 +305,7 @@ class RunHyperParameters:
 def search_space(
     info: AlgorithmInfo, family: Family, preset: Preset
 ) -> dict[str, tuple[str, Distribution]]:
-    """Where the options of an algorithm are drawn from.
-
-    Args:
-        info: The algorithm.
-        family: The kind of data set.
-        preset: Whose ranges; those for frozen features are ours in any case.
-
-    Returns:
-        DomainBed's name and a distribution by option; the option's own name if it has no other.
-    """
+    """Where options are drawn from, after DomainBed's name, or their own if it has none."""
     released = info.search_released if preset == "hgp-2023" else {}
     special = {"small": info.search_small, "features": info.search_features}
     space = {**info.search, **released, **special.get(family, {})}

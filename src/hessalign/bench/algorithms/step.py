@@ -54,14 +54,7 @@ class Batch:
         return self.domains.sizes
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch elsewhere.
-
-        Args:
-            device: Where the network is.
-
-        Returns:
-            A batch there; this one if it is there already.
-        """
+        """The same batch where the network is; this one if it is there already."""
         if self.y.device == device:
             return self
         return Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
@@ -131,32 +124,14 @@ class Step:
         return arranged_head(self.z, logits, batch.y, batch.domains, loss, bias=bias)
 
     def risks_of(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, " e"]:
-        """Mean loss of each domain, for algorithms with a forward pass of their own.
-
-        Args:
-            logits: What that made of the batch, domains contiguous.
-
-        Returns:
-            One risk per domain.
-        """
+        """Mean loss of each domain for these logits, of a forward pass of the algorithm's own."""
         values = make_loss(self.loss).values(logits, self.batch.y)
         return torch.stack([part.mean() for part in values.split(self.batch.sizes)])
 
     def risk_in(self, domain: Batch) -> Float[Tensor, ""]:
-        """Mean loss of the network as it is now, in one domain.
-
-        Args:
-            domain: The samples of the domain.
-
-        Returns:
-            The risk, from a forward pass of its own.
-        """
+        """Mean loss in one domain of the network as it is now, from a forward pass of its own."""
         return make_loss(self.loss).values(self.network(domain.x), domain.y).mean()
 
     def features_by_domain(self) -> list[Float[Tensor, "n d"]]:
-        """The features of each domain.
-
-        Returns:
-            Views of `z`, one per domain.
-        """
+        """The features of each domain, views of `z`."""
         return list(self.z.split(self.batch.sizes))

@@ -36,11 +36,10 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._files import write_atomically
-from hessalign._locks import exclusive
+from hessalign._files import exclusive, write_atomically
+from hessalign._processes import completed
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
-from hessalign.bench.data.parallel import completed
 from hessalign.bench.data.samples import DomainDataset
 
 _FORMAT: Final = 2

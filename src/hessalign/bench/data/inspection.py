@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from hessalign._processes import completed
 from hessalign.bench.data.catalog import ImageFolderPreset
 from hessalign.bench.data.image_folder import EXCLUSIONS, read_exclusions
 from hessalign.bench.data.images import find_damage
-from hessalign.bench.data.parallel import completed
 from hessalign.bench.data.samples import DomainDataset
 from hessalign.bench.data.splits import least_size
 

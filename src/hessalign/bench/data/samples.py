@@ -168,12 +168,7 @@ class DomainDataset:
 
 
 def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
-    """The number of a domain.
-
-    Args:
-        dataset: The name of the data set.
-        names: Its domains.
-        domain: A name or a number; what is both, as in years or sites, is a name.
+    """The number of a domain, given as a name or a number; what is both, as years are, is a name.
 
     Returns:
         The number.
@@ -203,11 +198,6 @@ def group_samples(
 
     Domains and classes are sorted by name, and the samples of a domain by class. Within a class
     they keep the order given.
-
-    Args:
-        name: What the data set is called.
-        rows: Domain, class and file of each sample.
-        domains: The domains in their order; those of the rows, sorted, if None.
 
     Returns:
         The data set; classes are those of all domains together.

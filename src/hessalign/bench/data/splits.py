@@ -118,9 +118,6 @@ def _own_split(size: int, held_out: np.ndarray) -> Split:
 def least_size(holdout_fraction: float = HOLDOUT_FRACTION) -> int:
     """How many samples a domain needs for both of its parts to have some.
 
-    Args:
-        holdout_fraction: How much is held out.
-
     Returns:
         The number.
 

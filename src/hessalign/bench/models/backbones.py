@@ -20,11 +20,11 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.models.published import (
+    import_timm,
     make_timm_model,
     make_torchvision_model,
     torchvision_names,
 )
-from hessalign.bench.models.torchvision_import import import_timm
 from hessalign.bench.models.weights import (
     IMAGENET,
     WeightsError,
@@ -82,9 +82,6 @@ def make_backbone(
 def is_published(backbone: str) -> bool:
     """Whether there are ImageNet weights for a backbone.
 
-    Args:
-        backbone: Its name.
-
     Returns:
         Whether it is a model of torchvision or timm.
 
@@ -102,10 +99,6 @@ def describe_random_weights(backbone: str, weights: str | None = None) -> str | 
     """What users should know of a backbone whose weights are random.
 
     Whether those of one's own are, is seen by making it twice, from different random numbers.
-
-    Args:
-        backbone: Its name.
-        weights: Which it is to be given, if any.
 
     Returns:
         A sentence that says how to give it others; None if they are not random.

@@ -1,15 +1,23 @@
-"""A network cut where alignment looks at it: features below, classifier head above.
+"""A network cut where alignment looks at it, and the one place that makes one from a description.
 
 Indices: n sample, d feature, k output of the head.
 """
 
 from __future__ import annotations
 
-from typing import final
+import math
+from dataclasses import dataclass
+from typing import Final, final
 
+import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
+from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign._shapes import Float
+from hessalign.bench.models.backbones import feature_width, make_backbone
+from hessalign.bench.models.normalisation import FrozenBatchNorm
 
 
 @final
@@ -27,25 +35,143 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, x: Tensor) -> Float[Tensor, "n d"]:
-        """The features that enter the head.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """The features that enter the head, one row per input."""
         z: Tensor = self.featurizer(x)
         return z
 
     def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
-        """The logits.
-
-        Args:
-            x: Inputs.
-
-        Returns:
-            One row per input.
-        """
+        """The logits, one row per input."""
         logits: Tensor = self.head(self.features(x))
         return logits
+
+
+_ENTRY_POINTS: Final = "hessalign.heads"
+
+
+@final
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A description of a network.
+
+    Attributes:
+        input_shape: The length of a vector, or channels, height and width of an image.
+        outputs: Outputs of the head: classes.
+        hidden: Units of a ReLU layer between the backbone's features and the head, part of the
+            featurizer; 0 for none.
+        dropout: Share of the features that is dropped before the head in training.
+        backbone: What turns images into features: a name (see `make_backbone`) or a module, which
+            every network gets a copy of. None takes vectors, or the pixels of images, as they are.
+        weights: Of the backbone: "imagenet", a file, or None for its initial ones.
+        freeze_batch_norm: Keep the statistics of the backbone's batch normalisation as they are;
+            what follows them is still trained. Not for a backbone that is trained from scratch.
+        nonlinear_head: Two ReLU layers, of a half and a quarter of the features, in the head.
+        head: A head of one's own: "package.module:name" of a function, or a class, that is given
+            the numbers of features and of outputs and returns a module; or the name of an entry
+            point of the group `hessalign.heads`. None for a linear one.
+
+    Raises:
+        InputError: If a number is out of its range.
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: int
+    hidden: int = 0
+    dropout: float = 0.0
+    backbone: str | nn.Module | None = None
+    weights: str | None = None
+    freeze_batch_norm: bool = True
+    nonlinear_head: bool = False
+    head: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
+            raise InputError(
+                "Expected sizes of 1 or more, got inputs of "
+                f"{self.input_shape} and {self.outputs} outputs."
+            )
+        if self.hidden < 0:
+            raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
+        if self.backbone is not None and len(self.input_shape) != 3:
+            raise InputError(
+                "Expected channels, height and width of images for a backbone, got inputs of "
+                f"{self.input_shape}. Vectors, such as those of a feature bank, need no backbone."
+            )
+        if self.backbone is None and self.weights is not None:
+            raise InputError(f"Expected a backbone for the weights {self.weights!r}, got none.")
+        if self.head is not None and self.nonlinear_head:
+            raise InputError(f"Expected one head, got {self.head!r} and a nonlinear classifier.")
+
+
+def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
+    """Build a network; its weights come from torch's global generator.
+
+    Returns:
+        Featurizer and head.
+
+    Example:
+        >>> network = make_network(NetworkSpec((1280,), outputs=7, hidden=256))
+        >>> network.head
+        Linear(in_features=256, out_features=7, bias=True)
+        >>> digits = NetworkSpec((2, 28, 28), outputs=2, backbone="mnist_cnn", nonlinear_head=True)
+        >>> [layer.out_features for layer in make_network(digits).head[::2]]
+        [64, 32, 2]
+    """
+    layers, width = _backbone_layers(spec, extra_channels)
+    if spec.hidden:
+        layers += [nn.Linear(width, spec.hidden), nn.ReLU()]
+        width = spec.hidden
+    if spec.dropout:
+        layers.append(nn.Dropout(spec.dropout))
+    featurizer = nn.Sequential(*layers) if layers else nn.Identity()
+    return Network(featurizer, _head(head_factor * width, spec))
+
+
+def _backbone_layers(spec: NetworkSpec, extra_channels: int) -> tuple[list[nn.Module], int]:
+    """What comes before `hidden`, and how many features it gives."""
+    first, *rest = spec.input_shape
+    shape = (first + extra_channels, *rest)
+    if spec.backbone is None:
+        return ([nn.Flatten()] if rest else []), math.prod(shape)
+    module = make_backbone(spec.backbone, shape[0], spec.weights)
+    width = feature_width(module, shape, spec.backbone)
+    layer = FrozenBatchNorm(module) if spec.freeze_batch_norm else module
+    return [layer.train()], width
+
+
+def _head(width: int, spec: NetworkSpec) -> nn.Module:
+    if spec.head is not None:
+        return _own_head(spec.head, width, spec.outputs)
+    if not spec.nonlinear_head:
+        return nn.Linear(width, spec.outputs)
+    return nn.Sequential(
+        nn.Linear(width, width // 2),
+        nn.ReLU(),
+        nn.Linear(width // 2, width // 4),
+        nn.ReLU(),
+        nn.Linear(width // 4, spec.outputs),
+    )
+
+
+def _own_head(name: str, features: int, outputs: int) -> nn.Module:
+    """The head that a user's function returns, tried on two rows of features."""
+    make = find_plugin(_ENTRY_POINTS, name, "head")
+    if make is None:
+        offered = entry_point_names(_ENTRY_POINTS)
+        raise UnknownNameError("head", name, offered, "'package.module:name' of a function")
+    head = call_plugin(name, "head", make, features, outputs)
+    if not isinstance(head, nn.Module):
+        raise InputError(f"Expected {name!r} to return a torch.nn.Module, got {_kind(head)}.")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        made = call_plugin(name, "head", head.eval(), torch.zeros(2, features))
+    if not isinstance(made, Tensor) or made.shape != (2, outputs):
+        raise InputError(
+            f"Expected {outputs} outputs for each of 2 rows of {features} features from the head "
+            f"{name!r}, got {_kind(made)}."
+        )
+    return head.train()
+
+
+def _kind(made: object) -> str:
+    return str(list(made.shape)) if isinstance(made, Tensor) else type(made).__name__

@@ -126,12 +126,9 @@ def missing_message(name: str, url: str, error: Exception) -> str:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The entries of a file of weights.
+    """The entries of a file of weights, as `torch.save` or safetensors writes them.
 
-    Args:
-        path: What `torch.save(module.state_dict(), path)` wrote, or a `.safetensors` file. Entries
-            may be inside a dictionary, as "state_dict" or "model", and their names may begin with
-            "module.".
+    They may be inside a dictionary, as "state_dict" or "model", and begin with "module.".
 
     Returns:
         Tensors by name.
@@ -171,12 +168,7 @@ def load_state(
 ) -> None:
     """Give a module its weights; all of them, and nothing else.
 
-    Args:
-        module: The module, changed in place.
-        state: Tensors by name.
-        source: Where they come from, for errors.
-        ignored: Names with which entries begin that the module need not have, such as those of the
-            classifier that was taken off.
+    Entries whose names begin with one of `ignored`, as of a classifier taken off, may be left over.
 
     Raises:
         WeightsError: If they are weights of another architecture.

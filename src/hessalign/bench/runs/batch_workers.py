@@ -50,14 +50,7 @@ class BatchWorkerError(OSError):
 
 
 def default_workers() -> int:
-    """How many workers suit this machine, unless the environment asks for another number.
-
-    Returns:
-        One for each core but the one that trains, two at most; 0 on a single core.
-
-    Raises:
-        InputError: If the environment asks for something else than a number.
-    """
+    """How many workers suit this machine, or the number that the environment asks for."""
     wanted = os.environ.get(WORKERS_VARIABLE, "")
     if wanted:
         if not wanted.isdecimal():
@@ -95,9 +88,6 @@ class BatchWorkers:
 
     def get(self, number: int) -> tuple[Tensor, Tensor]:
         """A batch.
-
-        Args:
-            number: Which one; the next in turn is probably there already.
 
         Returns:
             Inputs and labels, in memory that another batch takes when the next one is asked for.

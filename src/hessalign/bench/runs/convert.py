@@ -49,19 +49,7 @@ def _old_job(config: Mapping[str, Any]) -> Job:
 def convert_run(
     old: Path, output: Path, warn: Callable[[str], None] = lambda message: None
 ) -> Path:
-    """Make a complete run of version 0.1 into one as they are now; the old one is left as it is.
-
-    Args:
-        old: Its folder.
-        output: Where to make the new one, which gets the name of its job.
-        warn: Called with what the user should know but need not act on.
-
-    Returns:
-        The folder of the new run; one that is there already is not made again.
-
-    Raises:
-        RunFolderError: If it is not complete, or damaged.
-    """
+    """Make a complete run of version 0.1 into one of today below `output`; the old one stays."""
     if not is_old_run(old) or not (old / _DONE).exists():
         found = "one that is not complete" if is_old_run(old) else "none"
         raise RunFolderError(

@@ -30,8 +30,7 @@ from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, is_published
 from hessalign.bench.models.weights import IMAGENET
-from hessalign.bench.runs.image_inputs import ImageInputs
-from hessalign.bench.runs.inputs import Inputs, TensorInputs, accuracy
+from hessalign.bench.runs.inputs import ImageInputs, Inputs, TensorInputs, accuracy
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import Loss
@@ -234,11 +233,6 @@ def _family(data: DomainDataset) -> Family:
 def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
     """Steps between evaluations.
 
-    Args:
-        dataset: The name of the data set.
-        family: Its kind.
-        steps: Steps of the run.
-
     Returns:
         DomainBed's interval; a tenth of the run on features and on data sets of one's own.
 
@@ -258,10 +252,6 @@ def evaluated_parts(plan: Plan, evaluated: Evaluated) -> dict[str, tuple[int, np
     Selection by training domains reads the held-out parts of the training domains, the oracle that
     of the test domain, leave-one-out the larger part of a test domain; the test accuracy is that of
     the larger part. The larger part of a training domain is read by none.
-
-    Args:
-        plan: The run.
-        evaluated: What selection reads, or all.
 
     Returns:
         Domain and indices by DomainBed's name of the accuracy.
@@ -308,10 +298,6 @@ def network_spec(plan: Plan) -> NetworkSpec:
 
 def default_backbone(input_shape: tuple[int, ...], *, resnet18: bool = False) -> str | None:
     """What makes features of inputs unless another backbone is asked for.
-
-    Args:
-        input_shape: Shape of one input.
-        resnet18: Whether to take the smaller one for larger images.
 
     Returns:
         DomainBed's choice: its small network for images of 28 pixels, a ResNet for larger ones;

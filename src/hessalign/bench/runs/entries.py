@@ -9,17 +9,7 @@ from hessalign._errors import ConfigurationError, InputError
 
 
 def read_file(path: Path) -> dict[str, object]:
-    """The entries of a YAML file, by key.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Values by key.
-
-    Raises:
-        ConfigurationError: If the file cannot be read, is not YAML, or holds no mapping.
-    """
+    """The entries of a YAML file, by key; all that is wrong with it is a ConfigurationError."""
     try:
         entries = _yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -34,9 +24,6 @@ def read_file(path: Path) -> dict[str, object]:
 
 def parse_words(words: Iterable[str]) -> dict[str, object]:
     """Entries from `key=value` words, values written as in YAML.
-
-    Args:
-        words: The words.
 
     Returns:
         Values by key.

@@ -38,16 +38,7 @@ _Predict = Callable[[Tensor], Tensor]
 
 
 def export_model(model: TrainedModel, path: Path, form: str) -> None:
-    """Write a trained network in another form, read it back and compare, and leave it there.
-
-    Args:
-        model: The model.
-        path: The file.
-        form: A name in `FORMATS`.
-
-    Raises:
-        TrainedModelError: If this network cannot be written in this form.
-    """
+    """Write a trained network in one of `FORMATS`, read it back and compare, and leave it there."""
     check_name("format", form, FORMATS)
     network, shape = copy.deepcopy(model.network).cpu().eval(), model.description.input_shape
     dtype = next(network.parameters()).dtype

@@ -77,14 +77,7 @@ def given_batches(
 
 
 def count_given(paths: Iterable[_PathLike]) -> int:
-    """How many samples some files and folders hold, to tell how far the work is.
-
-    Args:
-        paths: Files of arrays, images, folders of images.
-
-    Returns:
-        The number, those that cannot be read included.
-    """
+    """How many samples, also unreadable ones, files of arrays, images and folders of them hold."""
     every = [Path(path) for path in paths]
     arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
     images = [path for path in every if path not in arrays]

@@ -1,8 +1,8 @@
-"""The inputs of a data set as training and evaluation ask for them: rows of tensors."""
+"""The inputs of a data set as training and evaluation ask for them: rows of tensors, or images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputTypeError
-from hessalign.bench.data import DomainDataset
+from hessalign._seeds import seed_hash
+from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.bench.models import Network
-from hessalign.bench.runs.device import device_of
-from hessalign.bench.runs.sampling import Minibatches, Sampler
+from hessalign.bench.runs.machine import device_of
+from hessalign.bench.runs.sampling import ImageMinibatches, Minibatches, Sampler, image_chunks
 
 EVALUATION_BATCH: Final = 64
 """Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
@@ -29,16 +30,7 @@ class Inputs(Protocol):
     shape: tuple[int, ...]
 
     def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """A source of training batches.
-
-        Args:
-            rows: The training domains, each with the samples to draw from.
-            size: Samples per domain and step.
-            seed: Determines the draws.
-
-        Returns:
-            The source.
-        """
+        """Batches of `size` samples per domain, from the given rows of each training domain."""
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some inputs of a domain as evaluation sees them, a few at a time.
@@ -101,3 +93,92 @@ def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> floa
     if not predicted:
         return float("nan")
     return float((torch.cat(predicted) == labels).double().mean())
+
+
+@final
+class ImageInputs:
+    """Images from their cache where there is one, else from their files.
+
+    Args:
+        data: The data set; its inputs are files.
+        size: Height and width of the images.
+        seed: Determines random changes in evaluation.
+        augment: Whether training batches are changed at random.
+        workers: Processes that make batches ahead; None for what suits the machine.
+        warn: Called with what the user should know but need not act on.
+    """
+
+    def __init__(
+        self,
+        data: DomainDataset,
+        size: int,
+        seed: int,
+        *,
+        augment: bool = True,
+        workers: int | None = None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        if data.root is None:
+            self.reader = ImageReader(data, size, None, allow_truncated=False)
+            warn(
+                f"{data.name} is read image by image. If it names the folder it comes from as its "
+                "root, `hessalign datasets prepare` can keep decoded images beside that, which "
+                "makes training several times faster."
+            )
+        else:
+            self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
+            if not self.reader.cached:
+                warn(
+                    f"{data.name} is read image by image. `hessalign datasets prepare {data.root} "
+                    f"--size {size}` decodes it once and makes training several times faster."
+                )
+        self.shape: tuple[int, ...] = (3, size, size)
+        self.seed = seed
+        self.augmentation = Augmentation(size=size)
+        self.training = self.augmentation if augment else None
+        self.workers = workers
+        self._samplers: list[ImageMinibatches] = []
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches drawn with replacement, made ahead by one pool of workers."""
+        made = ImageMinibatches(self.reader, dict(rows), size, seed, self.training, self.workers)
+        self._samplers.append(made)
+        return made
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some images of a domain, a few at a time."""
+        augmentation = self.augmentation if augmented else None
+        return _Chunks(self.reader, domain, rows, augmentation, seed_hash(self.seed, "evaluation"))
+
+    def close(self) -> None:
+        """End the workers."""
+        for sampler in self._samplers:
+            sampler.close()
+
+
+@final
+class _Chunks:
+    """Chunks that can be gone through again."""
+
+    def __init__(
+        self,
+        reader: ImageReader,
+        domain: int,
+        rows: np.ndarray,
+        augmentation: Augmentation | None,
+        seed: int,
+    ) -> None:
+        self._reader, self._domain, self._rows = reader, domain, rows
+        self._augmentation, self._seed = augmentation, seed
+
+    def __iter__(self) -> Iterator[Tensor]:
+        chunks = image_chunks(
+            self._reader,
+            self._domain,
+            self._rows,
+            size=EVALUATION_BATCH,
+            augmentation=self._augmentation,
+            seed=self._seed,
+        )
+        for x, _ in chunks:
+            yield x

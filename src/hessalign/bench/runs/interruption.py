@@ -57,10 +57,6 @@ class Interruption:
         self.requested = True
 
     def raise_if_requested(self) -> None:
-        """Stop, now that everything is in order.
-
-        Raises:
-            KeyboardInterrupt: If a signal came.
-        """
+        """Stop by a KeyboardInterrupt if a signal came, now that everything is in order."""
         if self.requested:
             raise KeyboardInterrupt

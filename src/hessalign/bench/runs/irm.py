@@ -50,11 +50,10 @@ from hessalign.bench.data.colored_mnist import (
 )
 from hessalign.bench.data.splits import split_dataset
 from hessalign.bench.models import Network, make_coloured_mlp
-from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.inputs import Inputs, TensorInputs
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
-from hessalign.bench.runs.memory import keep_freed_memory
+from hessalign.bench.runs.machine import device_of, keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.plan import (
     AbstractProtocol,
@@ -349,10 +348,6 @@ def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) 
 
 def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Tensor]]:
     """What a network with one logit makes of some images.
-
-    Args:
-        network: The network, in evaluation mode.
-        batch: The images.
 
     Returns:
         The statistics of its head, None if its logits are not finite; and for each domain, which

@@ -140,9 +140,6 @@ class Job:
 def job_from(args: Mapping[str, Any]) -> Job:
     """The job that some arguments identify.
 
-    Args:
-        args: Under DomainBed's names, as `Job.args` gives them; others are passed over.
-
     Returns:
         The job.
 

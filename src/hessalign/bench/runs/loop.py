@@ -32,8 +32,8 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
-from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.interruption import Interruption
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder
 from hessalign.bench.runs.sampling import Sampler
@@ -212,19 +212,7 @@ def _naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
 
 @torch.no_grad()
 def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]:
-    """Evaluate a network without leaving a trace on it.
-
-    Args:
-        network: The network.
-        evaluate: What to measure.
-        step: The current step.
-
-    Returns:
-        The measurements.
-
-    Raises:
-        DivergedError: If one is not finite.
-    """
+    """Evaluate a network without leaving a trace on it; what is not finite is refused."""
     training = network.training
     network.eval()
     try:
@@ -245,20 +233,7 @@ def update(
     optimizers: Mapping[str, Optimizer],
     config: LoopConfig,
 ) -> dict[str, float]:
-    """One update of all parameters.
-
-    Args:
-        algorithm: The algorithm.
-        step: The current step.
-        optimizers: By name.
-        config: How to train.
-
-    Returns:
-        The terms of the loss before the update.
-
-    Raises:
-        InputTypeError: If the algorithm is of no known kind.
-    """
+    """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
         return algorithm.update(step, optimizers)
     optimizers[MAIN].zero_grad()
@@ -317,15 +292,7 @@ def _combine_gradients(
 
 
 def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
-    """New optimisers.
-
-    Args:
-        algorithm: The algorithm.
-        config: How to train.
-
-    Returns:
-        By name; those of a step owner regularise by themselves.
-    """
+    """New optimisers, by name; those of a step owner regularise by themselves."""
     optimizers = make_optimizers(
         algorithm, config.learning_rate, config.weight_decay, config.optimizer, config.momentum
     )
@@ -366,13 +333,7 @@ def _check_finite(terms: Mapping[str, float], step: int) -> None:
 
 
 def _check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:
-    """Stop a run before parameters that are no longer numbers are kept.
-
-    A finite loss may have a gradient that is not.
-
-    Raises:
-        DivergedError: If a parameter is not finite.
-    """
+    """Refuse parameters that are not finite: a finite loss may have a gradient that is not."""
     bad = [name for name, each in algorithm.named_parameters() if not bool(each.isfinite().all())]
     if bad:
         raise DivergedError(

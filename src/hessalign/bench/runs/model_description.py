@@ -136,29 +136,13 @@ class ModelDescription:
 
 
 def write_description(path: Path, description: ModelDescription) -> None:
-    """Write a description, all at once.
-
-    Args:
-        path: The file.
-        description: What to write.
-    """
+    """Write a description, all at once."""
     text = json.dumps(description.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Read a description.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The description.
-
-    Raises:
-        TrainedModelError: If it is of a newer version. Likewise if it is damaged: something is
-            missing, or of another kind.
-    """
+    """Read a description; one that is damaged or of a newer version is refused."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format"]

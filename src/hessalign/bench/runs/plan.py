@@ -117,11 +117,7 @@ class AbstractProtocol(ABC):
 
 
 def check_test_domains(job: Job, data: DomainDataset) -> None:
-    """Refuse test domains that the data set does not have, or that leave none to train on.
-
-    Raises:
-        InputError: If they do not fit.
-    """
+    """Refuse test domains that the data set does not have, or that leave none to train on."""
     count = len(data.domains)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(data.domain_names))

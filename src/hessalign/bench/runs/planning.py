@@ -77,11 +77,7 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
 
 
 def describe_untrained(plan: Plan) -> str | None:
-    """What users should know of a run whose backbone has random weights.
-
-    Returns:
-        A sentence; None if they are not random, or have to be: those of networks for digits.
-    """
+    """A warning if a backbone has random weights, unless it has to: those for digits."""
     if not isinstance(plan.protocol, DomainBed):
         return None
     spec = network_spec(plan)
@@ -92,10 +88,6 @@ def describe_untrained(plan: Plan) -> str | None:
 
 def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:
     """What to tell about runs that align domains but have a single one to train on.
-
-    Args:
-        jobs: The runs.
-        domains: How many domains each data set has.
 
     Returns:
         The warning, or None if there is no such run.

@@ -1,10 +1,12 @@
-"""What the display of a run says about it."""
+"""The records of a run as they come: a line for people, curves for TensorBoard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TextIO
+from pathlib import Path
+from typing import Final, TextIO, final
 
+from hessalign._errors import MissingPackageError
 from hessalign.bench.runs.records import Record
 from hessalign.report.progress import Progress
 
@@ -41,19 +43,38 @@ def _describe(record: Record) -> str:
 
 
 def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callable[[Record], None]:
-    """What shows the records of one run as they come.
-
-    Args:
-        title: What is running.
-        steps: Steps of the whole run.
-        stream: Where to write; None for the standard error stream.
-
-    Returns:
-        A function to call with every record.
-    """
+    """What shows the records of a run as they come, by default on the standard error stream."""
     progress = Progress(f"{title:<12}", "steps", stream)
 
     def show(record: Record) -> None:
         progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
 
     return show
+
+
+@final
+class TensorBoard:
+    """Writes the records of a run for TensorBoard.
+
+    Args:
+        folder: Where to; `tensorboard --logdir` shows it.
+
+    Raises:
+        MissingPackageError: If TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingPackageError(
+                "Logging to TensorBoard needs tensorboard: pip install 'hessalign[tensorboard]'."
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, record: Record) -> None:
+        """Write a record."""
+        for group, values in (("terms", record.terms), ("metrics", record.metrics)):
+            for name, value in values.items():
+                self._writer.add_scalar(f"{group}/{name}", value, record.step)
+        self._writer.flush()

@@ -83,14 +83,7 @@ class RecordForm:
         )
 
     def parse(self, line: str) -> Record:
-        """The record in a line.
-
-        Returns:
-            The record.
-
-        Raises:
-            InputError: If it is none.
-        """
+        """The record in a line; an InputError if it holds none."""
         entry = _entries(line)
         known = {"step", "epoch", "step_time", "seconds", "hparams", "args", "software"}
         known |= {"domain_names", *self.extra}
@@ -116,11 +109,7 @@ def _entries(line: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Record]]:
-    """The lines of a run with their records; a half-written last line is passed over.
-
-    Args:
-        path: A file of JSON lines.
-        form: How they are written; without entries of their own if None.
+    """The lines of a run, without ends, with their records; a half-written last one is left out.
 
     Returns:
         Lines without their ends, and what they say; none if there is no file.

@@ -1,4 +1,4 @@
-"""One run: a job trained, or continued, or read from its folder."""
+"""One run: a job trained, or continued, or read from its folder; its head with what enters it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, cast, final, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessalign._errors import InputError, describe_error
 from hessalign._names import check_name
@@ -20,19 +20,19 @@ from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import Network
-from hessalign.bench.runs.device import find_device
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
+from hessalign.bench.runs.machine import describe_software, find_device
 from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.plan import Evaluated, Plan, record_args
 from hessalign.bench.runs.planning import plan_job
-from hessalign.bench.runs.provenance import describe_software
 from hessalign.bench.runs.records import Record, RecordForm
 from hessalign.bench.runs.run_folder import (
     CONFIG,
     DONE,
     RunFolder,
     RunFolderError,
+    find_run,
     read_config,
 )
 from hessalign.bench.runs.trained import DESCRIPTION, load_weights
@@ -119,19 +119,7 @@ def open_folder(
     keep_model: bool,
     software: Mapping[str, str] | None = None,
 ) -> RunFolder:
-    """The folder of a run, to be entered.
-
-    Args:
-        plan: What is run.
-        folder: Where.
-        evaluate: What it evaluates.
-        warn: Called with what the user should know but need not act on.
-        keep_model: Whether to keep the trained parameters.
-        software: What it is trained with; None for what is installed.
-
-    Returns:
-        The folder.
-    """
+    """The folder of a run, to be entered; `software` is what it is trained with, if not this."""
     used = dict(describe_software() if software is None else software)
     form = RecordForm(
         plan.values,
@@ -258,17 +246,7 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
 def head_samples(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What enters the head of a trained run.
-
-    Args:
-        run: The run.
-        samples: Samples of each domain, at most; all if None.
-        seed: Of the draw.
-        held_out: Whether to draw only from the part of each domain that is held out.
-
-    Returns:
-        Features, labels and the number of the domain, of samples of every domain.
-    """
+    """What enters the head: features, labels and domain numbers of samples of every domain."""
     network, plan = run.network, run.plan
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []
@@ -293,3 +271,75 @@ def _trained(plan: Plan, folder: Path) -> AbstractAlgorithm | None:
         "Use the data it was trained on.",
     )
     return algorithm
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainedHead:
+    """A linear head and samples of every domain as it sees them.
+
+    Attributes:
+        z: Features that enter the head.
+        y: Targets.
+        domain: The number of each sample's domain.
+        head: The head.
+        loss: The loss it was trained with, by name.
+        names: Of the domains, by number.
+        targets: Numbers of the domains that were not trained on.
+        algorithm: Name of the algorithm it was trained with.
+        seed: The seed or trial.
+    """
+
+    z: Tensor
+    y: Tensor
+    domain: Tensor
+    head: nn.Linear
+    loss: str
+    names: tuple[str, ...]
+    targets: tuple[int, ...]
+    algorithm: str
+    seed: int
+
+    @property
+    def logits(self) -> Tensor:
+        """What the head makes of the samples."""
+        with torch.no_grad():
+            outputs: Tensor = self.head(self.z)
+        return outputs
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Numbers of the domains that were trained on."""
+        return tuple(each for each in range(len(self.names)) if each not in self.targets)
+
+
+def load_trained_head(
+    folder: Path, samples: int | None = None, seed: int = 0, data_dir: Path | None = None
+) -> TrainedHead:
+    """The head of a complete run, from its folder (see `find_run`)."""
+    return trained_head(load_run(find_run(folder), data_dir), samples, seed)
+
+
+def trained_head(
+    run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
+) -> TrainedHead:
+    """The head of a run.
+
+    Returns:
+        The head.
+
+    Raises:
+        InputError: If the head is not linear.
+    """
+    head, plan = run.network.head, run.plan
+    if not isinstance(head, nn.Linear):
+        raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")
+    return TrainedHead(
+        *head_samples(run, samples, seed, held_out=held_out),
+        head,
+        plan.loss,
+        plan.data.domain_names,
+        plan.job.test_domains,
+        plan.info.name,
+        plan.job.trial_seed,
+    )

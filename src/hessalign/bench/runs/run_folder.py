@@ -68,17 +68,7 @@ class RunFolderError(UserError, RuntimeError):
 
 
 def find_run(folder: Path) -> Path:
-    """The folder of a run, which may be named by the folder that holds it alone.
-
-    Args:
-        folder: Of a run, or what `train --output` was given if it holds one run.
-
-    Returns:
-        The folder of the run.
-
-    Raises:
-        RunFolderError: If it holds no run or several.
-    """
+    """The folder of a run, which may be named by the folder that holds this run alone."""
     if (folder / CONFIG).exists():
         return folder
     found = runs_below(folder)
@@ -94,17 +84,7 @@ def find_run(folder: Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What a run is, from its folder.
-
-    Args:
-        folder: The folder of a run.
-
-    Returns:
-        Values by name.
-
-    Raises:
-        RunFolderError: If its configuration is damaged.
-    """
+    """What a run is, by name, from its folder."""
     path = folder / CONFIG
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -121,14 +101,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """The runs that a folder holds.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        Their folders, sorted.
-    """
+    """The folders of runs in a folder, sorted."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 

@@ -86,15 +86,7 @@ _OPTIMIZERS: Final = ("adam", "adamw", "sgd")
 
 
 def check_optimizer(name: str) -> None:
-    """Refuse what is no optimiser.
-
-    Args:
-        name: "adam", "adamw", "sgd", or `package.module:Name`.
-
-    Raises:
-        UnknownNameError: If it is neither a known name nor of that form; an InputError is raised
-            for a module that cannot be imported.
-    """
+    """Refuse what is neither "adam", "adamw", "sgd" nor a `package.module:Name` that is found."""
     if name in _OPTIMIZERS:
         return
     if not is_path(name):
@@ -189,12 +181,7 @@ def learning_rate_factor(
 
 
 def set_learning_rates(optimizers: Mapping[str, Optimizer], factor: float) -> None:
-    """Give every optimiser its own learning rate times a factor.
-
-    Args:
-        optimizers: By name; the rates they were made with stay known to them.
-        factor: The factor.
-    """
+    """Give every optimiser the learning rate it was made with times a factor."""
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = optimizer.defaults["lr"] * factor

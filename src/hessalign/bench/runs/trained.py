@@ -25,9 +25,9 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs.device import device_of
 from hessalign.bench.runs.given_inputs import Given, given_batches
 from hessalign.bench.runs.inputs import EVALUATION_BATCH
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import (
     ColouredMlp,
     ModelDescription,
@@ -184,13 +184,7 @@ class TrainedModel:
 
 
 def write_model(folder: Path, description: ModelDescription, network: Network) -> None:
-    """Keep a trained network, so that `load` needs nothing else; the description is written last.
-
-    Args:
-        folder: Where; it exists.
-        description: What it is.
-        network: The network that predicts.
-    """
+    """Keep a trained network, so that `load` needs nothing else; its description comes last."""
     from safetensors.torch import save
 
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
@@ -237,13 +231,7 @@ def load_weights(
     what: str = f"the network that {DESCRIPTION} describes",
     remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
 ) -> None:
-    """Give a network the parameters of the model in a folder.
-
-    Args:
-        network: The network, changed in place.
-        folder: Of a complete run.
-        what: What they have to fit.
-        remedy: What to do if they do not.
+    """Give a network, in place, the parameters of the model in a folder.
 
     Raises:
         TrainedModelError: If they are damaged, or do not fit.

@@ -29,7 +29,7 @@ from hessalign.bench.data.augmentation import (
     _resized_crop,
     _turn_hue,
 )
-from hessalign.bench.models.torchvision_import import import_torchvision
+from hessalign.bench.models.published import import_torchvision
 
 SCALE, RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
 

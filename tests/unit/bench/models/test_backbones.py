@@ -16,7 +16,7 @@ from hessalign.bench.models import (
     make_network,
 )
 from hessalign.bench.models.backbones import feature_width, is_published
-from hessalign.bench.models.torchvision_import import import_timm, import_torchvision
+from hessalign.bench.models.published import import_timm, import_torchvision
 
 SIZE = 32
 

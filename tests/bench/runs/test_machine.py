@@ -12,7 +12,7 @@ import torch
 from hessalign.bench.algorithms import ALGORITHMS, Batch, Setting, make_config
 from hessalign.bench.algorithms.schedule import penalty_schedule
 from hessalign.bench.models import NetworkSpec, make_network
-from hessalign.bench.runs import LoopConfig, device, train
+from hessalign.bench.runs import LoopConfig, machine, train
 from hessalign.bench.runs.inputs import accuracy
 from hessalign.bench.runs.sampling import FullBatch
 from hessalign.curvature.domains import Domains
@@ -76,8 +76,8 @@ def test_evaluation_goes_where_the_network_is():
 
 
 def test_a_graphics_processor_is_taken_if_there_is_one(monkeypatch):
-    assert device.find_device() == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert machine.find_device() == torch.device("cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    assert device.find_device() == torch.device("cuda")
+    assert machine.find_device() == torch.device("cuda")
     assert torch.backends.cudnn.deterministic

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import hessalign
-from hessalign._locks import exclusive
+from hessalign._files import exclusive
 
 HOLDER = """
 import sys
 from pathlib import Path
-from hessalign._locks import exclusive
+from hessalign._files import exclusive
 with exclusive(Path(sys.argv[1]), print, 10):
     print("held", flush=True)
     input()

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from hessalign.bench.data.parallel import completed
+from hessalign._processes import completed
 
 
 def test_a_process_that_was_killed_is_explained():
