@@ -160,7 +160,7 @@ def _parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
 def _folder_name(plan: Plan) -> str:
     """DomainBed's, but for Colored MNIST, whose runs differ in algorithm and seed only, mostly."""
     if isinstance(plan.protocol, Irm):
-        return f"{plan.info.name}-seed{plan.job.trial_seed}"
+        return f"{plan.info.name.replace(':', '-')}-seed{plan.job.trial_seed}"
     return plan.job.folder
 
 
