@@ -484,7 +484,7 @@ def train_in(folder, name, options, seed, stop_at=None):
             raise StoppedError
 
     def evaluate(network):
-        return {"mean": network(torch.ones(2, INPUTS)).mean()}
+        return {"test_loss": network(torch.ones(2, INPUTS)).mean()}
 
     config = loop_config(algorithm, "cross_entropy", steps=6, checkpoint_every=1)
     identity = {"algorithm": name, **options}
