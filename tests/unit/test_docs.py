@@ -242,6 +242,11 @@ def test_links_resolve(page):
     assert broken_links(page, page.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_links_stay_on_the_site(page):
+    assert [link for link in links(page.read_text(encoding="utf-8")) if link.startswith("..")] == []
+
+
 @pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_commands_are_understood(page):
     assert bad_commands(page, page.read_text(encoding="utf-8")) == []
