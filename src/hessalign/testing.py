@@ -35,8 +35,8 @@ from hessalign.bench.algorithms import (
     Step,
     find_algorithm,
 )
+from hessalign.bench.algorithms.kinds import penalty_schedule
 from hessalign.bench.algorithms.registry import make_row
-from hessalign.bench.algorithms.schedule import penalty_schedule
 from hessalign.bench.algorithms.search import common_space, draw, search_space
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig

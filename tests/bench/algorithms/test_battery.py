@@ -27,7 +27,7 @@ from hessalign.bench.algorithms import (
     make_config,
     mixup,
 )
-from hessalign.bench.algorithms.schedule import penalty_schedule
+from hessalign.bench.algorithms.kinds import penalty_schedule
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
 from hessalign.bench.runs.run_folder import RunFolder

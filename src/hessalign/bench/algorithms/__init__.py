@@ -11,6 +11,7 @@ from hessalign.bench.algorithms.kinds import AbstractObjective as AbstractObject
 from hessalign.bench.algorithms.kinds import AbstractStepOwner as AbstractStepOwner
 from hessalign.bench.algorithms.kinds import NoOptions as NoOptions
 from hessalign.bench.algorithms.kinds import OptimizerSpec as OptimizerSpec
+from hessalign.bench.algorithms.kinds import PenaltySchedule as PenaltySchedule
 from hessalign.bench.algorithms.kinds import Setting as Setting
 from hessalign.bench.algorithms.options import Count as Count
 from hessalign.bench.algorithms.options import NonNegative as NonNegative
@@ -24,7 +25,6 @@ from hessalign.bench.algorithms.registry import algorithm_names as algorithm_nam
 from hessalign.bench.algorithms.registry import find_algorithm as find_algorithm
 from hessalign.bench.algorithms.registry import make_algorithm as make_algorithm
 from hessalign.bench.algorithms.registry import make_config as make_config
-from hessalign.bench.algorithms.schedule import PenaltySchedule as PenaltySchedule
 from hessalign.bench.algorithms.search import Choice as Choice
 from hessalign.bench.algorithms.search import Fixed as Fixed
 from hessalign.bench.algorithms.search import Power as Power

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
 from hessalign.bench.algorithms.options import NonNegative, Options
-from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature.gram import gram

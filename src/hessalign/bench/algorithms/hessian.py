@@ -26,9 +26,8 @@ from hessalign._errors import InputError
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.penalties import HessianKind
-from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
 from hessalign.bench.algorithms.options import Count, NonNegative, Options
-from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 

@@ -22,9 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Float, Int
 from hessalign.alignment import squared_distances
-from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
 from hessalign.bench.algorithms.options import NonNegative, Options
-from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 from hessalign.curvature.domains import make_domains

@@ -139,15 +139,7 @@ class AlgorithmInfo:
         return config.settled() if isinstance(config, AlignmentConfig) else config
 
     def is_already(self, option: str, value: object) -> bool:
-        """Whether DomainBed's implementation is asked of an algorithm that has no other.
-
-        Args:
-            option: The name of an option.
-            value: What it should be.
-
-        Returns:
-            Whether there is nothing to set.
-        """
+        """Whether DomainBed's implementation is asked of an algorithm that has no other."""
         return (option, value) == (FIDELITY, DOMAINBED) and not self.deviates
 
 
@@ -380,11 +372,7 @@ def find_algorithm(name: str) -> AlgorithmInfo:
 
 
 def algorithm_names() -> list[str]:
-    """The names of all algorithms, of the package first and then of others that are installed.
-
-    Returns:
-        What `find_algorithm` takes.
-    """
+    """What `find_algorithm` takes: the package's names first, then others' that are installed."""
     return [*ALGORITHMS, *(name for name in entry_point_names(_GROUP) if name not in ALGORITHMS)]
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-from hessalign.bench.algorithms.kinds import AbstractObjective
+from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
 from hessalign.bench.algorithms.options import NonNegative, Options, Whole
-from hessalign.bench.algorithms.schedule import PenaltySchedule
 from hessalign.bench.algorithms.search import Power, SearchSpace
 from hessalign.bench.algorithms.step import ObjectiveTerms, Step
 

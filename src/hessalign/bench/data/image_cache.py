@@ -184,18 +184,7 @@ class ImageReader:
         return ImageReader, (self.data, self.size, self._parts, self._allow_truncated)
 
     def read(self, domain: int, indices: Sequence[int] | np.ndarray) -> ImageBatch:
-        """Some images of a domain.
-
-        Args:
-            domain: The number of the domain.
-            indices: Which of its samples, for example a part of a `Split`.
-
-        Returns:
-            The images, in the order of the indices.
-
-        Raises:
-            IndexError: If there is no such sample.
-        """
+        """Some samples of a domain, both by number, as images in this order."""
         chosen = np.asarray(indices, dtype=np.int64)
         count = len(self.data.domains[domain])
         wrong = chosen[(chosen < 0) | (chosen >= count)]

@@ -115,6 +115,13 @@ def make_coloured_mlp(
     Weights are drawn uniformly after Glorot and Bengio (2010), biases start at 0, as in the IRM
     setup.
 
+    Args:
+        channels: Channels of an image.
+        size: Pixels of a channel.
+        width: Width of both hidden layers.
+        generator: Source of the initial weights.
+        head_factor: How many times the features the head receives.
+
     Returns:
         The network.
 

@@ -107,6 +107,11 @@ class NetworkSpec:
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
     """Build a network; its weights come from torch's global generator.
 
+    Args:
+        spec: The description.
+        extra_channels: Channels an algorithm adds to the inputs.
+        head_factor: How many times the features the head receives.
+
     Returns:
         Featurizer and head.
 

@@ -119,14 +119,7 @@ class LoopConfig:
             )
 
     def learning_rate_factor(self, step: int) -> float:
-        """What learning rates are multiplied by.
-
-        Args:
-            step: The step, from 0.
-
-        Returns:
-            The factor, which depends on nothing else that changes.
-        """
+        """What learning rates are multiplied by at a step, on which alone it depends."""
         return learning_rate_factor(step, self.steps, self.lr_schedule, self.warmup_steps)
 
 

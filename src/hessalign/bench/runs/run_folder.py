@@ -208,14 +208,7 @@ class RunFolder:
         return (self.path / DONE).exists()
 
     def records(self) -> list[Record]:
-        """The records so far.
-
-        Returns:
-            Those on disk; a torn last line is passed over.
-
-        Raises:
-            RunFolderError: If a complete run has none.
-        """
+        """The records on disk, without a torn last line; a complete run has to have some."""
         path = self.path / RECORDS
         found = read_records(path, self.form)
         if self.done and not found:
@@ -226,14 +219,7 @@ class RunFolder:
         return found
 
     def resume(self, state: TrainingState) -> list[Record]:
-        """Go back to the newest checkpoint that can be read.
-
-        Args:
-            state: A new run's state; it becomes that of the checkpoint.
-
-        Returns:
-            The records made before it.
-        """
+        """Give a new state that of the newest readable checkpoint; the records made before it."""
         fresh = copy.deepcopy(state.state_dict())  # it shares its tensors with what is loaded
         left = self._checkpoints()
         while left:
@@ -270,40 +256,19 @@ class RunFolder:
         return state
 
     def append(self, records: list[Record]) -> None:
-        """Put down the last record.
-
-        Args:
-            records: All records up to it.
-        """
+        """Put down the last of all records so far."""
         path = self.path / RECORDS
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(self.form.line(records) + "\n")
 
     def is_due(self, state: TrainingState, every: int | None) -> bool:
-        """Whether it is time for a checkpoint.
-
-        Args:
-            state: The state after a step.
-            every: Steps between checkpoints; None: half a minute.
-
-        Returns:
-            Whether to save.
-        """
+        """Whether a checkpoint is due, `every` so many steps, or half a minute after the last."""
         if every is None:
             return time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         return state.step % every == 0
 
     def save(self, state: TrainingState) -> Path:
-        """Write a checkpoint and remove those that are no longer needed.
-
-        If it cannot be written, the previous ones are still there.
-
-        Args:
-            state: The state before its next step.
-
-        Returns:
-            The checkpoint.
-        """
+        """Write a checkpoint, then remove those that are no longer needed."""
         path = self.path / f"checkpoint-{state.step:08d}.pt"
         content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
         self._write(path, content)
@@ -313,12 +278,7 @@ class RunFolder:
         return path
 
     def finish(self, state: TrainingState, records: list[Record]) -> None:
-        """Keep the trained model and mark the run as complete.
-
-        Args:
-            state: The final state.
-            records: All records.
-        """
+        """Keep the trained model and mark the run as complete."""
         if self.keep_model and self.describe is not None:
             with self._keeping_checkpoints():
                 write_model(self.path, self.describe(records), state.algorithm.network)
@@ -328,11 +288,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def newest_checkpoint(self) -> Path | None:
-        """The newest checkpoint.
-
-        Returns:
-            Its path, or None.
-        """
+        """The newest checkpoint, if there is one."""
         return next(reversed(self._checkpoints()), None)
 
     def _write(self, path: Path, content: Mapping[str, object]) -> None:

@@ -88,52 +88,21 @@ class TrainedModel:
         self.classes_: np.ndarray = np.array(description.classes)
 
     def to(self, device: torch.device | str) -> TrainedModel:
-        """Move the network; inputs follow it.
-
-        Args:
-            device: Where to.
-
-        Returns:
-            This model.
-        """
+        """Move the network, which inputs follow; this model."""
         self.network.to(device)
         return self
 
     def predict(self, x: Given, batch_size: int = EVALUATION_BATCH) -> np.ndarray:
-        """The most likely class of each sample.
-
-        Args:
-            x: Arrays, tensors, or image files.
-            batch_size: Samples at a time.
-
-        Returns:
-            Elements of `classes_`.
-        """
+        """The most likely class of each sample, an element of `classes_`."""
         predicted: np.ndarray = self.classes_[self._all(x, batch_size).predicted]
         return predicted
 
     def predict_proba(self, x: Given, batch_size: int = EVALUATION_BATCH) -> np.ndarray:
-        """How likely each class is.
-
-        Args:
-            x: Arrays, tensors, or image files.
-            batch_size: Samples at a time.
-
-        Returns:
-            One row per sample, one column per element of `classes_`.
-        """
+        """How likely each class is: a row per sample, a column per element of `classes_`."""
         return self._all(x, batch_size).probabilities
 
     def features(self, x: Given, batch_size: int = EVALUATION_BATCH) -> np.ndarray:
-        """What enters the head.
-
-        Args:
-            x: Arrays, tensors, or image files.
-            batch_size: Samples at a time.
-
-        Returns:
-            One row per sample.
-        """
+        """What enters the head, one row per sample."""
         return self._all(x, batch_size).features
 
     def outputs(
