@@ -63,10 +63,11 @@ def test_train_and_continue_by_the_name_of_the_module(plugin):
 
 
 @pytest.mark.slow
-def test_sweep_in_processes_and_collect_by_the_name_of_the_module(plugin):
+@pytest.mark.parametrize("launcher", ["local", "ray"])
+def test_sweep_in_processes_and_collect_by_the_name_of_the_module(plugin, launcher):
     words = ["sweep", "run", "--datasets", "bank", "--data-dir", "data", "--algorithms", "erm",
              SPREAD, "--test-domains", "Bern", "--trials", "1", "--draws", "2", "--steps", "11",
-             "--output", "out", "--launcher", "local", "--jobs", "2", "hidden=4"]  # fmt: skip
+             "--output", "out", "--launcher", launcher, "--jobs", "2", "hidden=4"]  # fmt: skip
     assert "4 runs in out: 4 done." in hessalign(plugin, *words)
     weights = {
         run["hparams"].get("penalty_weight")
