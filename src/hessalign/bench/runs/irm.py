@@ -305,20 +305,20 @@ def _as_typed(value: object, hint: object) -> object:
 def settle(job: Job) -> tuple[IrmOptions, Any]:
     """The options of the protocol and of the algorithm: drawn, then overridden."""
     info = find_algorithm(job.algorithm)
-    ours = {each.name for each in dataclasses.fields(IrmOptions)}
-    theirs = {each.name for each in dataclasses.fields(info.config)}
+    ours = [each.name for each in dataclasses.fields(IrmOptions)]
+    theirs = [each.name for each in dataclasses.fields(info.config) if each.name not in ours]
     given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
     for key in given:
-        if key in _SCHEDULED and key in theirs - ours:
+        if key in _SCHEDULED and key in theirs:
             raise InputError(
                 f"Expected no option {key!r}: the protocol's own {_SCHEDULED[key]!r} decides when "
                 "and how the weight of the penalty changes."
             )
-        if key not in ours | theirs:
+        if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
     values = {**_drawn(job, info), **given}
     options = cast("dict[str, Any]", {key: values[key] for key in values if key in ours})
-    own = {key: value for key, value in values.items() if key in theirs - ours}
+    own = {key: value for key, value in values.items() if key in theirs}
     settled = cast("dict[str, Any]", {**info.released, **own})
     return IrmOptions(**options), info.configure(settled)
 
