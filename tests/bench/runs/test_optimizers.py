@@ -56,7 +56,7 @@ def theirs(optimizer, factors, reset=None):
             made = PLAIN[optimizer](network.parameters())
         for group in made.param_groups:
             group["lr"] = RATE * factor
-        risks = [functional.cross_entropy(network(part.x), part.y) for part in batch.split()]
+        risks = [functional.cross_entropy(network(part.x), part.y) for part in batch.parts]
         made.zero_grad()
         torch.stack(risks).mean().backward()
         made.step()
