@@ -84,13 +84,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-QUIET_SECONDS: Final = 3.0
+_QUIET_SECONDS: Final = 3.0
 """How long to wait before saying so."""
 
 
 @contextmanager
 def exclusive(
-    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = QUIET_SECONDS
+    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = _QUIET_SECONDS
 ) -> Iterator[None]:
     """Hold a lock; it is given back when the block is left or the process ends, however it ends.
 

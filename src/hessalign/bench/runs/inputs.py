@@ -81,7 +81,7 @@ class TensorInputs:
         """Nothing works in the background."""
 
 
-def predicted_classes(logits: Tensor) -> Tensor:
+def _predicted_classes(logits: Tensor) -> Tensor:
     """The most likely class of each sample; a single logit tells the second of two classes."""
     return logits.argmax(1) if logits.shape[1] > 1 else (logits.squeeze(1) > 0).long()
 
@@ -89,7 +89,7 @@ def predicted_classes(logits: Tensor) -> Tensor:
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
     """How often a network in evaluation mode is right; NaN if there are no samples."""
     device = device_of(network)
-    predicted = [predicted_classes(network(x.to(device))).cpu() for x in chunks]
+    predicted = [_predicted_classes(network(x.to(device))).cpu() for x in chunks]
     if not predicted:
         return float("nan")
     return float((torch.cat(predicted) == labels).double().mean())
