@@ -323,14 +323,7 @@ def load_trained_head(
 def trained_head(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> TrainedHead:
-    """The head of a run.
-
-    Returns:
-        The head.
-
-    Raises:
-        InputError: If the head is not linear.
-    """
+    """The linear head of a run with what enters it of so many samples of each domain, or all."""
     head, plan = run.network.head, run.plan
     if not isinstance(head, nn.Linear):
         raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")

@@ -200,11 +200,7 @@ def load_weights(
     what: str = f"the network that {DESCRIPTION} describes",
     remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
 ) -> None:
-    """Give a network, in place, the parameters of the model in a folder.
-
-    Raises:
-        TrainedModelError: If they are damaged, or do not fit.
-    """
+    """Give a network, in place, the parameters of the model in a folder, if they fit."""
     path, digest = folder / _WEIGHTS, read_description(folder / DESCRIPTION).weights_sha256
     state = _weights(path, digest)
     try:
