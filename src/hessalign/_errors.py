@@ -33,9 +33,6 @@ class MissingPackageError(UserError, ImportError):
 class ConfigurationError(InputError):
     """Everything that is wrong with a configuration.
 
-    Args:
-        problems: One sentence each.
-
     Example:
         >>> print(ConfigurationError(["Expected steps of 1 or more, got 0."]))
         1 problem in the configuration:

@@ -17,14 +17,7 @@ PARTIAL: Final = ".partial"
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let errors of the system name the file that is written: they do not say which it was.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        OSError: The same, with the name of the file.
-    """
+    """Let errors of the system name the file that is written: they do not say which it was."""
     try:
         yield
     except OSError as error:
@@ -50,11 +43,7 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Replace a file, in a folder that exists, all at once when the block ends without an error.
-
-    Yields:
-        Where to write what it is to hold.
-    """
+    """Replace a file all at once when the block, which writes another, ends without an error."""
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     with naming(path):
         try:
@@ -84,22 +73,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-QUIET_SECONDS: Final = 3.0
+_QUIET_SECONDS: Final = 3.0
 """How long to wait before saying so."""
 
 
 @contextmanager
 def exclusive(
-    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = QUIET_SECONDS
+    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = _QUIET_SECONDS
 ) -> Iterator[None]:
-    """Hold a lock; it is given back when the block is left or the process ends, however it ends.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        TimeoutError: If others had it all the time.
-    """
+    """Hold a lock, given back when the block or the process ends; `warn` of a wait of `quiet`."""
     from filelock import FileLock, Timeout
 
     lock, holder = FileLock(path), path.with_name(f"{path.name}.holder")

@@ -13,7 +13,7 @@ from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
 from hessalign.bench.models import make_coloured_mlp
 from hessalign.bench.runs import plan_job, train_job
 from hessalign.bench.runs.entries import ConfigurationError
-from hessalign.bench.runs.irm import IrmOptions, measure
+from hessalign.bench.runs.irm import IrmOptions, irm_job, measure
 from hessalign.bench.sweep.selection import read_run
 from hessalign.cli import main
 
@@ -100,18 +100,10 @@ def test_no_image_is_held_out_twice():
     [
         ("steps", 0, "Expected steps of 1 or more, got 0"),
         ("evaluate_every", 0, "Expected evaluate_every of 1 or more, got 0"),
-        ("penalty_weight", -1.0, "Expected penalty_weight as a finite number of 0 or more, got -1"),
-        (
-            "penalty_weight",
-            float("inf"),
-            "penalty_weight as a finite number of 0 or more, got inf",
-        ),
+        ("penalty_weight", -1.0, "Expected penalty_weight as a finite number of 0 or more"),
+        ("penalty_weight", float("inf"), "a finite number of 0 or more, got inf"),
         ("learning_rate", 0.0, "Expected learning_rate as a finite number above 0, got 0"),
-        (
-            "learning_rate",
-            float("inf"),
-            "learning_rate as a finite number above 0, got inf",
-        ),
+        ("learning_rate", float("inf"), "a finite number above 0, got inf"),
         ("l2", float("nan"), "Expected l2 as a finite number of 0 or more, got nan"),
         ("train_images", -5, "Expected train_images of 1 or more, got -5"),
         ("seed", -1, "Expected seed of 0 or more"),
@@ -137,7 +129,7 @@ def test_unknown_names_suggest_the_nearest():
         ({"alpha": -1.0}, "Expected alpha as a finite number of 0 or more, got -1.0"),
         ({"beta": "x"}, "Expected beta as a finite number of 0 or more, got 'x', a str"),
         ({"probes": 0}, "Expected probes of 1 or more, got 0"),
-        ({"probes": "many"}, "Expected probes as a whole number of 1 or more, got 'many'"),
+        ({"probes": "many"}, "probes as a whole number of 1 or more, got 'many', a str"),
         ({"hessian": "fll"}, "Unknown hessian 'fll'.*Did you mean 'full'"),
         ({"fidelity": "releasd"}, "Unknown fidelity 'releasd'.*Did you mean 'released'"),
         (
@@ -182,8 +174,10 @@ def test_the_protocol_schedules_the_penalty():
 
 def test_whole_numbers_serve_as_fractions_but_not_the_reverse():
     plan = plan_job(colored_job("hgp", learning_rate=1, beta=2))
-    assert (plan.options.learning_rate, plan.algorithm.beta) == (1, 2)
-    with pytest.raises(ValueError, match=r"width as a whole number of 1 or more, got 2\.0"):
+    assert (plan.options.learning_rate, plan.algorithm.beta) == (1.0, 2.0)
+    whole, fraction = ({"learning_rate": each(1), "beta": each(2)} for each in (int, float))
+    assert irm_job("hgp", 0, whole) == irm_job("hgp", 0, fraction)
+    with pytest.raises(ValueError, match=r"Expected width as a whole number .*, got 2\.0"):
         plan_job(colored_job(width=2.0))
 
 

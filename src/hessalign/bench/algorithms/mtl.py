@@ -66,12 +66,7 @@ def _moving_average(
 
 @final
 class _EmbeddedFeaturizer(nn.Module):
-    """Features followed by the embedding of the batch.
-
-    Args:
-        featurizer: Makes the features.
-        noise: Put noise in the place of the embedding.
-    """
+    """Features followed by the embedding of the batch, or by noise in its place."""
 
     def __init__(self, featurizer: nn.Module, noise: bool) -> None:
         super().__init__()

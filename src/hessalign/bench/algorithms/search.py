@@ -331,16 +331,8 @@ def run_hyper_parameters(
     Ranges for when a penalty sets in were made for 5,001 steps. On frozen features, where runs are
     shorter, it sets in after the same share of the run; elsewhere it is left as DomainBed draws it.
 
-    Args:
-        info: The algorithm.
-        family: The kind of data set.
-        hparams_seed: Which draw; 0 for the defaults.
-        trial_seed: Which trial.
-        preset: Whose ranges.
-        steps: Steps of the run.
-        overrides: Values that are set instead of drawn, under DomainBed's names, the options' own
-            names, or one of `model_keys`. `fidelity="domainbed"` may be asked of every algorithm.
-        model_keys: What the network has to be told.
+    Overrides are set instead of drawn. They have DomainBed's names, the options' own names, or one
+    of `model_keys`, which the network is told; every algorithm takes `fidelity="domainbed"`.
 
     Returns:
         The hyper-parameters.

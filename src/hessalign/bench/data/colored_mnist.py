@@ -269,12 +269,6 @@ def make_colored_mnist_domains(
     and coloured by the rule of the training domains; of the test domain, its other third. Images
     of one colour stand together, which the network of this data set makes use of.
 
-    Args:
-        seed: Seed of everything random.
-        imbalance: Which imbalanced split to build; the balanced one by default.
-        train_images: Images drawn from the training pool, before they are split.
-        test_images: Images drawn from the test pool.
-
     Returns:
         The data set; its last domain is the one to test on.
 

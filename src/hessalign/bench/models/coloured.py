@@ -64,13 +64,7 @@ def _lit_images(images: Float[Tensor, "n c all"]) -> _LitImages | None:
 
 @final
 class ColouredLayers(nn.Module):
-    """Two ReLU layers on flattened images.
-
-    Args:
-        channels: Channels of an image.
-        size: Pixels of a channel.
-        width: Units of each layer.
-    """
+    """Two ReLU layers on flattened images."""
 
     def __init__(self, channels: int, size: int, width: int) -> None:
         super().__init__()

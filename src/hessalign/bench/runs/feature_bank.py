@@ -31,7 +31,7 @@ from hessalign.bench.models.published import make_importable
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
 from hessalign.bench.runs.sampling import image_chunks
 
-SUFFIXES: Final = (".safetensors", ".npz")
+_SUFFIXES: Final = (".safetensors", ".npz")
 _MADE_WITH: Final = "made_with"
 """Where a bank tells what it was made with."""
 
@@ -57,7 +57,7 @@ def bank_path(data: str, backbone: str) -> Path:
     return Path(f"{data}@{name}.safetensors")
 
 
-def write_bank(
+def _write_bank(
     bank: Path, data: DomainDataset, features: np.ndarray, made_with: Mapping[str, Any]
 ) -> None:
     """Write a bank, all at once: one row of features for each sample, domain after domain."""
@@ -108,7 +108,7 @@ def _safetensors_text(bank: Path) -> str | None:
     return text
 
 
-def check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
+def _check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
     """Refuse a bank that was made with something else."""
     found = read_description(bank)
     for name, value in made_with.items():
@@ -219,7 +219,7 @@ def extract_features(
     Raises:
         FeatureBankError: If it is there, but made with something else, or cannot be called so.
     """
-    if output.suffix not in SUFFIXES:
+    if output.suffix not in _SUFFIXES:
         raise FeatureBankError(f"Expected a bank named *.safetensors or *.npz, got {output}.")
     source = _source(data, spec, cache, warn)
     backbone = _trained(spec, _shape(source))
@@ -227,7 +227,7 @@ def extract_features(
         warn(note)
     made_with = _describe(data, spec, backbone)
     if output.exists():
-        check_bank(output, made_with)
+        _check_bank(output, made_with)
         warn(f"{output} is there already, made with the same; nothing to do.")
         return output
     folder = output.with_name(f"{output.name}.parts")
@@ -243,7 +243,7 @@ def extract_features(
     for count in completed(extraction, missing, workers, prepare=make_importable):
         done += count
         report(done, total)
-    write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)
+    _write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)
     shutil.rmtree(folder)
     return output
 

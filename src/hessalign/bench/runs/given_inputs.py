@@ -38,14 +38,9 @@ def given_batches(
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
 ) -> Iterator[_Batch]:
-    """Inputs of any form as batches for a network.
+    """Inputs of any form as batches for a network that was trained on a kind of inputs.
 
-    Args:
-        given: Arrays with one row per sample, a file of them, or images.
-        kind: What the network was trained on.
-        shape: Shape of one input.
-        batch_size: Samples at a time.
-        unreadable: Called with what is wrong with an image, which is then left out; None raises it.
+    `unreadable` is called with what is wrong with an image, which is then left out; None raises it.
 
     Yields:
         Names, paths of images or numbers of rows, and inputs.

@@ -33,17 +33,7 @@ class Inputs(Protocol):
         """Batches of `size` samples per domain, from the given rows of each training domain."""
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some inputs of a domain as evaluation sees them, a few at a time.
-
-        Args:
-            domain: The number of the domain.
-            rows: Which of its samples.
-            augmented: Whether images are changed at random.
-
-        Returns:
-            `EVALUATION_BATCH` inputs at a time, the last time perhaps fewer; to be gone through
-            as often as needed.
-        """
+        """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
 
     def close(self) -> None:
         """End what works in the background."""
@@ -51,11 +41,7 @@ class Inputs(Protocol):
 
 @final
 class TensorInputs:
-    """Inputs that are in memory: features, or small images.
-
-    Args:
-        data: The data set; its inputs are tensors.
-    """
+    """Inputs that are in memory: features, or small images."""
 
     def __init__(self, data: DomainDataset) -> None:
         self.x: list[Tensor] = []
@@ -81,7 +67,7 @@ class TensorInputs:
         """Nothing works in the background."""
 
 
-def predicted_classes(logits: Tensor) -> Tensor:
+def _predicted_classes(logits: Tensor) -> Tensor:
     """The most likely class of each sample; a single logit tells the second of two classes."""
     return logits.argmax(1) if logits.shape[1] > 1 else (logits.squeeze(1) > 0).long()
 
@@ -89,7 +75,7 @@ def predicted_classes(logits: Tensor) -> Tensor:
 def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
     """How often a network in evaluation mode is right; NaN if there are no samples."""
     device = device_of(network)
-    predicted = [predicted_classes(network(x.to(device))).cpu() for x in chunks]
+    predicted = [_predicted_classes(network(x.to(device))).cpu() for x in chunks]
     if not predicted:
         return float("nan")
     return float((torch.cat(predicted) == labels).double().mean())
@@ -97,16 +83,7 @@ def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> floa
 
 @final
 class ImageInputs:
-    """Images from their cache where there is one, else from their files.
-
-    Args:
-        data: The data set; its inputs are files.
-        size: Height and width of the images.
-        seed: Determines random changes in evaluation.
-        augment: Whether training batches are changed at random.
-        workers: Processes that make batches ahead; None for what suits the machine.
-        warn: Called with what the user should know but need not act on.
-    """
+    """Images from their cache where there is one, else from their files."""
 
     def __init__(
         self,

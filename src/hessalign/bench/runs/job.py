@@ -39,7 +39,7 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 }
 """What the arguments of a job can be, by field."""
 
-REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
+_REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
 """Arguments without which there is no job."""
 
 
@@ -153,7 +153,7 @@ def job_from(args: Mapping[str, Any]) -> Job:
     """
     names = {each.name: each.name for each in dataclasses.fields(Job)}
     names["test_domains"] = "test_envs"
-    missing = [name for name in REQUIRED if name not in args]
+    missing = [name for name in _REQUIRED if name not in args]
     if missing:
         raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
     values = {field: args[name] for field, name in names.items() if name in args}

@@ -54,14 +54,7 @@ def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callab
 
 @final
 class TensorBoard:
-    """Writes the records of a run for TensorBoard.
-
-    Args:
-        folder: Where to; `tensorboard --logdir` shows it.
-
-    Raises:
-        MissingPackageError: If TensorBoard is not installed.
-    """
+    """Writes the records of a run into a folder that `tensorboard --logdir` shows."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -37,7 +37,7 @@ from hessalign.bench.runs.run_folder import (
 )
 from hessalign.bench.runs.trained import DESCRIPTION, load_weights
 
-DATA_FOLDER: Final = "data_folder"
+_DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
 
 
@@ -130,7 +130,7 @@ def open_folder(
     config = {**plan.job.args, "evaluate": evaluate}
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
-    beside = {DATA_FOLDER: str(plan.data_dir.absolute())}
+    beside = {_DATA_FOLDER: str(plan.data_dir.absolute())}
     describe = partial(_describe, plan, used)
     return RunFolder(folder, config, warn, form, keep_model, beside, describe)
 
@@ -219,7 +219,7 @@ def load_run(folder: Path, data_dir: Path | None = None) -> Run:
         folder,
         evaluate=config.get("evaluate", "needed"),
         keep_model=True,
-        data_dir=data_dir or _find_data(job, folder, config.get(DATA_FOLDER)),
+        data_dir=data_dir or _find_data(job, folder, config.get(_DATA_FOLDER)),
     )
 
 
@@ -323,14 +323,7 @@ def load_trained_head(
 def trained_head(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> TrainedHead:
-    """The head of a run.
-
-    Returns:
-        The head.
-
-    Raises:
-        InputError: If the head is not linear.
-    """
+    """The linear head of a run with what enters it of so many samples of each domain, or all."""
     head, plan = run.network.head, run.plan
     if not isinstance(head, nn.Linear):
         raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")

@@ -42,10 +42,10 @@ CONFIG: Final = "config.json"
 DONE: Final = "done"
 """What marks a run as complete: its last record."""
 
-SHOWN: Final = 3
+_SHOWN: Final = 3
 """How many runs an error names."""
 
-KEPT: Final = 2
+_KEPT: Final = 2
 """Checkpoints kept: should the newest be damaged, there is the one before."""
 
 SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
@@ -75,7 +75,7 @@ def find_run(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.name for path in found[:SHOWN]) + ", …" * (len(found) > SHOWN)
+        names = ", ".join(path.name for path in found[:_SHOWN]) + ", …" * (len(found) > _SHOWN)
         raise RunFolderError(f"Expected one run in {folder}, found {len(found)}: {names}. Name it.")
     raise RunFolderError(
         f"Expected a complete run in {folder}, found none. Give the folder of one, which "
@@ -272,7 +272,7 @@ class RunFolder:
         path = self.path / f"checkpoint-{state.step:08d}.pt"
         content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
         self._write(path, content)
-        for old in self._checkpoints()[:-KEPT]:
+        for old in self._checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
         self._saved = time.monotonic()
         return path

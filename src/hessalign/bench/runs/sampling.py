@@ -238,13 +238,7 @@ def image_chunks(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images of a domain, a few at a time, as an evaluation sees them.
 
-    Args:
-        reader: The images, see `open_images`.
-        domain: The number of the domain.
-        rows: Which of its samples, in this order.
-        size: How many at a time; the last chunk may have fewer.
-        augmentation: Random changes; None for none.
-        seed: Determines them, together with the domain and the place of the chunk.
+    Random changes follow from the seed, the domain and the place of the chunk.
 
     Yields:
         Normalised images and their labels.

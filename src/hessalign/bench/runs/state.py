@@ -104,14 +104,6 @@ def make_optimizers(
 ) -> dict[str, Optimizer]:
     """The optimisers of an algorithm.
 
-    Args:
-        algorithm: The algorithm.
-        learning_rate: Of every optimiser that does not set its own.
-        weight_decay: Likewise.
-        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class that is called with
-            parameters, `lr` and `weight_decay`.
-        momentum: Of "sgd".
-
     Returns:
         Optimisers by name; most algorithms have one, for all their parameters. A part without
         parameters, such as a featurizer that passes features on, has none.
@@ -159,12 +151,6 @@ def learning_rate_factor(
     It rises evenly over the warm-up, $(t + 1) / w$ at step t < w. After it the factor is 1, or
     falls as half a cosine, $\frac12 (1 + \cos \pi \frac{t - w}{T - w})$, from 1 to nearly 0 at the
     last of T steps.
-
-    Args:
-        step: The step t, from 0.
-        steps: Steps T of the run.
-        schedule: "constant" or "cosine".
-        warmup_steps: Steps w of the warm-up.
 
     Returns:
         A factor above 0 and at most 1.

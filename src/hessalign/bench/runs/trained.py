@@ -36,7 +36,7 @@ from hessalign.bench.runs.model_description import (
     write_description,
 )
 
-WEIGHTS: Final = "model.safetensors"
+_WEIGHTS: Final = "model.safetensors"
 DESCRIPTION: Final = "model.json"
 
 _SHOWN: Final = 3
@@ -158,7 +158,7 @@ def write_model(folder: Path, description: ModelDescription, network: Network) -
 
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     content = save(state)
-    write_atomically(folder / WEIGHTS, content)
+    write_atomically(folder / _WEIGHTS, content)
     digest = hashlib.sha256(content).hexdigest()
     adapted = repr(_plain_network(description)) != repr(network)
     stored = dataclasses.replace(description, adapted=adapted, weights_sha256=digest)
@@ -200,12 +200,8 @@ def load_weights(
     what: str = f"the network that {DESCRIPTION} describes",
     remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
 ) -> None:
-    """Give a network, in place, the parameters of the model in a folder.
-
-    Raises:
-        TrainedModelError: If they are damaged, or do not fit.
-    """
-    path, digest = folder / WEIGHTS, read_description(folder / DESCRIPTION).weights_sha256
+    """Give a network, in place, the parameters of the model in a folder, if they fit."""
+    path, digest = folder / _WEIGHTS, read_description(folder / DESCRIPTION).weights_sha256
     state = _weights(path, digest)
     try:
         network.load_state_dict(state, assign=True)
@@ -232,7 +228,7 @@ def _find_model(folder: Path) -> Path:
     if not folder.is_dir():
         raise TrainedModelError(f"Expected the folder of a run, found no folder {folder}.")
     raise TrainedModelError(
-        f"Expected a trained model, {DESCRIPTION} and {WEIGHTS}, in {folder}, found none. "
+        f"Expected a trained model, {DESCRIPTION} and {_WEIGHTS}, in {folder}, found none. "
         "`hessalign train --output OUTPUT` writes one when it ends; sweeps do if their "
         "specification says `keep_models: true` (or --keep-models). Runs of older "
         "versions, which have a model.pt alone, are converted by `hessalign convert`."
