@@ -82,7 +82,7 @@ def test_a_folder_of_photographs_becomes_a_table(place, tmp_path, capsys):
     output = tmp_path / "new" / "found.csv"
     assert run("predict", place / "images", place / "photos", "--output", output) == 0
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert captured.out == f"Written: {output}\n"
     assert "3/3 samples" in captured.err
     rows = rows_of(output)
     paths = sorted(str(path) for path in (place / "photos").rglob("*.*g"))

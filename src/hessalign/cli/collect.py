@@ -12,22 +12,15 @@ from hessalign._names import UnknownNameError
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 
-DOMAINBED: Final = "domainbed"
+_DOMAINBED: Final = "domainbed"
 """The format that is DomainBed's byte for byte."""
 
-SHOWN: Final = 5
+_SHOWN: Final = 5
 """How many notes of a kind are shown."""
 
 
 def run(options: argparse.Namespace) -> None:
-    """Read the sweep and print its tables.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        UnknownNameError: If the format is unknown.
-    """
+    """Read the sweep and print its tables."""
     if options.format not in FORMATS:
         raise UnknownNameError("format", options.format, FORMATS)
     collection = collect(
@@ -37,9 +30,9 @@ def run(options: argparse.Namespace) -> None:
         mix=options.mix,
     )
     notes = list(collection.notes)
-    if options.format == DOMAINBED:  # its tables have no place for reasons
-        notes += missing(collection)
-    sys.stderr.write("".join(f"{line}\n" for line in summarise(notes)))
+    if options.format == _DOMAINBED:  # its tables have no place for reasons
+        notes += _missing(collection)
+    sys.stderr.write("".join(f"{line}\n" for line in _summarise(notes)))
     text = FORMATS[options.format](collection, chosen=options.chosen)
     if options.output is None:
         sys.stdout.write(text)
@@ -48,15 +41,8 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.output, text.encode())
 
 
-def missing(collection: Collection) -> list[Note]:
-    """What the cells of the tables lack.
-
-    Args:
-        collection: The results.
-
-    Returns:
-        A note for each reason.
-    """
+def _missing(collection: Collection) -> list[Note]:
+    """What the cells of the tables lack."""
     return [
         Note(
             "missing",
@@ -70,17 +56,14 @@ def missing(collection: Collection) -> list[Note]:
     ]
 
 
-def summarise(notes: Iterable[Note]) -> list[str]:
+def _summarise(notes: Iterable[Note]) -> list[str]:
     """Notes by kind, the first few of each.
-
-    Args:
-        notes: The notes.
 
     Returns:
         Lines.
 
     Example:
-        >>> summarise([Note("torn line", "a, line 3 was cut off; it is skipped.")])
+        >>> _summarise([Note("torn line", "a, line 3 was cut off; it is skipped.")])
         ['note: torn line: a, line 3 was cut off; it is skipped.']
     """
     kinds: dict[str, list[str]] = {}
@@ -88,7 +71,7 @@ def summarise(notes: Iterable[Note]) -> list[str]:
         kinds.setdefault(note.kind, []).append(note.text)
     lines = []
     for kind, texts in kinds.items():
-        lines += [f"note: {kind}: {text}" for text in texts[:SHOWN]]
-        if len(texts) > SHOWN:
-            lines.append(f"note: {kind}: {len(texts) - SHOWN} more; --format json lists all.")
+        lines += [f"note: {kind}: {text}" for text in texts[:_SHOWN]]
+        if len(texts) > _SHOWN:
+            lines.append(f"note: {kind}: {len(texts) - _SHOWN} more; --format json lists all.")
     return lines

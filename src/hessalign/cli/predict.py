@@ -25,17 +25,7 @@ _Add = Callable[[Outputs], None]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, show progress, and write the table.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        1 if something could not be read, else 0.
-
-    Raises:
-        InputError: If the output is of no known kind.
-    """
+    """Predict, show progress, and write the table."""
     output: Path | None = options.output
     if output is not None and output.suffix not in _WRITERS:
         raise InputError(f"Expected --output as *.csv or *.npz, got {output}.")
@@ -56,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
             add(batch)
             done += len(batch.names)
             show(done + failed, total)
+    if output is not None:
+        sys.stdout.write(f"Written: {output}\n")
     if failed:
         sys.stderr.write(f"{failed} of {total} could not be read and are left out.\n")
     return int(failed > 0)

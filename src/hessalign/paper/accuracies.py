@@ -267,15 +267,7 @@ def _missing_runs(found: Mapping[Method, Sequence[_Restart]], restarts: int) -> 
 
 
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
-    """Final accuracies of runs by algorithm, the paper's beside ours.
-
-    Args:
-        runs: The runs; those of one algorithm are restarts.
-        published: The paper's numbers by algorithm.
-
-    Returns:
-        A Markdown table.
-    """
+    """Final accuracies of runs by algorithm, the paper's beside ours."""
     by_algorithm: dict[str, list[Run]] = {}
     for run in runs:
         by_algorithm.setdefault(run.plan.info.name, []).append(run)

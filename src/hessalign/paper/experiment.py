@@ -110,14 +110,7 @@ class Method:
     published: str | None = None
 
     def jobs(self, options: Options, imbalance: str | None) -> list[Job]:
-        """The restarts of this row on one version of Colored MNIST.
-
-        Returns:
-            One job per restart.
-
-        Raises:
-            InputError: If an entry is not one, or not for the user to choose.
-        """
+        """The restarts of this row on one version of Colored MNIST."""
         for name, reason in _SETTLED.items():
             if name in options.entries:
                 raise InputError(f"Expected no entry {name!r}: {reason}.")
@@ -198,17 +191,7 @@ class Experiment:
 
 
 def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
-    """Save a report: Markdown, JSON and figures.
-
-    Args:
-        experiment: What was reproduced.
-        report: What came out.
-        command: The command that makes it.
-        folder: Where results go; the experiment gets a folder of its own.
-
-    Returns:
-        The Markdown page.
-    """
+    """Save a report: Markdown, JSON and figures."""
     name, title = experiment.name, experiment.title
     target = folder / name
     target.mkdir(parents=True, exist_ok=True)

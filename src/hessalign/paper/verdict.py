@@ -42,9 +42,6 @@ class Measured:
 def measured(values: Sequence[float]) -> Measured:
     """Mean and spread of some values.
 
-    Args:
-        values: One per restart.
-
     Returns:
         Their summary.
 
@@ -57,11 +54,6 @@ def measured(values: Sequence[float]) -> Measured:
 
 def verdict(ours: Measured, published: float, published_std: float) -> str:
     """Whether a published number is reproduced.
-
-    Args:
-        ours: Our summary.
-        published: The published mean.
-        published_std: Its spread.
 
     Returns:
         "reproduced" if the means differ by at most 2 combined standard deviations, else by how
@@ -106,10 +98,6 @@ class Difference:
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
     """The mean difference over the trials that both have.
-
-    Args:
-        first: Values by trial.
-        second: Likewise, what is subtracted.
 
     Returns:
         The difference; None if they have no trial in common.

@@ -45,9 +45,6 @@ def markdown_table(
 def mean_and_std(values: Sequence[float]) -> str:
     """Accuracies as people write them: percent, and the spread if there is more than one.
 
-    Args:
-        values: Fractions.
-
     Returns:
         For example "71.0 ± 0.5".
 

@@ -21,9 +21,6 @@ _LEFT_OUT: Final = frozenset({"parameters"})
 def render_diagnosis_json(diagnosis: Diagnosis) -> str:
     """A diagnosis as JSON.
 
-    Args:
-        diagnosis: The diagnosis.
-
     Returns:
         The text, with a final line end. Matrices are lists of rows, domains in the order of
         `domains`; numbers that are not finite are null.

@@ -8,14 +8,7 @@ from hessalign.report.page import render_page
 
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
-    """A diagnosis as HTML.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        The page, complete in itself.
-    """
+    """A diagnosis as HTML."""
     return render_page(
         __package__,
         "diagnosis.html.j2",
