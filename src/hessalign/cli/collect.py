@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from typing import Final
 
 from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
+from hessalign.report.tables import first_notes
 
 _DOMAINBED: Final = "domainbed"
 """The format that is DomainBed's byte for byte."""
@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> None:
     notes = list(collection.notes)
     if options.format == _DOMAINBED:  # its tables have no place for reasons
         notes += _missing(collection)
-    sys.stderr.write("".join(f"{line}\n" for line in _summarise(notes)))
+    for line in first_notes(notes, _SHOWN, "--format json lists all."):
+        sys.stderr.write(f"note: {line}\n")
     text = FORMATS[options.format](collection, chosen=options.chosen)
     if options.output is None:
         sys.stdout.write(text)
@@ -54,24 +55,3 @@ def _missing(collection: Collection) -> list[Note]:
         for reason in cell.reasons
         if table.dataset is not None
     ]
-
-
-def _summarise(notes: Iterable[Note]) -> list[str]:
-    """Notes by kind, the first few of each.
-
-    Returns:
-        Lines.
-
-    Example:
-        >>> _summarise([Note("torn line", "a, line 3 was cut off; it is skipped.")])
-        ['note: torn line: a, line 3 was cut off; it is skipped.']
-    """
-    kinds: dict[str, list[str]] = {}
-    for note in notes:
-        kinds.setdefault(note.kind, []).append(note.text)
-    lines = []
-    for kind, texts in kinds.items():
-        lines += [f"note: {kind}: {text}" for text in texts[:_SHOWN]]
-        if len(texts) > _SHOWN:
-            lines.append(f"note: {kind}: {len(texts) - _SHOWN} more; --format json lists all.")
-    return lines

@@ -21,8 +21,7 @@ from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
-from hessalign.diagnosis.report.content import render_diagnosis_json
-from hessalign.diagnosis.report.page import render_diagnosis_page
+from hessalign.diagnosis.report.files import render_diagnosis_json, render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
 from hessalign.report.progress import Progress
 

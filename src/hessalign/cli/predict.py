@@ -17,7 +17,7 @@ from hessalign._files import atomic_file
 from hessalign.bench.runs.given_inputs import count_given
 from hessalign.bench.runs.inputs import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
-from hessalign.bench.sweep.best_run import best_run
+from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.report.progress import Progress
 
 _Add = Callable[[Outputs], None]

@@ -32,12 +32,12 @@ from hessalign.bench.sweep import (
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.cost import evaluations
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.folder import STATES, mean_seconds, seconds_left
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.report import (
     SweepProgress,
+    evaluations,
     failures,
     plan_table,
     selection_table,
