@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
 from hessalign.bench.runs.entries import parse_words, read_file
@@ -109,8 +111,6 @@ def run_plan(options: argparse.Namespace) -> None:
 
 def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str], float], float]:
     """Seconds of one run by data set and algorithm, and bytes of all runs."""
-    import torch
-
     check_jobs(jobs, data_dir=spec.place)
     torch.set_num_threads(1)
     work, seconds, sizes = training_work(spec), {}, {}
