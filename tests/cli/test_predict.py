@@ -179,13 +179,16 @@ def test_an_interrupted_table_leaves_the_old_one(place, tmp_path, monkeypatch):
         (["images", "photos", "--batch-size", "0"], "Expected a batch_size of 1 or more, got 0"),
         (["images", "photos", "--algorithm", "erm"], "Expected --algorithm with --select"),
         (["images", "photos", "--test-domain", "art"], "Expected --test-domain with --select"),
+        (["images", "flat.npy"], "Expected flat.npy of shape [n, 3, "),
     ],
 )
 def test_what_is_wrong_is_said(place, words, text, capsys, monkeypatch):
     monkeypatch.chdir(place)
+    np.save("flat.npy", np.zeros((4, 5), np.float32))
     assert run("predict", *words) == 2
     captured = capsys.readouterr()
     assert text in captured.err
+    assert not captured.out
 
 
 def test_the_best_run_of_a_sweep(place, tmp_path, capsys):

@@ -85,7 +85,14 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _writer(output: Path | None, model: TrainedModel) -> Iterator[_Add]:
     """What takes batches; a file is there, whole, once the block ends."""
     if output is None:
-        yield _csv_rows(sys.stdout, model, errors="backslashreplace")
+        rows: list[_Add] = []
+
+        def show(batch: Outputs) -> None:  # the header with the first: an error needs none
+            if not rows:
+                rows.append(_csv_rows(sys.stdout, model, errors="backslashreplace"))
+            rows[0](batch)
+
+        yield show
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(output) as partial, _WRITERS[output.suffix](partial, model) as add:
