@@ -24,8 +24,8 @@ from hessalign.cli.arguments import VERBS, make_parser
 from hessalign.heads.attack import Mode
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.experiment import Options
-from hessalign.paper.feature_sweep import DEFAULT_BANK
-from hessalign.paper.sweeps import SCALES
+from hessalign.paper.feature_sweep import _DEFAULT_BANK
+from hessalign.paper.sweeps import _SCALES
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 
@@ -259,16 +259,16 @@ def test_help_lists_every_verb(capsys):
 
 
 NAMES = {
-    "COLORED_KEYS": [field.name for field in fields(IrmOptions)],
-    "COMMON_KEYS": common_space("big"),
-    "NETWORK_KEYS": MODEL_KEYS,
-    "SELECTIONS": SELECTIONS,
-    "FORMATS": FORMATS,
-    "EXPORTS": exported_model.FORMATS,
-    "ATTACKS": get_args(Mode),
-    "BENCHMARKS": PRESETS,
-    "SWEPT": [name for name, each in EXPERIMENTS.items() if each.swept],
-    "BANK": [DEFAULT_BANK],
+    "_COLORED_KEYS": [field.name for field in fields(IrmOptions)],
+    "_COMMON_KEYS": common_space("big"),
+    "_NETWORK_KEYS": MODEL_KEYS,
+    "_SELECTIONS": SELECTIONS,
+    "_FORMATS": FORMATS,
+    "_EXPORTS": exported_model.FORMATS,
+    "_ATTACKS": get_args(Mode),
+    "_BENCHMARKS": PRESETS,
+    "_SWEPT": [name for name, each in EXPERIMENTS.items() if each.swept],
+    "_BANK": [_DEFAULT_BANK],
 }
 
 
@@ -278,8 +278,8 @@ def test_help_knows_the_names_that_other_modules_define(name):
 
 
 def test_help_knows_the_defaults_that_other_modules_define():
-    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in SCALES.values())
-    assert scales == arguments.SCALES
+    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in _SCALES.values())
+    assert scales == arguments._SCALES
     texts = {words: parser.format_help() for words, parser in parsers(make_parser()).items()}
     assert f"Keys for {COLORED_MNIST}: " in texts["train",]
     assert f"{PRESET}, whose" in texts["train",]

@@ -72,6 +72,7 @@ def test_a_run_is_diagnosed_at_its_own_head(folder, tmp_path, capsys):
     found = json.loads(output.read_text())
     assert found["name"] == "erm, seed 0"
     assert found["domains"] == ["source 1", "source 2", "target"]
+    assert found["classes"] == ["digit from 5", "digit below 5"]
     assert found["available"] == [127, 127, 80]
     assert found["head"]["origin"] == "given"
     assert found["head"]["domains"] == ["source 1", "source 2"]

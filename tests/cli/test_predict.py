@@ -82,7 +82,7 @@ def test_a_folder_of_photographs_becomes_a_table(place, tmp_path, capsys):
     output = tmp_path / "new" / "found.csv"
     assert run("predict", place / "images", place / "photos", "--output", output) == 0
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert captured.out == f"Written: {output}\n"
     assert "3/3 samples" in captured.err
     rows = rows_of(output)
     paths = sorted(str(path) for path in (place / "photos").rglob("*.*g"))
@@ -179,13 +179,16 @@ def test_an_interrupted_table_leaves_the_old_one(place, tmp_path, monkeypatch):
         (["images", "photos", "--batch-size", "0"], "Expected a batch_size of 1 or more, got 0"),
         (["images", "photos", "--algorithm", "erm"], "Expected --algorithm with --select"),
         (["images", "photos", "--test-domain", "art"], "Expected --test-domain with --select"),
+        (["images", "flat.npy"], "Expected flat.npy of shape [n, 3, "),
     ],
 )
 def test_what_is_wrong_is_said(place, words, text, capsys, monkeypatch):
     monkeypatch.chdir(place)
+    np.save("flat.npy", np.zeros((4, 5), np.float32))
     assert run("predict", *words) == 2
     captured = capsys.readouterr()
     assert text in captured.err
+    assert not captured.out
 
 
 def test_the_best_run_of_a_sweep(place, tmp_path, capsys):

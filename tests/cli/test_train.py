@@ -116,7 +116,7 @@ def test_an_unknown_algorithm_does_not_hide_the_rest(bank, capsys):
     assert train(bank, "--test-domains", "0,1,2", "--algorithm", "hpg", "alpha=1", "lr=abc") == 2
     shown = capsys.readouterr().err
     assert "Unknown algorithm 'hpg'" in shown
-    assert "Expected lr as a number" in shown
+    assert "Expected lr as a finite number" in shown
     assert "alpha" not in shown  # nobody knows whether it has such an option
     assert main(["train", "--dataset", "bank", "--algorithm", "hpg", "--data-dir", "nowhere"]) == 2
     shown = capsys.readouterr().err

@@ -7,15 +7,11 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from hessalign._names import UnknownNameError
 from hessalign._plugins import is_path
 from hessalign.bench.algorithms import AlgorithmInfo, algorithm_names, find_algorithm
 from hessalign.report.tables import markdown_table
-
-if TYPE_CHECKING:
-    pass
 
 
 def _matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
@@ -48,11 +44,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def run(options: argparse.Namespace) -> None:
-    """List the algorithms.
-
-    Args:
-        options: The parsed command line.
-    """
+    """List the algorithms."""
     rows = [
         [
             info.name,

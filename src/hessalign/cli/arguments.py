@@ -25,29 +25,29 @@ ON_BANKS: Final = ("table1", "figure2")
 """Experiments that also report on a sweep over a feature bank."""
 
 # What help says of things that heavier modules define. The tests compare them.
-COLORED_KEYS: Final = (
+_COLORED_KEYS: Final = (
     "imbalance, train_images, test_images, jump, penalty_weight, learning_rate, l2, width, "
     "evaluate_every, hessian_distance, optimizer, momentum, lr_schedule, warmup_steps"
 )
-COMMON_KEYS: Final = (
+_COMMON_KEYS: Final = (
     "data_augmentation, resnet18, resnet_dropout, class_balanced, nonlinear_classifier, lr, "
     "weight_decay, batch_size"
 )
-NETWORK_KEYS: Final = (
+_NETWORK_KEYS: Final = (
     "backbone, weights, head, hidden, freeze_batch_norm, image_size, augment_validation, loss, "
     "optimizer, momentum, lr_schedule, warmup_steps"
 )
-SELECTIONS: Final = "training-domain, leave-one-out, oracle"
-FORMATS: Final = "text, domainbed, markdown, latex, csv, json"
-EXPORTS: Final = "safetensors, torchscript, onnx, pt2"
-ATTACKS: Final = "exact, published"
-BENCHMARKS: Final = "VLCS, PACS, OfficeHome, TerraIncognita, DomainNet"
-SWEPT: Final = "table4, table6, table7, table8"
-SCALES: Final = (
+_SELECTIONS: Final = "training-domain, leave-one-out, oracle"
+_FORMATS: Final = "text, domainbed, markdown, latex, csv, json"
+_EXPORTS: Final = "safetensors, torchscript, onnx, pt2"
+_ATTACKS: Final = "exact, published"
+_BENCHMARKS: Final = "VLCS, PACS, OfficeHome, TerraIncognita, DomainNet"
+_SWEPT: Final = "table4, table6, table7, table8"
+_SCALES: Final = (
     "full: the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps; "
     "small: the same protocol on the feature banks that are there: 8 draws, 3 trials, 301 steps"
 )
-BANK: Final = "PACS@efficientnet_lite0"
+_BANK: Final = "PACS@efficientnet_lite0"
 
 _EXAMPLE: Final = (
     "hessalign sweep run --datasets PACS --data-dir data --algorithms erm hgp --trials 3 --draws "
@@ -89,8 +89,8 @@ def _add_demo(verbs: _Verbs) -> None:
 
 def _add_train(verbs: _Verbs) -> None:
     paragraphs = (
-        f"Keys for ColoredMNIST-IRM: {COLORED_KEYS}; and the options of the algorithm.",
-        f"Keys for other data sets: {COMMON_KEYS}; of the network: {NETWORK_KEYS}; preset, whose "
+        f"Keys for ColoredMNIST-IRM: {_COLORED_KEYS}; and the options of the algorithm.",
+        f"Keys for other data sets: {_COMMON_KEYS}; of the network: {_NETWORK_KEYS}; preset, whose "
         "ranges draws are made from; and the options of the algorithm.",
         "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags "
         "override the file.",
@@ -157,7 +157,7 @@ def _add_predict(verbs: _Verbs) -> None:
         help="samples at a time (default: 64, as in training)",
     )
     group = parser.add_argument_group("the best run of a sweep (one with keep_models: true)")
-    group.add_argument("--select", metavar="METHOD", help=f"one of: {SELECTIONS}")
+    group.add_argument("--select", metavar="METHOD", help=f"one of: {_SELECTIONS}")
     for name in ("dataset", "algorithm", "test-domain"):
         group.add_argument(f"--{name}", metavar="NAME", help="which, if the sweep has several")
     parser.set_defaults(run="predict:run")
@@ -174,7 +174,7 @@ def _add_export(verbs: _Verbs) -> None:
     )
     add = parser.add_argument
     add("run_folder", type=Path, metavar="RUN", help="a trained run")
-    add("--format", required=True, help=f"one of: {EXPORTS}")
+    add("--format", required=True, help=f"one of: {_EXPORTS}")
     add("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.set_defaults(run="export:run")
 
@@ -203,9 +203,9 @@ def _add_reproduce(verbs: _Verbs) -> None:
     add("--cache", type=Path, metavar="DIR", help="where runs are kept (outputs/runs)")
     add = parser.add_argument_group(
         "DomainBed",
-        f"For {SWEPT}. KEY=VALUE sets keys of the sweep, such as draws=4 or algorithms=[erm,hgp].",
+        f"For {_SWEPT}. KEY=VALUE sets keys of the sweep, such as draws=4 or algorithms=[erm,hgp].",
     ).add_argument
-    add("--scale", metavar="NAME", help=f"{SCALES} (full)")
+    add("--scale", metavar="NAME", help=f"{_SCALES} (full)")
     add("--data-dir", metavar="DIR", help="the folder that holds the data sets")
     add("--backbone", metavar="NAME", help="the network (resnet50), or whose features")
     add(
@@ -220,7 +220,7 @@ def _add_reproduce(verbs: _Verbs) -> None:
         f"For {' and '.join(ON_BANKS)}, which report on the sweep in --sweep with the bank below "
         "--data-dir too.",
     ).add_argument
-    add("--dataset", metavar="NAME", help=f"the bank ({BANK})")
+    add("--dataset", metavar="NAME", help=f"the bank ({_BANK})")
     parser.set_defaults(run="reproduce:run", continues=True)
 
 
@@ -300,7 +300,7 @@ def _add_specification(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"of: {SELECTIONS}; or all",
+        help=f"of: {_SELECTIONS}; or all",
     )
     add("--evaluate", metavar="WHAT", help="needed (default) or all")
     add("--keep-models", action="store_true", default=None)
@@ -319,14 +319,14 @@ def _add_collect(verbs: _Verbs) -> None:
         "--format",
         default="text",
         metavar="NAME",
-        help=f"one of: {FORMATS}; text is DomainBed's, with reasons for what is missing",
+        help=f"one of: {_FORMATS}; text is DomainBed's, with reasons for what is missing",
     )
     add(
         "--selection",
         nargs="+",
         action="extend",
         metavar="NAME",
-        help=f"one or more of: {SELECTIONS} (default: all)",
+        help=f"one or more of: {_SELECTIONS} (default: all)",
     )
     add("--chosen", action="store_true", help="show run, step and hyper-parameters of each value")
     add("--include-unfinished", action="store_true", help="count runs that did not finish")
@@ -375,7 +375,7 @@ def _add_attack(verbs: _Verbs) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN", help="folder of a complete run (`train --output`)")
     add("--delta", type=float, nargs="+", action="extend", metavar="D", help="radii")
-    add("--mode", default="exact", help=f"one of: {ATTACKS}")
+    add("--mode", default="exact", help=f"one of: {_ATTACKS}")
     add("--samples", type=int, default=2500, metavar="N", help="of each domain, drawn at random")
     add("--seed", type=_seed_number, default=0, help="of the draw and of the attack's starts")
     add("--data-dir", type=Path, metavar="DIR", help="where the data are now, if moved")
@@ -451,7 +451,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     """Let a command take a data set."""
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the data set, or package.module:function")
-    add("--preset", metavar="NAME", help=f"which benchmark it is: {BENCHMARKS}")
+    add("--preset", metavar="NAME", help=f"which benchmark it is: {_BENCHMARKS}")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
@@ -22,18 +23,11 @@ from hessalign.paper.curves import plot_worst_case
 from hessalign.paper.figures import load_pyplot
 from hessalign.report.tables import markdown_table
 
-DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Attack, show a table, and save it with a figure.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        InputError: If the number of samples is not positive.
-    """
+    """Attack, show a table, and save it with a figure."""
     if options.samples < 1:
         raise InputError(f"Expected --samples of 1 or more, got {options.samples}.")
     load_pyplot()  # better missed now than after the attack
@@ -46,13 +40,13 @@ def run(options: argparse.Namespace) -> None:
         trained.y,
         trained.domain,
         trained.head,
-        options.delta or list(DELTAS),
+        options.delta or list(_DELTAS),
         mode=options.mode,
         loss=trained.loss,
         generator=torch.Generator().manual_seed(options.seed),
     )
     names = domain_titles(trained)
-    table, data = describe(result, names), record(trained, result, options)
+    table, data = _describe(result, names), _record(trained, result, options)
     write_atomically(folder / "attack.json", (json.dumps(data, indent=1) + "\n").encode())
     write_atomically(folder / "attack.md", (table + "\n").encode())
     figure = folder / "attack.png"
@@ -61,30 +55,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def domain_titles(trained: TrainedHead) -> list[str]:
-    """What the domains are called, and which were not trained on where the name does not say so.
-
-    Args:
-        trained: The head.
-
-    Returns:
-        One title per domain.
-    """
+    """What the domains are called, and which were not trained on where the name does not say so."""
     return [
         f"{name} (unseen)" if number in trained.targets and name != "target" else name
         for number, name in enumerate(trained.names)
     ]
 
 
-def describe(result: WorstCaseGap, names: Sequence[str]) -> str:
-    """The attack as a table.
-
-    Args:
-        result: The attack.
-        names: Of the domains.
-
-    Returns:
-        Markdown, with what it means above.
-    """
+def _describe(result: WorstCaseGap, names: Sequence[str]) -> str:
+    """The attack as a table."""
     reach = (
         "" if result.reach is None else f" It cannot move further than about {result.reach:.2g}."
     )
@@ -116,7 +95,7 @@ def describe(result: WorstCaseGap, names: Sequence[str]) -> str:
         "predicted",
         *(f"{name}: loss, accuracy" for name in names),
     ]
-    return f"{text}\n\n{markdown_table(header, rows, text_columns=0)}"
+    return f"{textwrap.fill(text, 100)}\n\n{markdown_table(header, rows, text_columns=0)}"
 
 
 def _cells(losses: torch.Tensor, accuracy: torch.Tensor | None) -> list[str]:
@@ -128,19 +107,10 @@ def _cells(losses: torch.Tensor, accuracy: torch.Tensor | None) -> list[str]:
     ]
 
 
-def record(
+def _record(
     trained: TrainedHead, result: WorstCaseGap, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The attack as plain values.
-
-    Args:
-        trained: The head.
-        result: The attack.
-        options: The parsed command line.
-
-    Returns:
-        What goes into the JSON file.
-    """
+    """The attack as plain values."""
     return {
         "algorithm": trained.algorithm,
         "seed": trained.seed,

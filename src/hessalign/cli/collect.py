@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from typing import Final
 
 from hessalign._files import write_atomically
 from hessalign._names import UnknownNameError
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
+from hessalign.report.tables import first_notes
 
-DOMAINBED: Final = "domainbed"
+_DOMAINBED: Final = "domainbed"
 """The format that is DomainBed's byte for byte."""
 
-SHOWN: Final = 5
+_SHOWN: Final = 5
 """How many notes of a kind are shown."""
 
 
 def run(options: argparse.Namespace) -> None:
-    """Read the sweep and print its tables.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        UnknownNameError: If the format is unknown.
-    """
+    """Read the sweep and print its tables."""
     if options.format not in FORMATS:
         raise UnknownNameError("format", options.format, FORMATS)
     collection = collect(
@@ -37,9 +30,10 @@ def run(options: argparse.Namespace) -> None:
         mix=options.mix,
     )
     notes = list(collection.notes)
-    if options.format == DOMAINBED:  # its tables have no place for reasons
-        notes += missing(collection)
-    sys.stderr.write("".join(f"{line}\n" for line in summarise(notes)))
+    if options.format == _DOMAINBED:  # its tables have no place for reasons
+        notes += _missing(collection)
+    for line in first_notes(notes, _SHOWN, "--format json lists all."):
+        sys.stderr.write(f"note: {line}\n")
     text = FORMATS[options.format](collection, chosen=options.chosen)
     if options.output is None:
         sys.stdout.write(text)
@@ -48,15 +42,8 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.output, text.encode())
 
 
-def missing(collection: Collection) -> list[Note]:
-    """What the cells of the tables lack.
-
-    Args:
-        collection: The results.
-
-    Returns:
-        A note for each reason.
-    """
+def _missing(collection: Collection) -> list[Note]:
+    """What the cells of the tables lack."""
     return [
         Note(
             "missing",
@@ -68,27 +55,3 @@ def missing(collection: Collection) -> list[Note]:
         for reason in cell.reasons
         if table.dataset is not None
     ]
-
-
-def summarise(notes: Iterable[Note]) -> list[str]:
-    """Notes by kind, the first few of each.
-
-    Args:
-        notes: The notes.
-
-    Returns:
-        Lines.
-
-    Example:
-        >>> summarise([Note("torn line", "a, line 3 was cut off; it is skipped.")])
-        ['note: torn line: a, line 3 was cut off; it is skipped.']
-    """
-    kinds: dict[str, list[str]] = {}
-    for note in notes:
-        kinds.setdefault(note.kind, []).append(note.text)
-    lines = []
-    for kind, texts in kinds.items():
-        lines += [f"note: {kind}: {text}" for text in texts[:SHOWN]]
-        if len(texts) > SHOWN:
-            lines.append(f"note: {kind}: {len(texts) - SHOWN} more; --format json lists all.")
-    return lines

@@ -12,14 +12,7 @@ from hessalign.bench.runs.run_folder import RunFolderError, runs_below
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert the complete runs, and say which are not.
-
-    Returns:
-        The exit code: 1 if some could not be converted.
-
-    Raises:
-        InputError: If there is no such run.
-    """
+    """Convert the complete runs, and say which are not."""
     found = [
         folder
         for old in options.old

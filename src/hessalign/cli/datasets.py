@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 from hessalign._plugins import entry_point_names
 from hessalign.bench.data import (
     PRESETS,
     DomainDataset,
-    Finding,
     ImageFolderPreset,
     cache_folder,
     inspect_dataset,
@@ -21,7 +19,7 @@ from hessalign.bench.data import (
 from hessalign.bench.data.image_folder import matching_preset
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.report.progress import Progress, warn
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import first_notes, markdown_table
 
 _SHOWN: Final = 10
 """How many findings of a kind are shown, unless all are asked for."""
@@ -62,7 +60,9 @@ def run_check(options: argparse.Namespace) -> int:
     with Progress("checking", "images", bar=True) as progress:
         findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
     shown = len(findings) if options.all else _SHOWN
-    sys.stdout.write("".join(f"{line}\n" for line in _summarise(findings, shown)))
+    sys.stdout.write(
+        "".join(f"{line}\n" for line in first_notes(findings, shown, "--all shows them."))
+    )
     wrong = [finding for finding in findings if finding.kind != "note"]
     if not wrong:
         files = "all readable, none twice" if data.domains[0].paths else "arrays"
@@ -109,28 +109,6 @@ def _counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
         rows.append(["expected", *map(str, preset.images)])
     header = [f"{data.name}: {len(data.classes)} classes", *data.domain_names]
     return markdown_table(header, rows)
-
-
-def _summarise(findings: Sequence[Finding], shown: int) -> list[str]:
-    """Findings by kind, the first few of each.
-
-    Returns:
-        Lines.
-
-    Example:
-        >>> found = [Finding("count", "a: expected 2 images, found 1."), Finding("count", "b …")]
-        >>> _summarise(found, 1)
-        ['count: a: expected 2 images, found 1.', 'count: 1 more; --all shows them.']
-    """
-    kinds: dict[str, list[str]] = {}
-    for finding in findings:
-        kinds.setdefault(finding.kind, []).append(finding.text)
-    lines = []
-    for kind, texts in kinds.items():
-        lines += [f"{kind}: {text}" for text in texts[:shown]]
-        if len(texts) > shown:
-            lines.append(f"{kind}: {len(texts) - shown} more; --all shows them.")
-    return lines
 
 
 def read_source(options: argparse.Namespace) -> tuple[DomainDataset, ImageFolderPreset | None]:

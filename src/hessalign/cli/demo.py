@@ -40,11 +40,7 @@ protocol.
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train the four methods, then show a table and a figure.
-
-    Raises:
-        InputError: If a run failed.
-    """
+    """Train the four methods, then show a table and a figure."""
     load_pyplot()  # better missed now than after the training
     entries = {"train_images": options.train_images, "steps": options.steps, "width": _WIDTH}
     jobs = [irm_job(name, options.seed, {**entries, "hessian_distance": True}) for name in _METHODS]

@@ -15,31 +15,22 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
 from hessalign.bench.runs.feature_bank import BankSpec, bank_path
-from hessalign.bench.runs.run import load_trained_head
-from hessalign.bench.runs.run_folder import runs_below
+from hessalign.bench.runs.run import load_run, trained_head
+from hessalign.bench.runs.run_folder import find_run, runs_below
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
-from hessalign.diagnosis.report.content import render_diagnosis_json
-from hessalign.diagnosis.report.page import render_diagnosis_page
+from hessalign.diagnosis.report.files import render_diagnosis_json, render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
 from hessalign.report.progress import Progress
 
-RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
+_RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
 """What makes a folder that of a run."""
 
 
 def run(options: argparse.Namespace) -> None:
-    """Diagnose, show, and write what was asked for.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        FileNotFoundError: If a file is to be written to a folder that does not exist.
-        InputError: If data are named for what is no run.
-    """
+    """Diagnose, show, and write what was asked for."""
     for file in (options.html, options.json):
         if file is not None and not file.parent.is_dir():
             raise FileNotFoundError(f"Expected a folder to write to, found none at {file.parent}.")
@@ -82,14 +73,15 @@ def _is_run(path: Path) -> bool:
     """Whether a folder is that of a run or holds some; an empty one is meant to be."""
     if not path.is_dir():
         return False
-    files = any((path / name).exists() for name in RUN_FILES)
+    files = any((path / name).exists() for name in _RUN_FILES)
     return files or bool(runs_below(path)) or not any(path.iterdir())
 
 
 def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
     """Features, labels, domains and the head of a run."""
     samples = options.samples or TOTAL
-    trained = load_trained_head(options.path, samples, options.seed, options.data_dir)
+    run = load_run(find_run(options.path), options.data_dir)
+    trained = trained_head(run, samples, options.seed)
     return {
         "z": trained.z,
         "y": trained.y.long(),
@@ -99,6 +91,7 @@ def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
         "loss": trained.loss,
         "name": f"{trained.algorithm}, seed {trained.seed}",
         "domain_names": domain_titles(trained),
+        "class_names": run.plan.data.classes,
     }
 
 

@@ -10,11 +10,7 @@ from hessalign.bench.runs.trained import load
 
 
 def run(options: argparse.Namespace) -> None:
-    """Export the network and say what it takes.
-
-    Args:
-        options: The parsed command line.
-    """
+    """Export the network and say what it takes."""
     model = load(options.run_folder)
     export_model(model, options.output, options.format)
     shape = ", ".join(map(str, model.description.input_shape))

@@ -33,18 +33,7 @@ def run_extract(options: argparse.Namespace) -> None:
 
 
 def extract(data: DomainDataset, spec: BankSpec, bank: Path, cache: Path, jobs: int) -> Path:
-    """Make a feature bank, or continue one, with progress.
-
-    Args:
-        data: The data set.
-        spec: What to make it with.
-        bank: The file of the bank.
-        cache: Where a cache of the images would be.
-        jobs: Processes.
-
-    Returns:
-        The file of the bank.
-    """
+    """Make a feature bank, or continue one, with progress."""
     with Progress("extracting", "images", bar=True) as show:
         return extract_features(data, spec, bank, cache=cache, jobs=jobs, report=show, warn=warn)
 

@@ -18,14 +18,7 @@ from hessalign.report.progress import whole_lines
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line whose words, such as `key=value`, may stand between and after flags.
-
-    Args:
-        arguments: The words after `hessalign`.
-
-    Returns:
-        The options.
-    """
+    """Parse a command line whose words, such as `key=value`, may stand between and after flags."""
     parser = make_parser()
     for verb in arguments[:1]:
         if not verb.startswith("-") and verb not in VERBS:

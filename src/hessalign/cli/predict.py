@@ -17,7 +17,7 @@ from hessalign._files import atomic_file
 from hessalign.bench.runs.given_inputs import count_given
 from hessalign.bench.runs.inputs import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
-from hessalign.bench.sweep.best_run import best_run
+from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.report.progress import Progress
 
 _Add = Callable[[Outputs], None]
@@ -25,17 +25,7 @@ _Add = Callable[[Outputs], None]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Predict, show progress, and write the table.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        1 if something could not be read, else 0.
-
-    Raises:
-        InputError: If the output is of no known kind.
-    """
+    """Predict, show progress, and write the table."""
     output: Path | None = options.output
     if output is not None and output.suffix not in _WRITERS:
         raise InputError(f"Expected --output as *.csv or *.npz, got {output}.")
@@ -56,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
             add(batch)
             done += len(batch.names)
             show(done + failed, total)
+    if output is not None:
+        sys.stdout.write(f"Written: {output}\n")
     if failed:
         sys.stderr.write(f"{failed} of {total} could not be read and are left out.\n")
     return int(failed > 0)
@@ -93,7 +85,14 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _writer(output: Path | None, model: TrainedModel) -> Iterator[_Add]:
     """What takes batches; a file is there, whole, once the block ends."""
     if output is None:
-        yield _csv_rows(sys.stdout, model, errors="backslashreplace")
+        rows: list[_Add] = []
+
+        def show(batch: Outputs) -> None:  # the header with the first: an error needs none
+            if not rows:
+                rows.append(_csv_rows(sys.stdout, model, errors="backslashreplace"))
+            rows[0](batch)
+
+        yield show
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(output) as partial, _WRITERS[output.suffix](partial, model) as add:

@@ -43,17 +43,7 @@ _TAKERS: Final = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """List experiments, or carry out one or all.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The exit code: 1 if runs failed.
-
-    Raises:
-        InputError: If finished runs are asked for where there are none to report on.
-    """
+    """List experiments, or carry out one or all."""
     if options.name == "list":
         rows = [[each.name, each.title] for each in EXPERIMENTS.values()]
         rows.append([ALL_REPRODUCED, "one page of everything on Colored MNIST"])

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import torch
+
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
 from hessalign.bench.runs.entries import parse_words, read_file
@@ -32,12 +34,12 @@ from hessalign.bench.sweep import (
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.cost import evaluations
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.folder import STATES, mean_seconds, seconds_left
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.report import (
     SweepProgress,
+    evaluations,
     failures,
     plan_table,
     selection_table,
@@ -47,25 +49,15 @@ from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.cli.arguments import LAUNCHERS
 from hessalign.report.progress import Progress, duration, warn
 
-SHOWN: Final = 10
+_SHOWN: Final = 10
 """How many failed runs are shown, unless all are asked for."""
 
 _LISTS: Final = ("datasets", "algorithms", "test_domains", "selections")
 _VALUES: Final = ("data_dir", "trials", "draws", "preset", "steps", "evaluate", "output")
 
 
-def read_specification(options: argparse.Namespace) -> SweepSpec:
-    """The specification that a command line asks for.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The specification, its folder named.
-
-    Raises:
-        InputError: If more than one file or folder is named.
-    """
+def _read_specification(options: argparse.Namespace) -> SweepSpec:
+    """The specification that a command line asks for."""
     words = [word for word in options.entries if "=" in word]
     named = [word for word in options.entries if "=" not in word]
     if len(named) > 1:
@@ -93,17 +85,10 @@ def read_specification(options: argparse.Namespace) -> SweepSpec:
 
 
 def run_plan(options: argparse.Namespace) -> None:
-    """Show what a sweep will take.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        InputError: If the number of processes is not positive.
-    """
+    """Show what a sweep will take."""
     if options.jobs is not None and options.jobs < 1:
         raise InputError(f"Expected --jobs of 1 or more, got {options.jobs}.")
-    spec = read_specification(options)
+    spec = _read_specification(options)
     without_data = bool(options.no_measure)
     jobs = sweep_jobs(spec, without_data=without_data)
     everything = dataclasses.replace(spec, selections=tuple(SELECTIONS))
@@ -126,8 +111,6 @@ def run_plan(options: argparse.Namespace) -> None:
 
 def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str], float], float]:
     """Seconds of one run by data set and algorithm, and bytes of all runs."""
-    import torch
-
     check_jobs(jobs, data_dir=spec.place)
     torch.set_num_threads(1)
     work, seconds, sizes = training_work(spec), {}, {}
@@ -143,16 +126,9 @@ def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str]
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Have the runs of a sweep done.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The exit code: 1 if runs failed.
-    """
+    """Have the runs of a sweep done."""
     launcher = make_launcher(options)
-    spec = read_specification(options)
+    spec = _read_specification(options)
     jobs = sweep_jobs(spec)
     check_jobs(jobs, warn, spec.place)
     counts = {each: len(domain_names(each, str(spec.place))) for each in spec.datasets}
@@ -171,21 +147,11 @@ def run_run(options: argparse.Namespace) -> int:
             report_record=progress.record,
         )
     statuses = [progress.completed(status) for status in sweep_status(folder, jobs)]
-    return _summarise(statuses, str(spec.output), SHOWN)
+    return _summarise(statuses, str(spec.output), _SHOWN)
 
 
 def make_launcher(options: argparse.Namespace) -> Launcher:
-    """The launcher that a command line asks for.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The launcher.
-
-    Raises:
-        InputError: If a flag does not apply to it.
-    """
+    """The launcher that a command line asks for."""
     check_name("launcher", options.launcher, LAUNCHERS)
     others = {
         "--address": options.address,
@@ -209,18 +175,8 @@ def make_launcher(options: argparse.Namespace) -> Launcher:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Show how far a sweep is.
-
-    Args:
-        options: The parsed command line.
-
-    Returns:
-        The exit code: 1 if runs failed.
-
-    Raises:
-        FileNotFoundError: If the sweep was not begun.
-    """
-    spec = read_specification(options)
+    """Show how far a sweep is."""
+    spec = _read_specification(options)
     folder = Path(str(spec.output))
     if not (folder / SPECIFICATION).exists():
         raise FileNotFoundError(
@@ -229,7 +185,7 @@ def run_status(options: argparse.Namespace) -> int:
         )
     statuses = sweep_status(folder, sweep_jobs(spec, without_data=True))
     sys.stdout.write(status_table(statuses) + "\n\n")
-    return _summarise(statuses, str(folder), len(statuses) if options.all else SHOWN)
+    return _summarise(statuses, str(folder), len(statuses) if options.all else _SHOWN)
 
 
 def _summarise(statuses: Sequence[JobStatus], folder: str, shown: int) -> int:

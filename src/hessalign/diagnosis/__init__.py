@@ -8,7 +8,10 @@ from hessalign.diagnosis.comparison import AttributeReport as AttributeReport
 from hessalign.diagnosis.comparison import ContributionReport as ContributionReport
 from hessalign.diagnosis.comparison import DistanceReport as DistanceReport
 from hessalign.diagnosis.comparison import PairContributions as PairContributions
+from hessalign.diagnosis.comparison import PairShift as PairShift
 from hessalign.diagnosis.comparison import SampleShare as SampleShare
+from hessalign.diagnosis.comparison import ShiftReport as ShiftReport
+from hessalign.diagnosis.comparison import ShiftShares as ShiftShares
 from hessalign.diagnosis.diagnosis import Diagnosis as Diagnosis
 from hessalign.diagnosis.diagnosis import diagnose as diagnose
 from hessalign.diagnosis.head import HeadReport as HeadReport
@@ -16,9 +19,6 @@ from hessalign.diagnosis.holdout import HeldOut as HeldOut
 from hessalign.diagnosis.holdout import HoldoutReport as HoldoutReport
 from hessalign.diagnosis.reading import Reading as Reading
 from hessalign.diagnosis.resampling import DistanceMatrix as DistanceMatrix
-from hessalign.diagnosis.shift import PairShift as PairShift
-from hessalign.diagnosis.shift import ShiftReport as ShiftReport
-from hessalign.diagnosis.shift import ShiftShares as ShiftShares
 from hessalign.diagnosis.single_heads import BoundReport as BoundReport
 from hessalign.diagnosis.single_heads import CrossingReport as CrossingReport
 from hessalign.diagnosis.single_heads import PairBound as PairBound

@@ -21,9 +21,11 @@ from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
     DistanceReport,
+    ShiftReport,
     attribute_report,
     contribution_report,
     distance_report,
+    shift_report,
 )
 from hessalign.diagnosis.draw import Draw, draw_samples
 from hessalign.diagnosis.head import HeadReport, make_head
@@ -31,7 +33,6 @@ from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
 from hessalign.diagnosis.pair_sums import combine, pair_sums
 from hessalign.diagnosis.reading import Reading, lone_classes, read
 from hessalign.diagnosis.resampling import Groups, make_groups
-from hessalign.diagnosis.shift import ShiftReport, shift_report
 from hessalign.diagnosis.single_heads import (
     BoundReport,
     CrossingReport,

@@ -10,12 +10,11 @@ from typing import Final, final
 
 import torch
 
-from hessalign.diagnosis.comparison import AttributeReport, DistanceReport
+from hessalign.diagnosis.comparison import AttributeReport, DistanceReport, ShiftReport
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import HeadReport
 from hessalign.diagnosis.holdout import HoldoutReport
 from hessalign.diagnosis.resampling import DistanceMatrix
-from hessalign.diagnosis.shift import ShiftReport
 from hessalign.diagnosis.single_heads import CrossingReport
 
 _STANDS_OUT: Final = 1.5

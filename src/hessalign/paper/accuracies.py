@@ -18,10 +18,7 @@ from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Run
 from hessalign.paper.cache import FinishedRun
-from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.paper.figures import plot_accuracies
-from hessalign.paper.invariance import slope
-from hessalign.paper.methods import (
+from hessalign.paper.experiment import (
     ERM,
     FISHR,
     GRADIENT,
@@ -29,11 +26,25 @@ from hessalign.paper.methods import (
     IMBALANCED,
     IRM,
     VREX,
+    Experiment,
+    Finished,
+    Method,
+    Options,
+    Report,
     comparison,
     hutchinson,
 )
-from hessalign.paper.published import TABLE_2, TABLE_3, TABLE_9, TABLE_10, Accuracy
-from hessalign.paper.verdict import measured, verdict
+from hessalign.paper.figures import plot_accuracies
+from hessalign.paper.invariance import slope
+from hessalign.paper.published import (
+    TABLE_2,
+    TABLE_3,
+    TABLE_9,
+    TABLE_10,
+    Accuracy,
+    measured,
+    verdict,
+)
 from hessalign.report.tables import markdown_table, mean_and_std
 
 _HEADER: Final = [
@@ -267,15 +278,7 @@ def _missing_runs(found: Mapping[Method, Sequence[_Restart]], restarts: int) -> 
 
 
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
-    """Final accuracies of runs by algorithm, the paper's beside ours.
-
-    Args:
-        runs: The runs; those of one algorithm are restarts.
-        published: The paper's numbers by algorithm.
-
-    Returns:
-        A Markdown table.
-    """
+    """Final accuracies of runs by algorithm, the paper's beside ours."""
     by_algorithm: dict[str, list[Run]] = {}
     for run in runs:
         by_algorithm.setdefault(run.plan.info.name, []).append(run)

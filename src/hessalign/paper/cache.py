@@ -114,10 +114,6 @@ def have_done(part: Part, launcher: Launcher, progress: MakeProgress = no_progre
     A sweep that is there already keeps its own specification. In the cache, runs that failed are
     tried again.
 
-    Args:
-        part: The runs.
-        launcher: What has them done.
-        progress: Makes the display.
     """
     before = sweep_status(part.folder, part.jobs)
     if all(status.state == "done" for status in before):

@@ -148,13 +148,27 @@ def _draw_course(
     style: Mapping[str, Any],
     scale: float = 1,
 ) -> None:
-    """Mean over restarts as a line, their range as a band."""
+    """What restarts measured along training."""
     steps = [record.step for record in runs[0].records]
     curves = [[scale * record.metrics[metric] for record in run.records] for run in runs]
-    at_steps = list(zip(*curves, strict=True))
-    axes.plot(steps, [sum(values) / len(values) for values in at_steps], **style)
-    lowest, highest = [min(values) for values in at_steps], [max(values) for values in at_steps]
-    axes.fill_between(steps, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
+    _draw_band(axes, steps, curves, style)
+
+
+def _draw_band(
+    axes: Any,  # noqa: ANN401
+    places: Sequence[float],
+    curves: Sequence[Sequence[float]],
+    style: Mapping[str, Any],
+) -> None:
+    """The mean of curves as a line, their range as a band."""
+    columns = list(zip(*curves, strict=True))
+    axes.plot(places, _means(curves), **style)
+    lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+    axes.fill_between(places, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _means(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) / len(column) for column in zip(*curves, strict=True)]
 
 
 def _mark_jump(axes: Any, runs: Sequence[FinishedRun]) -> None:  # noqa: ANN401
@@ -204,19 +218,10 @@ def plot_attack(
     pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
     for entry in entries:
-        columns = list(zip(*entry["accuracy"], strict=True))
         colour = COLOURS.get(entry["algorithm"])
-        axes.plot(epsilons, [sum(c) / len(c) for c in columns], color=colour, label=entry["method"])
-        axes.fill_between(
-            epsilons,
-            [min(c) for c in columns],
-            [max(c) for c in columns],
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-        )
-        means = [sum(c) / len(c) for c in zip(*entry["iterated"], strict=True)]
-        axes.plot(iterated, means, "x", color=colour, clip_on=False)
+        style = {"color": colour, "label": entry["method"]}
+        _draw_band(axes, epsilons, entry["accuracy"], style)
+        axes.plot(iterated, _means(entry["iterated"]), "x", color=colour, clip_on=False)
     axes.plot([], [], "x", color="0.3", label="iterated attack")
     axes.set(
         xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
@@ -274,9 +279,8 @@ def plot_attacked_heads(
             (left, "predicted", ":"),
             (right, "target_accuracy", "o-"),
         ):
-            means = [sum(column) / len(column) for column in zip(*entry[key], strict=True)]
             label = entry["method"] if key != "predicted" else None
-            axes.plot(radii, means, style, color=colour, label=label, markersize=4)
+            axes.plot(radii, _means(entry[key]), style, color=colour, label=label, markersize=4)
     left.set(ylabel="largest loss gap (dotted: Theorem 1)", yscale="log")
     right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
     for axes in (left, right):
@@ -327,7 +331,7 @@ def plot_attacked_domains(
                     if head["test_domain"] == test
                 ]
                 if curves:
-                    means = [sum(each) / len(each) for each in zip(*curves, strict=True)]
+                    means = _means(curves)
                     colour = COLOURS.get(entry["algorithm"])
                     axes.plot(radii, means, color=colour, label=entry["method"], linewidth=1.2)
             if name == test:

@@ -9,7 +9,22 @@ from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import Table, build_tables, find_selection
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_trials
-from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8, PublishedTable
+from hessalign.paper.published import (
+    AVERAGE,
+    DATASETS,
+    LEVEL,
+    TABLE_4,
+    TABLE_7,
+    TABLE_8,
+    Difference,
+    Measured,
+    PublishedTable,
+    clear_errors,
+    mean_by_trial,
+    measured,
+    paired_difference,
+    verdict,
+)
 from hessalign.paper.sweeps import (
     Results,
     Sweep,
@@ -18,16 +33,6 @@ from hessalign.paper.sweeps import (
     find_scale,
     head_specs,
     sweep_folders,
-)
-from hessalign.paper.verdict import (
-    LEVEL,
-    Difference,
-    Measured,
-    clear_errors,
-    mean_by_trial,
-    measured,
-    paired_difference,
-    verdict,
 )
 from hessalign.report.tables import markdown_table
 

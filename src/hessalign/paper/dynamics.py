@@ -10,9 +10,17 @@ from typing import Any, Final
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.paper.cache import FinishedRun
 from hessalign.paper.curves import plot_course, plot_distances, plot_pairs
-from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.paper.methods import HGP, VERSIONS, hutchinson
-from hessalign.paper.verdict import measured
+from hessalign.paper.experiment import (
+    HGP,
+    VERSIONS,
+    Experiment,
+    Finished,
+    Method,
+    Options,
+    Report,
+    hutchinson,
+)
+from hessalign.paper.published import measured
 from hessalign.report.tables import markdown_table
 
 _READING_3: Final = (

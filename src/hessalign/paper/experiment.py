@@ -1,4 +1,4 @@
-"""What an experiment of the paper consists of: runs, and what they are made into."""
+"""What an experiment of the paper consists of: rows, their runs, and what they are made into."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
+from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.machine import describe_software
@@ -110,14 +112,7 @@ class Method:
     published: str | None = None
 
     def jobs(self, options: Options, imbalance: str | None) -> list[Job]:
-        """The restarts of this row on one version of Colored MNIST.
-
-        Returns:
-            One job per restart.
-
-        Raises:
-            InputError: If an entry is not one, or not for the user to choose.
-        """
+        """The restarts of this row on one version of Colored MNIST."""
         for name, reason in _SETTLED.items():
             if name in options.entries:
                 raise InputError(f"Expected no entry {name!r}: {reason}.")
@@ -198,17 +193,7 @@ class Experiment:
 
 
 def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
-    """Save a report: Markdown, JSON and figures.
-
-    Args:
-        experiment: What was reproduced.
-        report: What came out.
-        command: The command that makes it.
-        folder: Where results go; the experiment gets a folder of its own.
-
-    Returns:
-        The Markdown page.
-    """
+    """Save a report: Markdown, JSON and figures."""
     name, title = experiment.name, experiment.title
     target = folder / name
     target.mkdir(parents=True, exist_ok=True)
@@ -224,3 +209,71 @@ def write_report(experiment: Experiment, report: Report, command: str, folder: P
     path = target / f"{name}.md"
     write_atomically(path, (page + "\n").encode())
     return path
+
+
+ERM: Final = Method("ERM", "erm", published="erm")
+IRM: Final = Method("IRM", "irm", published="irm")
+VREX: Final = Method("V-REx", "vrex", published="vrex")
+FISHR: Final = Method("Fishr", "fishr", published="fishr")
+HGP: Final = Method("HGP", "hgp", published="hgp")
+_DIAGONAL: Final = Method("Exact diagonal", "diagonal")
+FULL: Final = Method("Full Hessian", "full")
+GRADIENT: Final = Method("Gradient only (α = 0)", "gradient", published="gradient")
+
+IMBALANCED: Final[dict[str, Imbalance]] = {
+    "imbalanced 95/5, as the paper says": "paper",
+    "imbalanced as the released code builds it": "released",
+}
+"""Both readings of the imbalanced data, by title."""
+
+VERSIONS: Final[dict[str, Imbalance | None]] = {"balanced": None, **IMBALANCED}
+"""All versions of the data, by title."""
+
+_RELEASED_PROBES: Final[dict[Imbalance | None, int]] = {None: 150, "paper": 200, "released": 200}
+"""Probes of the released scripts; the text says 100."""
+
+_PAPER_PROBES: Final = 100
+
+
+def hutchinson(imbalance: Imbalance | None) -> Method:
+    """Hutchinson with the probes of the released script."""
+    probes = _RELEASED_PROBES[imbalance]
+    title = f"Hutchinson, {probes} probes (released code)"
+    return Method(title, "hutchinson", {"probes": probes}, "hutchinson")
+
+
+def _expected(imbalance: Imbalance | None) -> Method:
+    """The expectation of the released Hutchinson penalty."""
+    return Method("Hutchinson, expected", "expected", {"probes": _RELEASED_PROBES[imbalance]})
+
+
+def on_features(method: Method) -> Method:
+    """The same algorithm where hyper-parameters are drawn: a row without options of its own."""
+    return Method(find_algorithm(method.algorithm).title, method.algorithm)
+
+
+def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
+    """The methods of Tables 2 and 3, and our variants."""
+    printed = Method(
+        f"Hutchinson, {_PAPER_PROBES} probes (paper)",
+        "hutchinson",
+        {"probes": _PAPER_PROBES},
+        "hutchinson",
+    )
+    return (
+        ERM,
+        IRM,
+        VREX,
+        FISHR,
+        HGP,
+        hutchinson(imbalance),
+        printed,
+        _expected(imbalance),
+        _DIAGONAL,
+        FULL,
+    )
+
+
+def published_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
+    """The six methods of the paper's Colored MNIST experiments."""
+    return (ERM, IRM, VREX, FISHR, HGP, hutchinson(imbalance))

@@ -35,7 +35,7 @@ from hessalign.paper.cache import (
 from hessalign.paper.experiment import Options
 
 REFERENCE: Final = "erm"
-DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
+_DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
 _SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
 """What all jobs of a sweep must have in common."""
 
@@ -63,17 +63,7 @@ class FeatureSweep:
 
 
 def feature_sweep(options: Options) -> FeatureSweep | None:
-    """The sweep on a feature bank that an experiment reports on beside Colored MNIST.
-
-    Args:
-        options: How to reproduce.
-
-    Returns:
-        The sweep, or None if none is named.
-
-    Raises:
-        InputError: If only the sweep or only its data is named.
-    """
+    """The sweep on a feature bank that an experiment reports on beside Colored MNIST."""
     if not options.sweeps and options.data_dir is None:
         return None
     if not options.sweeps or options.data_dir is None:
@@ -82,7 +72,7 @@ def feature_sweep(options: Options) -> FeatureSweep | None:
     if len(options.sweeps) > 1:
         raise InputError(f"Expected one --sweep, got {len(options.sweeps)}.")
     return FeatureSweep(
-        options.dataset or DEFAULT_BANK,
+        options.dataset or _DEFAULT_BANK,
         options.data_dir,
         options.sweeps[0],
         options.cache,
@@ -114,10 +104,6 @@ def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, lis
 
     An algorithm that the sweep does not have at all gets the same draws as the reference, trained
     here.
-
-    Args:
-        sweep: The sweep.
-        algorithms: Our names of the algorithms.
 
     Returns:
         By algorithm, those of each trial by test domain; an algorithm without runs has none.

@@ -16,10 +16,18 @@ from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.paper.curves import plot_attacked_domains, plot_attacked_heads
-from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
+from hessalign.paper.experiment import (
+    FULL,
+    Experiment,
+    Finished,
+    Method,
+    Options,
+    Report,
+    on_features,
+    published_six,
+)
 from hessalign.paper.feature_sweep import FeatureSweep, feature_sweep, select_jobs, train_all
-from hessalign.paper.methods import FULL, on_features, published_six
-from hessalign.paper.verdict import measured
+from hessalign.paper.published import measured
 from hessalign.report.tables import markdown_table
 
 _DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)

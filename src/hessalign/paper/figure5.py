@@ -24,9 +24,16 @@ from torch.nn import functional
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.irm import TARGET
 from hessalign.paper.curves import plot_attack
-from hessalign.paper.experiment import Experiment, Finished, Method, Options, Report
-from hessalign.paper.methods import FULL, published_six
-from hessalign.paper.verdict import measured
+from hessalign.paper.experiment import (
+    FULL,
+    Experiment,
+    Finished,
+    Method,
+    Options,
+    Report,
+    published_six,
+)
+from hessalign.paper.published import measured
 from hessalign.report.tables import markdown_table
 
 _EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)

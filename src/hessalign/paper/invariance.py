@@ -24,10 +24,9 @@ from hessalign.bench.algorithms import Batch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.irm import TARGET, measure
 from hessalign.paper.cache import FinishedRun
-from hessalign.paper.experiment import Experiment, Finished, Options, Report
+from hessalign.paper.experiment import Experiment, Finished, Options, Report, comparison
 from hessalign.paper.figures import plot_profiles
-from hessalign.paper.methods import comparison
-from hessalign.paper.verdict import measured
+from hessalign.paper.published import measured
 from hessalign.report.tables import markdown_table
 
 _INVARIANT: Final = 75.0

@@ -113,7 +113,7 @@ _SMALL: Final = _Scale(
     features=True,
 )  # fmt: skip
 
-SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
+_SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
 """The sizes by name."""
 
 
@@ -174,8 +174,8 @@ class Results:
 
 def find_scale(name: str) -> _Scale:
     """A size by name; an unknown name raises an UnknownNameError."""
-    check_name("scale", name, SCALES)
-    return SCALES[name]
+    check_name("scale", name, _SCALES)
+    return _SCALES[name]
 
 
 def _find_banks(
@@ -259,16 +259,7 @@ def describe_departures(found: Sequence[str]) -> list[str]:
 def head_specs(
     options: Options, entries: Mapping[str, Any], selections: Sequence[str]
 ) -> dict[Head, SweepSpec]:
-    """The sweep of each head, as the size says and the user changes it.
-
-    Args:
-        options: How to reproduce.
-        entries: What the experiment asks for.
-        selections: Methods of model selection that it reads.
-
-    Returns:
-        Specifications by head.
-    """
+    """The sweep of each head, as the size says and the user changes it."""
     scale = find_scale(options.scale)
     data_dir = scale.data_dir if options.data_dir is None else options.data_dir
     values: dict[str, Any] = {

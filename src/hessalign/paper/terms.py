@@ -14,7 +14,7 @@ from hessalign.bench.sweep.selection import Run, build_tables, find_selection
 from hessalign.paper.domainbed import NOT_COMPARABLE, ByTrial, accuracies
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_trials
-from hessalign.paper.published import TABLE_6
+from hessalign.paper.published import TABLE_6, measured, paired_difference, verdict
 from hessalign.paper.sweeps import (
     Head,
     Results,
@@ -25,7 +25,6 @@ from hessalign.paper.sweeps import (
     head_specs,
     sweep_folders,
 )
-from hessalign.paper.verdict import measured, paired_difference, verdict
 from hessalign.report.tables import markdown_table
 
 _WEIGHT: Final = 1e-5

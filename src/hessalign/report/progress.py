@@ -42,15 +42,7 @@ class Pace:
         self._first: tuple[float, float] | None = None
 
     def rate(self, done: float, seconds: float) -> float | None:
-        """Take a measurement.
-
-        Args:
-            done: How much was done since the beginning.
-            seconds: How long that took.
-
-        Returns:
-            How much is done in a second; None if that cannot be told yet.
-        """
+        """Take a measurement."""
         if done <= 0 or seconds <= 0:
             return None
         if self._first is None:
@@ -116,17 +108,7 @@ class Progress:
         left: float | None = None,
         now: bool = False,
     ) -> None:
-        """Show how far it is.
-
-        Args:
-            done: How many are done.
-            total: How many there are.
-            text: What else there is to know.
-            seconds: How long it took to do so many, if not the time since the first call, when
-                some may have been done already.
-            left: Seconds that it will still take, if the caller knows better than by the speed.
-            now: Whether to show it even where lines stay and there was one a moment ago.
-        """
+        """Show how far it is."""
         clock = time.monotonic()
         if self._begun is None:  # the speed is that of what follows
             self._begun, self._start = done, clock
@@ -149,19 +131,11 @@ class Progress:
             self._end()
 
     def note(self, text: str) -> None:
-        """Show what goes on where nothing is counted, and for how long it has.
-
-        Args:
-            text: What goes on.
-        """
+        """Show what goes on where nothing is counted, and for how long it has."""
         self._show(f"{self.title}: {text}  {time.monotonic() - self._start:.0f} s", now=False)
 
     def say(self, text: str) -> None:
-        """Write a line that stays.
-
-        Args:
-            text: The line.
-        """
+        """Write a line that stays."""
         line = f"{self.title}: {text}" if self.title else text
         before = self._shown if self._width else ""
         start = "\r" if before else ""
@@ -263,9 +237,6 @@ def _describe_pace(
 
 def duration(seconds: float) -> str:
     """A time span in the unit people would use.
-
-    Args:
-        seconds: How long.
 
     Returns:
         Seconds, minutes or hours.

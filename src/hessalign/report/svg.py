@@ -44,15 +44,7 @@ class Mark:
 
 
 def shortened(name: str, length: int) -> str:
-    """A name, or its beginning.
-
-    Args:
-        name: The name.
-        length: Characters, at most.
-
-    Returns:
-        Plain text.
-    """
+    """A name, or its beginning."""
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
@@ -81,17 +73,7 @@ def _figure(width: float, height: float, title: str, body: str) -> str:
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], marks: Sequence[Sequence[Mark]], title: str
 ) -> str:
-    """A table of values as coloured squares.
-
-    Args:
-        rows: Names of the rows.
-        columns: Names of the columns.
-        marks: The values; the darker the larger.
-        title: What it shows.
-
-    Returns:
-        The SVG element in its box.
-    """
+    """A table of values as coloured squares."""
     named = max(len(rows), len(columns)) <= LABELLED
     longest = min(_ROW_NAME, max(map(len, rows)))
     left, top = (24 + 7.6 * longest, 76.0) if named else (8.0, 8.0)
@@ -133,16 +115,7 @@ def heat_map(
 
 
 def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
-    """Horizontal bars, each made of one or more parts on a common scale.
-
-    Args:
-        names: What each bar is called.
-        marks: The parts of each bar.
-        title: What it shows.
-
-    Returns:
-        The SVG element in its box.
-    """
+    """Horizontal bars, each made of one or more parts on a common scale."""
     longest = min(_ROW_NAME, max(map(len, names)))
     left, width, tall = 24 + 7.6 * longest, 340.0, 30.0
     most = max((sum(max(0.0, m.value) for m in row) for row in marks), default=0.0) or 1.0
@@ -163,16 +136,7 @@ def bars(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
 
 
 def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> str:
-    """Values up to 1 as dots on a line for each name, joined; the scale starts below the least.
-
-    Args:
-        names: What each line is called.
-        marks: The dots of each line.
-        title: What it shows.
-
-    Returns:
-        The SVG element in its box.
-    """
+    """Values up to 1 as dots on a line for each name, joined; the scale starts below the least."""
     longest = min(_ROW_NAME, max(map(len, names)))
     left, width, tall, top = 24 + 7.6 * longest, 400.0, 32.0, 26.0
     least = min(mark.value for row in marks for mark in row)
@@ -201,16 +165,7 @@ def dots(names: Sequence[str], marks: Sequence[Sequence[Mark]], title: str) -> s
 
 
 def scatter(points: Sequence[tuple[float, float, str]], labels: tuple[str, str], title: str) -> str:
-    """Points in the plane.
-
-    Args:
-        points: Across, up, and what each says when pointed at.
-        labels: What the two axes show.
-        title: What it shows.
-
-    Returns:
-        The SVG element in its box.
-    """
+    """Points in the plane."""
     left, top, width, tall = 72.0, 12.0, 440.0, 240.0
     across = [x for x, _, _ in points]
     up = [y for _, y, _ in points]

@@ -1,9 +1,10 @@
-"""Tables in Markdown, which is readable as it is."""
+"""Tables in Markdown, which is readable as it is, and lists of notes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
+from typing import Protocol
 
 
 def markdown_table(
@@ -45,9 +46,6 @@ def markdown_table(
 def mean_and_std(values: Sequence[float]) -> str:
     """Accuracies as people write them: percent, and the spread if there is more than one.
 
-    Args:
-        values: Fractions.
-
     Returns:
         For example "71.0 ± 0.5".
 
@@ -57,3 +55,37 @@ def mean_and_std(values: Sequence[float]) -> str:
     """
     text = f"{100 * fmean(values):.1f}"
     return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
+
+
+class Note(Protocol):
+    """Something to tell."""
+
+    @property
+    def kind(self) -> str:
+        """What it is about, in a word or two."""
+
+    @property
+    def text(self) -> str:
+        """A sentence."""
+
+
+def first_notes(notes: Iterable[Note], shown: int, rest: str) -> list[str]:
+    """Notes by kind as lines, so many of each; `rest` says what lists or shows the others.
+
+    Returns:
+        Lines.
+
+    Example:
+        >>> from types import SimpleNamespace as New
+        >>> first_notes([New(kind="count", text="a …"), New(kind="count", text="b …")], 1, "--all")
+        ['count: a …', 'count: 1 more; --all']
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in notes:
+        kinds.setdefault(note.kind, []).append(note.text)
+    lines = []
+    for kind, texts in kinds.items():
+        lines += [f"{kind}: {text}" for text in texts[:shown]]
+        if len(texts) > shown:
+            lines.append(f"{kind}: {len(texts) - shown} more; {rest}")
+    return lines

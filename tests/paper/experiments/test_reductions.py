@@ -8,7 +8,7 @@ from torch import nn
 
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.run import TrainedHead
-from hessalign.paper.reductions import (
+from hessalign.paper.table1 import (
     Reduction,
     _log_ratio,
     chance_share,

@@ -32,12 +32,10 @@ from hessalign.paper.accuracies import (
 )
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.dynamics import _correlations
-from hessalign.paper.experiment import Method, Options
+from hessalign.paper.experiment import ERM, IMBALANCED, Method, Options
 from hessalign.paper.figure5 import _attacked_accuracy
 from hessalign.paper.invariance import _line, _profile, _reading
-from hessalign.paper.methods import ERM, IMBALANCED
-from hessalign.paper.published import Accuracy
-from hessalign.paper.verdict import measured, verdict
+from hessalign.paper.published import Accuracy, measured, verdict
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2", "width=6", "evaluate_every=1"]
 

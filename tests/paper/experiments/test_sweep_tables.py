@@ -16,10 +16,16 @@ from hessalign.paper import cache
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
 from hessalign.paper.experiment import Options
-from hessalign.paper.published import AVERAGE, DATASETS, TABLE_4, TABLE_7, TABLE_8
+from hessalign.paper.published import (
+    AVERAGE,
+    DATASETS,
+    TABLE_4,
+    TABLE_7,
+    TABLE_8,
+    paired_difference,
+)
 from hessalign.paper.sweeps import Results, Sweep, _find_banks, departures, find_scale
 from hessalign.paper.terms import _gain_table
-from hessalign.paper.verdict import paired_difference
 
 DOMAINS = ["art_painting", "photo", "sketch"]
 TINY = ["draws=2", "trials=2", "steps=3"]

@@ -6,9 +6,9 @@ from tests.diagnosis_data import alike, shifted
 
 import hessalign as ha
 from hessalign.diagnosis import diagnose
+from hessalign.diagnosis.comparison import shift_report
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.pair_sums import pair_sums
-from hessalign.diagnosis.shift import shift_report
 
 
 def report(z, y, domain, theta):

@@ -5,8 +5,6 @@ makes tables of their records.
 """
 
 from hessalign.bench.runs.job import Job as Job
-from hessalign.bench.sweep.cost import RunCost as RunCost
-from hessalign.bench.sweep.cost import measure_cost as measure_cost
 from hessalign.bench.sweep.execution import Outcome as Outcome
 from hessalign.bench.sweep.execution import Task as Task
 from hessalign.bench.sweep.execution import Work as Work
@@ -18,10 +16,12 @@ from hessalign.bench.sweep.jobs import held_out_sets as held_out_sets
 from hessalign.bench.sweep.jobs import list_jobs as list_jobs
 from hessalign.bench.sweep.jobs import sweep_jobs as sweep_jobs
 from hessalign.bench.sweep.launcher import Launcher as Launcher
+from hessalign.bench.sweep.launcher import LocalLauncher as LocalLauncher
 from hessalign.bench.sweep.launcher import Retries as Retries
 from hessalign.bench.sweep.launcher import SerialLauncher as SerialLauncher
-from hessalign.bench.sweep.local import LocalLauncher as LocalLauncher
 from hessalign.bench.sweep.ray_cluster import RayLauncher as RayLauncher
+from hessalign.bench.sweep.report import RunCost as RunCost
+from hessalign.bench.sweep.report import measure_cost as measure_cost
 from hessalign.bench.sweep.running import run_jobs as run_jobs
 from hessalign.bench.sweep.running import training_work as training_work
 from hessalign.bench.sweep.specification import SweepSpec as SweepSpec

@@ -1,15 +1,30 @@
-"""What a launcher is, the simplest one, and what those that use several processes share."""
+"""What a launcher is, and the two that need nothing else: one at a time, and local processes."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
+import multiprocessing
+import os
+import pickle
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from multiprocessing.connection import Connection, wait
+from typing import Final, Protocol, final
 
+from hessalign._errors import InputError
+from hessalign._processes import (
+    SAVING_SECONDS,
+    describe_end,
+    holding_back_interrupts,
+    kill_unless_ended,
+    release_interrupts,
+    start_worker,
+)
 from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute, fail
 
@@ -133,3 +148,139 @@ class SerialLauncher:
                 interruption.raise_if_requested()
                 begin(task)
                 yield execute(task, work)
+
+
+_POLL_SECONDS: Final = 0.2
+
+_PRELOADED: Final = ("hessalign.bench.runs.run", "torch._dynamo")
+"""Imported once, by the server from which workers are forked; it trains nothing, so has one thread.
+
+A worker then starts, or is replaced, in a fraction of a second, and workers share that memory.
+"""
+
+
+@final
+class LocalLauncher:
+    """Processes of a single thread each, kept for many tasks, so that short ones cost no start.
+
+    One thread each because the threads of several runs fight for the cores. A process that is
+    killed is replaced, and its task begun again, from its checkpoint.
+
+    Args:
+        jobs: How many processes.
+        retries: How often a task is begun again.
+    """
+
+    def __init__(self, jobs: int, retries: Retries | None = None) -> None:
+        if jobs < 1:
+            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
+        self.parallel = jobs
+        self.retries = retries or Retries()
+
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done; workers import `work` by its name."""
+        waiting = Waiting(tasks, self.retries)
+        idle: list[_Worker] = []
+        busy: dict[object, _Worker] = {}  # by pipe
+        with Interruption() as interruption:
+            try:
+                while waiting or busy:
+                    interruption.raise_if_requested()
+                    while len(busy) < self.parallel and (task := waiting.next()):
+                        begin(task)
+                        worker = idle.pop() if idle else _Worker()
+                        busy[worker.pipe] = worker
+                        worker.give(task, work)
+                    if not busy:  # all that is left waits before it is tried again
+                        time.sleep(_POLL_SECONDS)
+                        continue
+                    for pipe in wait([worker.pipe for worker in busy.values()], _POLL_SECONDS):
+                        worker = busy.pop(pipe)
+                        outcome = worker.result(waiting)
+                        if not worker.lost:
+                            idle.append(worker)
+                        if outcome is not None:
+                            yield outcome
+            except BaseException:
+                for worker in busy.values():
+                    worker.save()
+                raise
+            finally:
+                _stop([*idle, *busy.values()])
+
+
+@final
+class _Worker:
+    """A process that does one task at a time, as its parent sees it.
+
+    It is no daemon: those may not have processes of their own, such as make batches of images.
+    """
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,))
+        self.lost = False
+        self.end = "was not started, because the server was killed that starts processes"
+        self._task: Task | None = None
+        self._since = 0.0
+        # If the server was killed, or its child at once, it is noticed when its answer is read.
+        with holding_back_interrupts(), contextlib.suppress(EOFError, ConnectionError):
+            self.process.start()
+        theirs.close()
+
+    def give(self, task: Task, work: Work) -> None:
+        self._task, self._since = task, time.monotonic()
+        # A worker that was killed while it was idle is noticed when its answer is read.
+        with contextlib.suppress(OSError):
+            self.pipe.send((task, work))
+
+    def result(self, waiting: Waiting) -> Outcome | None:
+        """How the task ended; None if the worker was lost and the task waits to be tried again."""
+        task = self._task
+        assert task is not None
+        try:
+            answer: Outcome | Exception = self.pipe.recv()
+        except (EOFError, OSError):
+            self.lost = True
+            _stop([self])
+            return waiting.lost(task, time.monotonic() - self._since, f"it {self.end}")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def save(self) -> None:
+        """Ask for the end of the task as soon as it is saved."""
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGINT)
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Wait for the end of processes, which comes once their tasks have ended; or make it come."""
+    for worker in workers:
+        worker.pipe.close()
+    started = [worker for worker in workers if worker.process.pid is not None]
+    try:
+        kill_unless_ended([worker.process for worker in started], SAVING_SECONDS)
+    finally:
+        for worker in started:
+            worker.process.join()
+            worker.end = describe_end(worker.process.exitcode)
+            worker.process.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """Do what comes through the pipe, until it is closed."""
+    start_worker(interruptible=True)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        release_interrupts()
+        while True:
+            message = pipe.recv_bytes()
+            try:
+                task, work = pickle.loads(message)
+                pipe.send(execute(task, work))
+            except Exception as error:  # not of the job: it concerns the whole sweep
+                pipe.send(error)

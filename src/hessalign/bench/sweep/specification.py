@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final, get_args
+from typing import Final, final
 
-from hessalign._errors import ConfigurationError, InputError
+from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._names import UnknownNameError, check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
+from hessalign.bench.algorithms.options import Count, check_options
 from hessalign.bench.algorithms.search import Preset
 from hessalign.bench.runs.domainbed import PRESET
 from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.sweep.selection import SELECTIONS
 
 _ALL: Final = "all"
-DEFAULT_PRESET: Final = "domainbed-2022"
+DEFAULT_PRESET: Final[Preset] = "domainbed-2022"
 
 _Domain = str | int
 """A domain by its name or its number."""
@@ -55,10 +56,10 @@ class SweepSpec:
     algorithms: tuple[str, ...]
     data_dir: str = "data"
     test_domains: Mapping[str, tuple[_Domain, ...]] = field(default_factory=dict)
-    trials: int = 3
-    draws: int = 20
-    preset: str = DEFAULT_PRESET
-    steps: int | None = None
+    trials: Count = 3
+    draws: Count = 20
+    preset: Preset = DEFAULT_PRESET
+    steps: Count | None = None
     selections: tuple[str, ...] = ("training-domain", "oracle")
     overrides: Mapping[str, object] = field(default_factory=dict)
     evaluate: Evaluated = "needed"
@@ -138,21 +139,20 @@ def make_specification(entries: Mapping[str, object]) -> SweepSpec:
             continue
         if value is None and key not in {"datasets", "algorithms"}:
             continue  # an empty entry stands for the default
-        try:
-            values[key] = _READERS[key](key, value)
-        except ConfigurationError as error:
-            problems += error.problems
-        except InputError as error:
-            problems.append(str(error))
+        found = attempt(problems, _READERS.get(key, _plain), key, value)
+        values |= {} if found is None else {key: found}
     problems += [f"Expected {key}." for key in ("datasets", "algorithms") if key not in entries]
     if "datasets" in values and "test_domains" in values:
-        try:
-            values["test_domains"] = _by_dataset(values["test_domains"], values["datasets"])
-        except InputError as error:
-            problems.append(str(error))
+        domains = values["test_domains"]
+        values["test_domains"] = attempt(problems, _by_dataset, domains, values["datasets"])
     if problems:
         raise ConfigurationError(problems)
     return SweepSpec(**values)  # type: ignore[arg-type]
+
+
+def _plain(key: str, value: object) -> object:
+    check_options(SweepSpec, {key: value})
+    return value
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
@@ -165,15 +165,11 @@ def _names(key: str, value: object) -> tuple[str, ...]:
 def _algorithms(key: str, value: object) -> tuple[str, ...]:
     if value == _ALL:
         return tuple(ALGORITHMS)
-    found, problems = [], []
-    for name in _names(key, value):
-        try:
-            found.append(find_algorithm(name).name)
-        except UnknownNameError as error:
-            problems.append(str(error))
+    problems: list[str] = []
+    found = [attempt(problems, find_algorithm, name) for name in _names(key, value)]
     if problems:
         raise ConfigurationError(problems)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(info.name for info in found if info is not None))
 
 
 def _selections(key: str, value: object) -> tuple[str, ...]:
@@ -215,30 +211,10 @@ def _by_dataset(domains: object, datasets: object) -> dict[str, object]:
     return {name: value for name, value in domains.items() if value is not None}
 
 
-def _count(key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"Expected {key} as a whole number of 1 or more, got {value!r}.")
-    return value
-
-
-def _truth(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"Expected {key} as true or false, got {value!r}.")
-    return value
-
-
 def _path(key: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(f"Expected {key} as a path, got {value!r}.")
     return value
-
-
-def _one_of(names: Iterable[str]) -> Callable[[str, object], object]:
-    def read(key: str, value: object) -> object:
-        check_name(key, value, names)
-        return value
-
-    return read
 
 
 def _overrides(key: str, value: object) -> dict[str, object]:
@@ -257,14 +233,9 @@ _READERS: Final[Mapping[str, Callable[[str, object], object]]] = {
     "algorithms": _algorithms,
     "data_dir": _path,
     "test_domains": _domains,
-    "trials": _count,
-    "draws": _count,
-    "preset": _one_of(get_args(Preset)),
-    "steps": _count,
     "selections": _selections,
     "overrides": _overrides,
-    "evaluate": _one_of(get_args(Evaluated)),
-    "keep_models": _truth,
     "output": _path,
     "data_folder": _path,
 }
+"""What reads the keys of which a type does not say enough."""

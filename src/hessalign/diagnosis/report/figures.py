@@ -30,14 +30,7 @@ _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noi
 
 
 def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
-    """The sections of a diagnosis that it has.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        In the order of the page.
-    """
+    """The sections of a diagnosis that it has."""
     sections = (
         _distances(diagnosis),
         _attributes(diagnosis),

@@ -17,14 +17,7 @@ BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "ta
 
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
-    """A diagnosis as text: the reading first, then a table for each section.
-
-    Args:
-        diagnosis: The diagnosis.
-
-    Returns:
-        The text, with a final line end.
-    """
+    """A diagnosis as text: the reading first, then a table for each section."""
     parts = [
         _title(diagnosis),
         _reading(diagnosis),

@@ -11,8 +11,7 @@ from tests.browser import measure, needs_browser
 from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.report.content import _plain, render_diagnosis_json
-from hessalign.diagnosis.report.page import render_diagnosis_page
+from hessalign.diagnosis.report.files import _plain, render_diagnosis_json, render_diagnosis_page
 from hessalign.diagnosis.report.text import render_diagnosis_text
 from hessalign.report.page import _POLICY
 

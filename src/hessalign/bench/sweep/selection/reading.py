@@ -325,14 +325,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def parse_record(line: bytes) -> Mapping[str, Any] | None:
-    """What a line of `results.jsonl` holds.
-
-    Args:
-        line: The line.
-
-    Returns:
-        Values by name; None if it is no record, or not a whole one.
-    """
+    """What a line of `results.jsonl` holds."""
     try:
         fields = json.loads(line.decode())
     except ValueError:  # includes bytes that are not UTF-8

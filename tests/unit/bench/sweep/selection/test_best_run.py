@@ -8,7 +8,7 @@ from tests.sweeps import record, write
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
-from hessalign.bench.sweep.best_run import best_run
+from hessalign.bench.sweep.selection.collection import best_run
 
 NAMES = ["art", "cartoon", "photo"]
 
