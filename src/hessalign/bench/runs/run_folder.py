@@ -197,9 +197,11 @@ class RunFolder:
                 f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
                 for key in keys
             )
+            old = "seed" in found and "trial_seed" not in found
+            converted = " `hessalign convert` makes runs of version 0.1 into today's." * old
             raise RunFolderError(
                 f"{self.path} belongs to another configuration: {differences}. Choose another "
-                "folder, or remove that one."
+                f"folder, or remove that one.{converted}"
             )
 
     @property

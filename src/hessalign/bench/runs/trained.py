@@ -230,8 +230,9 @@ def _find_model(folder: Path) -> Path:
     raise TrainedModelError(
         f"Expected a trained model, {DESCRIPTION} and {_WEIGHTS}, in {folder}, found none. "
         "`hessalign train --output OUTPUT` writes one when it ends; sweeps do if their "
-        "specification says `keep_models: true` (or --keep-models). Runs of older "
-        "versions, which have a model.pt alone, are converted by `hessalign convert`."
+        "specification says `keep_models: true` (or --keep-models). Of runs of "
+        "version 0.1, which have a model.pt alone, `hessalign convert` converts those on Colored "
+        "MNIST; others are to be trained again."
     )
 
 
