@@ -115,15 +115,7 @@ def job_status(folder: Path, job: Job) -> JobStatus:
 
 
 def sweep_status(folder: Path, jobs: Iterable[Job]) -> list[JobStatus]:
-    """How far the jobs of a sweep are.
-
-    Args:
-        folder: The folder of the sweep.
-        jobs: The jobs.
-
-    Returns:
-        A status each, in their order.
-    """
+    """How far the jobs of a sweep are, in their order."""
     return [job_status(folder, job) for job in jobs]
 
 

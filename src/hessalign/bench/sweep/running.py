@@ -28,14 +28,7 @@ _ReportRecord = Callable[[Job, Mapping[str, Any]], None]
 
 
 def training_work(spec: SweepSpec) -> Work:
-    """What does the jobs of a sweep.
-
-    Args:
-        spec: The specification.
-
-    Returns:
-        `train_job`, told what to evaluate and keep.
-    """
+    """What does the jobs of a sweep: `train_job`, told what to evaluate and keep."""
     return partial(
         train_job, evaluate=spec.evaluate, keep_model=spec.keep_models, data_dir=spec.place
     )

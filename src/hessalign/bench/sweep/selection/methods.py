@@ -157,17 +157,7 @@ SELECTIONS: Mapping[str, Selection] = {row.name: row for row in _ROWS}
 
 
 def find_selection(name: str) -> Selection:
-    """The method of a name.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The method.
-
-    Raises:
-        UnknownNameError: If there is no such method.
-    """
+    """A method by its name; another name raises an UnknownNameError."""
     if name not in SELECTIONS:
         raise UnknownNameError("selection method", name, SELECTIONS)
     return SELECTIONS[name]
