@@ -27,6 +27,14 @@ SLOW = {
     "tests/bench/runs/test_image_run.py": [
         "test_a_network_learns_stripes",
         "test_an_interrupted_run_ends",
+        "test_reading_without_a_cache",
+        "test_domainbeds_arm",
+    ],
+    "tests/bench/runs/test_run_folder.py": ["test_killed_at_random_moments"],
+    "tests/bench/runs/test_sampling.py": [
+        "test_a_worker_that_died",
+        "test_workers_end_when",
+        "test_a_batch_lasts",
     ],
     "tests/bench/sweep/test_launchers.py": [
         "test_killed_workers",
@@ -36,27 +44,49 @@ SLOW = {
         "test_an_interrupt",
     ],
     "tests/bench/sweep/test_ray.py": [""],
+    "tests/bench/sweep/test_running.py": ["test_plain_jobs_report"],
     "tests/cli/test_cli.py": ["test_a_missing_matplotlib"],
-    "tests/cli/test_diagnose.py": ["test_features_as_they_are", "test_a_table_gives"],
-    "tests/cli/test_errors.py": [r"test_damaged_runs_of_.*\[done(\.json)?-(?!empty)"],
+    "tests/cli/test_datasets.py": ["test_check_of_the_real_pacs"],
+    "tests/cli/test_diagnose.py": [
+        "test_features_as_they_are",
+        "test_a_table_gives",
+        "test_images_are_diagnosed",
+    ],
+    "tests/cli/test_errors.py": [
+        r"test_damaged_runs_of_.*\[done(\.json)?-(?!empty)",
+        "test_the_traceback_of_a_bug",
+    ],
     "tests/cli/test_sweep.py": ["test_ctrl_c"],
     "tests/paper/experiments/test_feature_sweep.py": ["test_several_processes", "test_figure2"],
     "tests/paper/experiments/test_reproduce.py": [
         "test_interrupted_it_saves",
         "test_one_page_of_everything",
         "test_rows_whose_runs_are_gone",
+        "test_tables_and_figures_share",
+        "test_figure2_attacks",
     ],
-    "tests/unit/bench/data/test_image_cache.py": ["test_several_processes", "test_work_continues"],
-    "tests/unit/bench/data/test_inspection.py": [r"test_damaged_and_repeated_images.*\[2"],
+    "tests/precision/test_float32.py": ["test_many_samples"],
+    "tests/unit/bench/data/test_image_cache.py": [
+        "test_several_processes",
+        "test_work_continues",
+        "test_only_one_process_writes",
+    ],
+    "tests/unit/bench/data/test_inspection.py": [
+        r"test_damaged_and_repeated_images.*\[2",
+        "test_the_real_pacs",
+    ],
+    "tests/unit/bench/data/test_mnist14.py": ["test_shipped_file_equals"],
     "tests/unit/bench/models/test_weights.py": ["test_torchvision_can_be_imported"],
     "tests/unit/diagnosis/report/test_diagnosis_page.py": ["test_many_domains_and_classes"],
     "tests/unit/diagnosis/test_bad_input.py": ["test_two_hundred_domains"],
     "tests/unit/heads/test_attack_search.py": ["test_more_restarts", r"test_plain_ascent.*-[12]\]"],
+    "tests/unit/heads/test_measure.py": ["test_quadratics_agree"],
     "tests/unit/heads/test_worst_case_gap.py": [
         "test_quadratics_reach",
         "test_exact_is_never_below",
     ],
     "tests/unit/test_estimator.py": ["test_alignment_helps"],
+    "tests/unit/test_import.py": ["test_parts_of_the_package"],
     "tests/unit/test_processes.py": ["test_a_process_that"],
 }
 """Tests of the slow lane by file, where no marker in the file says so: how their names begin.
