@@ -27,6 +27,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal, final, get_args
 
 import torch
@@ -256,6 +257,7 @@ def make_colored_mnist(
     )
 
 
+@lru_cache(maxsize=1)  # the same data are planned with, trained on and looked at again
 def make_colored_mnist_domains(
     seed: int,
     *,

@@ -126,7 +126,7 @@ SEARCH: Final[Mapping[str, Distribution]] = {
     "penalty_weight": Power(10, 2, 6),
 }
 """Where sweeps draw from. The published values came from a search too, whose ranges are not known;
-these are ours and contain them, but for the learning rate's tail."""
+these are ours and contain them."""
 
 
 @final
