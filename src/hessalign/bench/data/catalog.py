@@ -30,19 +30,21 @@ class DatasetInfo:
         domains: Abbreviations of its domains, in their order.
         family: Which hyper-parameters it takes.
         checkpoint_freq: Steps between evaluations where nothing else is asked for.
+        steps: Steps of training where nothing else is asked for.
     """
 
     name: str
     domains: tuple[str, ...]
     family: Family = "big"
     checkpoint_freq: int = 300
+    steps: int = DEFAULT_STEPS
 
 
 _ROWS = (
     DatasetInfo("Debug28", ("0", "1", "2"), "small", 100),
     DatasetInfo("Debug224", ("0", "1", "2"), "big", 100),
     DatasetInfo("ColoredMNIST", ("+90%", "+80%", "-90%"), "small", 100),
-    DatasetInfo(COLORED_MNIST, ("+80%", "+90%", "-90%"), "small", 10),
+    DatasetInfo(COLORED_MNIST, ("+80%", "+90%", "-90%"), "small", 10, steps=501),
     DatasetInfo("RotatedMNIST", ("0", "15", "30", "45", "60", "75"), "small", 100),
     DatasetInfo("VLCS", ("C", "L", "S", "V")),
     DatasetInfo("PACS", ("A", "C", "P", "S")),
@@ -66,6 +68,12 @@ DATASETS: Mapping[str, DatasetInfo] = {row.name: row for row in _ROWS}
 def catalog_entry(name: str) -> DatasetInfo | None:
     """The row of a data set, or of that from which a bank DATASET@BACKBONE was made, if any."""
     return DATASETS.get(name.partition("@")[0])
+
+
+def default_steps(dataset: str) -> int:
+    """Steps of training on a data set where nothing else is asked for."""
+    entry = catalog_entry(dataset)
+    return DEFAULT_STEPS if entry is None else entry.steps
 
 
 @final

@@ -41,7 +41,7 @@ from hessalign.bench.algorithms.search import (
     draw,
     search_space,
 )
-from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.data.colored_mnist import (
     TEST_POOL,
     TRAIN_POOL,
@@ -66,7 +66,7 @@ from hessalign.bench.runs.state import LrSchedule
 from hessalign.curvature import LinearHead, make_loss
 from hessalign.curvature.linear import arranged_head
 
-STEPS: Final = 501
+STEPS: Final = default_steps(COLORED_MNIST)
 """Updates where nothing else is asked for."""
 
 TARGET: Final = 2

@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO, final
 
 import numpy as np
 
-from hessalign.bench.data.catalog import DEFAULT_STEPS
+from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep.execution import ERROR, Outcome, Work
 from hessalign.bench.sweep.folder import STATES, JobStatus, mean_seconds, seconds_left
@@ -80,7 +80,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
     rows: list[tuple[int, int, int]] = []
     seconds: list[float] = []
-    most = min(_MOST_STEPS, DEFAULT_STEPS if job.steps is None else job.steps)
+    most = min(_MOST_STEPS, default_steps(job.dataset) if job.steps is None else job.steps)
     lengths = [length for length in _LENGTHS if length < most] or [1]
     with tempfile.TemporaryDirectory(prefix="hessalign-plan-") as name:
         work(dataclasses.replace(job, steps=1), Path(name) / "first")
@@ -284,7 +284,8 @@ class _Running:
         self._pace = Pace()
 
     def update(self, record: Mapping[str, Any]) -> None:
-        steps = (record.get("args") or {}).get("steps") or self.job.steps or DEFAULT_STEPS
+        asked = (record.get("args") or {}).get("steps") or self.job.steps
+        steps = asked or default_steps(self.job.dataset)
         reached = record["step"] + 1
         self.share = min(1.0, reached / steps)
         if isinstance(record.get("seconds"), int | float):

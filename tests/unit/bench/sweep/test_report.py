@@ -6,9 +6,9 @@ import re
 import pytest
 from tests.sweep_jobs import make_jobs
 
-from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, Task
+from hessalign.bench.sweep import Job, JobStatus, LocalLauncher, Outcome, Task
 from hessalign.bench.sweep import report as report_module
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.report import SweepProgress, _Running
 
 
 class Terminal(io.StringIO):
@@ -80,3 +80,11 @@ def test_time_left_follows_from_the_steps_before_any_run_is_done(tmp_path):
     assert 0.75 < left(stream) / 100 < 1.25
     progress(Outcome(Task(jobs[2], tmp_path), "done", 104.0))
     assert 0.75 < left(stream) / 100 < 1.25  # the last one alone takes no less
+
+
+def test_a_run_that_does_not_say_how_long_it_is_takes_the_steps_of_its_data_set():
+    for dataset, text in (("ColoredMNIST-IRM", "251/501"), ("PACS", "251/5001")):
+        job = Job(dataset, "ERM", (2,), 0, 0, "data")
+        running = _Running(job)
+        running.update({"step": 250, "seconds": 2.0, "args": {"steps": None}})
+        assert running.text.startswith(text)

@@ -15,7 +15,7 @@ from typing import final
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS
-from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
+from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index
 from hessalign.bench.sweep.selection.methods import SELECTIONS, Candidate, choose, find_selection
 from hessalign.bench.sweep.selection.reading import Note, Run, braces, read_runs
@@ -105,7 +105,7 @@ def _missing_records(run: Run) -> tuple[str | None, bool]:
         elif info is None:
             return "it is not marked as done and does not say how many steps it takes", False
         else:
-            steps = DEFAULT_STEPS
+            steps = info.steps
     if run.records[-1].step < steps - 1:
         return f"its last record is of step {run.records[-1].step}, not {steps - 1}", True
     freq = run.protocol.checkpoint_freq or (info.checkpoint_freq if info else None)
