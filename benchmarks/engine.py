@@ -32,7 +32,7 @@ from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, Job, LoopConfig, Minibatches, plan_job, train
 from hessalign.bench.runs.machine import keep_freed_memory
 from hessalign.bench.runs.plan import Plan
-from hessalign.bench.runs.records import RECORDS, read_records
+from hessalign.bench.runs.records import RESULTS, read_records
 from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.sampling import Sampler
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, run_jobs
@@ -215,7 +215,7 @@ def scaling(quick: bool) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             run_jobs(folder, jobs, launcher, train_job)
-            records = [read_records(folder / job.folder / RECORDS) for job in jobs]
+            records = [read_records(folder / job.folder / RESULTS) for job in jobs]
         times = [each[-1].seconds - each[0].seconds for each in records]
         seconds[name] = sum(times) if count == 1 else max(times)
     return seconds

@@ -14,8 +14,7 @@ from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.runs import Job, Record, Run, read_records, train_job
 from hessalign.bench.runs.irm import IrmOptions, settle
 from hessalign.bench.runs.plan import Evaluated
-from hessalign.bench.runs.records import RECORDS
-from hessalign.bench.runs.run_folder import DONE
+from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.sweep import (
     JobStatus,
     Launcher,
@@ -102,7 +101,7 @@ def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
     """Those of some runs that are complete in the cache."""
     folders = {job: cache / job.folder for job in jobs}
     return [
-        FinishedRun(job, folder, read_records(folder / RECORDS))
+        FinishedRun(job, folder, read_records(folder / RESULTS))
         for job, folder in folders.items()
         if (folder / DONE).exists()
     ]

@@ -19,11 +19,11 @@ from typing import Final, final
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.runs.job import Job, job_from
+from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.runs.run_folder import read_config
 from hessalign.bench.sweep import Launcher
 from hessalign.bench.sweep.selection import Candidate, choose, read_run, training_domain
 from hessalign.bench.sweep.selection import Run as SweepRun
-from hessalign.bench.sweep.selection.reading import DONE, RESULTS
 from hessalign.paper.cache import (
     FinishedRun,
     MakeProgress,

@@ -20,10 +20,10 @@ from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.registry import DOMAINBED, FIDELITY
 from hessalign.bench.data.arrays import SUFFIXES
 from hessalign.bench.data.catalog import DEFAULT_STEPS
+from hessalign.bench.runs.records import DONE
 from hessalign.bench.sweep import Job, SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Run, read_run
 from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
-from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.bench.sweep.specification import DEFAULT_PRESET
 from hessalign.paper.cache import Part
 from hessalign.paper.experiment import Options

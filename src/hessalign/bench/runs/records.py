@@ -11,8 +11,11 @@ from typing import Any, Final, final
 
 from hessalign._errors import InputError
 
-RECORDS: Final = "results.jsonl"
+RESULTS: Final = "results.jsonl"
 """The file that holds the records of a run."""
+
+DONE: Final = "done"
+"""The file that marks a run as complete: its last record."""
 
 _METRIC: Final = re.compile(r"env\d+_(in|out)_acc|(train|test)_(accuracy|loss)|hessian_distance")
 """What evaluations measure; other numbers of a line are terms of the loss."""

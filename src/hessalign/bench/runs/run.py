@@ -26,10 +26,9 @@ from hessalign.bench.runs.machine import describe_software, find_device
 from hessalign.bench.runs.model_description import ModelDescription
 from hessalign.bench.runs.plan import Evaluated, Plan, record_args
 from hessalign.bench.runs.planning import plan_job
-from hessalign.bench.runs.records import Record, RecordForm
+from hessalign.bench.runs.records import DONE, Record, RecordForm
 from hessalign.bench.runs.run_folder import (
     CONFIG,
-    DONE,
     RunFolder,
     RunFolderError,
     find_run,

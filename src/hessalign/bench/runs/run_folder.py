@@ -32,15 +32,19 @@ from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
 from hessalign.bench.models.weights import DAMAGE
 from hessalign.bench.runs.model_description import ModelDescription
-from hessalign.bench.runs.records import RECORDS, Record, RecordForm, read_lines, read_records
+from hessalign.bench.runs.records import (
+    DONE,
+    RESULTS,
+    Record,
+    RecordForm,
+    read_lines,
+    read_records,
+)
 from hessalign.bench.runs.state import TrainingState
 from hessalign.bench.runs.trained import write_model
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
-
-DONE: Final = "done"
-"""What marks a run as complete: its last record."""
 
 _SHOWN: Final = 3
 """How many runs an error names."""
@@ -211,7 +215,7 @@ class RunFolder:
 
     def records(self) -> list[Record]:
         """The records on disk, without a torn last line; a complete run has to have some."""
-        path = self.path / RECORDS
+        path = self.path / RESULTS
         found = read_records(path, self.form)
         if self.done and not found:
             raise RunFolderError(
@@ -238,7 +242,7 @@ class RunFolder:
                 state.load_state_dict(fresh)
                 continue
             break
-        path = self.path / RECORDS
+        path = self.path / RESULTS
         kept = [
             (line, record)
             for line, record in read_lines(path, self.form)
@@ -259,7 +263,7 @@ class RunFolder:
 
     def append(self, records: list[Record]) -> None:
         """Put down the last of all records so far."""
-        path = self.path / RECORDS
+        path = self.path / RESULTS
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(self.form.line(records) + "\n")
 

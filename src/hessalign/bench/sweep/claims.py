@@ -35,6 +35,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, final
 
+from hessalign.bench.runs.records import DONE
+
 _STALE_SECONDS: Final = 300.0
 """After this long without renewal a claim of another machine counts for nothing."""
 
@@ -107,7 +109,7 @@ class _Claim:
         self._renewal.join()
         folder = self.path.parent
         try:
-            if (folder / "done").exists():
+            if (folder / DONE).exists():
                 for path in folder.glob("claim.*"):
                     path.unlink(missing_ok=True)
             else:

@@ -12,9 +12,9 @@ from typing import Final, Literal, final
 
 from hessalign._errors import MENDABLE, describe_error
 from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.records import DONE
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, this_claimant
-from hessalign.bench.sweep.selection.reading import DONE
 
 ERROR: Final = "err.txt"
 """The file that keeps why a job failed."""

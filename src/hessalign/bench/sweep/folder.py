@@ -21,9 +21,9 @@ from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.entries import read_file
 from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.records import DONE
 from hessalign.bench.sweep.claims import is_claimed
 from hessalign.bench.sweep.execution import SPECIFICATION, failed_by_bug, last_error
-from hessalign.bench.sweep.selection.reading import DONE
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 
 _JobState = Literal["done", "running", "failed", "left"]

@@ -16,11 +16,11 @@ import numpy as np
 
 from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.sweep.execution import ERROR, Outcome, Work
 from hessalign.bench.sweep.folder import STATES, JobStatus, mean_seconds, seconds_left
 from hessalign.bench.sweep.launcher import Launcher
 from hessalign.bench.sweep.selection import SELECTIONS
-from hessalign.bench.sweep.selection.reading import RESULTS
 from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import markdown_table
 

@@ -14,11 +14,12 @@ from typing import Any, Final, final
 
 from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep.execution import ERROR, JOBS, SPECIFICATION, Outcome, Task, Work
 from hessalign.bench.sweep.folder import JobStatus, job_status
 from hessalign.bench.sweep.launcher import Launcher, nothing
-from hessalign.bench.sweep.selection.reading import RESULTS, parse_record
+from hessalign.bench.sweep.selection.reading import parse_record
 from hessalign.bench.sweep.specification import SweepSpec
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, final
 
 from hessalign._errors import InputError
+from hessalign.bench.runs.records import DONE, RESULTS
 
-RESULTS: Final = "results.jsonl"
-DONE: Final = "done"
 _JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
 _IDENTITY: Final = {
     "dataset": str,
