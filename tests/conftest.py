@@ -160,12 +160,11 @@ def drawn(monkeypatch):
 @pytest.fixture(params=["small", "large"])
 def route(request, monkeypatch):
     """The code's routes for small shapes, and for large ones on small shapes too."""
-    from hessalign.curvature import factors, gram, products
+    from hessalign.curvature import gram, products
 
     if request.param == "large":
-        monkeypatch.setattr(factors, "_WRITTEN_OUT", 0)
-        monkeypatch.setattr(gram, "_FEW_ROWS", 1)
-        monkeypatch.setattr(gram, "_SHORT_ROWS", 1)
+        monkeypatch.setattr(gram, "_FEW_CLASSES", 0)
+        monkeypatch.setattr(gram, "_MANY_FEATURES", 1)
         monkeypatch.setattr(products, "_FEW_SAMPLES", 0)
     return request.param
 

@@ -13,7 +13,7 @@ import torch
 from tests import oracles
 from tests.cases import Batch
 
-from hessalign.alignment import dispersion, distances, inner_products
+from hessalign.alignment import HessianAlignment, dispersion, distances, inner_products
 from hessalign.alignment.quantities import quantity_dispersion
 from hessalign.curvature import linear_head, products
 
@@ -210,25 +210,32 @@ def test_fields_of_confident_predictions(field, margin):
     assert (found - expected).norm() <= TOLERANCE * expected.norm()
 
 
-def test_float64_products_only_where_domains_nearly_agree(monkeypatch):
-    """The rough products serve far from alignment, and are made again near it."""
-    from hessalign.curvature import factors
-
-    made = []
-    plain = factors.gram
-
-    def spy(z, *, exact=True):
-        made.append(exact)
-        return plain(z, exact=exact)
-
-    monkeypatch.setattr(factors, "gram", spy)
+@pytest.mark.parametrize("ratio", [1e-2, 1e-8])
+@pytest.mark.parametrize("classes", [7, 40])
+@pytest.mark.parametrize("features", [300, 2048])
+def test_wide_heads(features, classes, ratio):
+    """As many features as networks have; the reference is the same sum in float64."""
     generator = torch.Generator().manual_seed(0)
-    z = torch.randn(40, 600, generator=generator).relu()
-    logits = torch.randn(40, 5, generator=generator)
-    domain = torch.arange(2).repeat_interleave(20)
-    twice = torch.cat([z[:20], z[:20] + 1e-5]), torch.cat([logits[:20], logits[:20] + 1e-5])
-    for (features, outputs), expected in (((z, logits), [False]), (twice, [False, True])):
-        made.clear()
-        head = linear_head(features, outputs, None, domain)
-        quantity_dispersion(head, "hessian", "dual")
-        assert made == expected
+    common = torch.randn(32, features, generator=generator).relu()
+    weight = torch.randn(classes, features, generator=generator) / features**0.5
+    noise = [torch.randn(32, features, generator=generator) for _ in range(3)]
+    z = torch.cat([common + ratio**0.5 * each for each in noise])
+    y = torch.randint(classes, (32,), generator=generator).repeat(3)
+    domain = torch.arange(3).repeat_interleave(32)
+    logits = z @ weight.T
+    found, expected = (
+        (
+            terms := HessianAlignment(1.0, 1.0)(*inputs, y, domain),
+            torch.autograd.grad(terms.hessian, inputs, retain_graph=True),
+            torch.autograd.grad(terms.gradient, inputs),
+        )
+        for inputs in (
+            [x.to(dtype).requires_grad_() for x in (z, logits)]
+            for dtype in (torch.float32, torch.float64)
+        )
+    )
+    for name in ("hessian", "gradient"):
+        value, wanted = getattr(found[0], name).item(), getattr(expected[0], name).item()
+        assert value == pytest.approx(wanted, rel=1e-6)
+    for ours, theirs in zip((*found[1], *found[2]), (*expected[1], *expected[2]), strict=True):
+        assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()

@@ -29,7 +29,6 @@ from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import Moment
 from hessalign.alignment.quantities import TABLE_1, moment
 from hessalign.curvature import linear_head
-from hessalign.curvature.factors import Linear, Outer
 
 
 @final
@@ -89,24 +88,9 @@ def attribute_dispersions(
 
 
 def _measure(attribute: Moment) -> AttributeDispersion:
-    inner = attribute.inner()
-    squares = _squared_norms(attribute)
-    sizes = torch.tensor(attribute.domains.sizes, dtype=torch.float64)
-    means = torch.stack([part.mean() for part in squares.split(attribute.domains.sizes)])
-    count = len(sizes)
-    within = (means - inner.diagonal()).clamp(min=0) / (sizes - 1)
+    squares = attribute.domains.weights.averaging @ attribute.squared_norms()
     return AttributeDispersion(
-        max(0.0, float(dispersion(inner))),
-        float(means.mean()),
-        float((count - 1) / count**2 * within.sum()),
+        max(0.0, float(dispersion(attribute.inner()))),
+        float(squares.mean()),
+        float(attribute.chance().clamp(min=0)),
     )
-
-
-def _squared_norms(attribute: Moment) -> Float[Tensor, " n"]:
-    """The squared norm of each sample's left ⊗ right, the product of those of its factors."""
-    squares = attribute.left.rows().double().square().sum(1)
-    if isinstance(attribute.right, Linear | Outer):
-        features = attribute.right.features.z.double().square().sum(1)
-        power = 2 if isinstance(attribute.right, Outer) else 1
-        squares = squares * features**power
-    return squares

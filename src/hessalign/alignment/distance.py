@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from hessalign._names import UnknownNameError
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.alignment.comparison import distances
 from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import TABLE_1, inner_products
 from hessalign.curvature import linear_head
 from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.domains import DomainLike
 from hessalign.curvature.linear import LinearHead
+from hessalign.curvature.losses import LossLike
 from hessalign.curvature.operators import hessian_difference
 
 _Norm = Literal["fro", "spectral"]
@@ -26,11 +28,11 @@ _Norm = Literal["fro", "spectral"]
 def hessian_distance(
     z: Float[Tensor, "n d"],
     logits: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     norm: _Norm = "fro",
     *,
     y: Tensor | None = None,
-    loss: str = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
     bias: bool = True,
     evaluation: Evaluation = "auto",
@@ -44,7 +46,7 @@ def hessian_distance(
     Args:
         z: Features that enter the head.
         logits: What the head made of them.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or a layout, see `domain_layout`.
         norm: "fro" or "spectral".
         y: Targets; only squared error with an activation needs them.
         loss: "cross_entropy", "binary" or "squared".
@@ -89,9 +91,9 @@ def attribute_distances(
     z: Float[Tensor, "n d"],
     logits: Tensor,
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
-    loss: str = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
     evaluation: Evaluation = "auto",
 ) -> dict[str, Float[Tensor, "e e"]]:
@@ -105,7 +107,7 @@ def attribute_distances(
         z: Features that enter the head.
         logits: What the head made of them.
         y: Targets.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or a layout, see `domain_layout`.
         loss: "cross_entropy", "binary" or "squared".
         activation: The activation of a head with squared error.
         evaluation: How the moments are evaluated.

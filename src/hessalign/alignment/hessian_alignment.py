@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._numbers import check_not_negative, is_whole, shown
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.moments import Evaluation, check_evaluation
-from hessalign.alignment.penalties import (
-    HESSIAN_KINDS,
-    HessianKind,
-    gradient_dispersion,
-    hessian_dispersion,
-)
+from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind, alignment_dispersions
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.losses import LossLike
+
+_UNBIASED = ("full", "diagonal", None)
+"""The kinds whose terms are means over pairs of samples."""
 
 
 @final
@@ -62,7 +62,9 @@ class HessianAlignment:
         hessian: "full" (exact), "diagonal" (exact), "sampled" (the paper's Hutchinson), "expected"
             (its expectation over the probes), "product" (the paper's HGP), or None for gradients
             only.
-        loss: "cross_entropy", "binary" or "squared".
+        loss: "cross_entropy", "binary", "squared", "multilabel" (independent logits); a loss object
+            such as `CrossEntropy(class_weight=..., label_smoothing=..., ignore_index=...)`; or any
+            twice differentiable function of one sample's logits and target, see `OwnLoss`.
         activation: The activation of a head with squared error.
         bias: Whether the head has a bias.
         probes: Probes per domain for "sampled" and "expected"; None for those of the fidelity.
@@ -75,6 +77,11 @@ class HessianAlignment:
             targets, not detached, sums over domains instead of means, 150 probes. The names mean
             the same in the algorithms; see `hessalign.alignment.fidelity`.
         evaluation: "auto", "primal" or "dual"; see `hessalign.alignment.moments`.
+        unbiased: Leave out pairs of one sample with itself, so that the penalty of a batch is on
+            average that of the domains it is drawn from, and its mean over micro-batches means
+            something. It can be negative. For "full", "diagonal" and None with the paper's target.
+        checks: Whether to look at the values of what is given, which waits for its device: always,
+            never, or if None always on the CPU and in the first call elsewhere.
 
     Example:
         >>> align = HessianAlignment(alpha=1e-2, beta=1e-3, hessian="full")
@@ -89,7 +96,7 @@ class HessianAlignment:
     alpha: float
     beta: float
     hessian: HessianKind | None = "full"
-    loss: str = "cross_entropy"
+    loss: LossLike = "cross_entropy"
     activation: str | Elementwise | Activation = "identity"
     bias: bool = True
     probes: int | None = None
@@ -97,7 +104,10 @@ class HessianAlignment:
     generator: torch.Generator | None = None
     fidelity: Fidelity = "paper"
     evaluation: Evaluation = "auto"
+    unbiased: bool = False
+    checks: bool | None = None
     _warned: bool = field(default=False, init=False, repr=False)
+    _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
@@ -113,6 +123,11 @@ class HessianAlignment:
             raise InputError(f"Expected at least 1 probe, got {self.probes}.")
         check_evaluation(self.evaluation)
         make_loss(self.loss, self.activation)
+        if self.unbiased and self.hessian not in _UNBIASED:
+            raise InputError(
+                f'Expected unbiased=True with hessian="full", "diagonal" or None, got '
+                f"{self.hessian!r}, which is not a mean over pairs of samples."
+            )
 
     @property
     def reading(self) -> Reading:
@@ -124,25 +139,58 @@ class HessianAlignment:
         z: Float[Tensor, "n d"],
         logits: Tensor,
         y: Tensor,
-        domain: Int[Tensor, " n"],
+        domain: DomainLike,
         *,
         head: nn.Module | None = None,
+        weight: Float[Tensor, " n"] | None = None,
     ) -> AlignmentTerms:
-        """The penalty of one batch that mixes samples of several domains."""
+        """The penalty of one batch that mixes samples of several domains.
+
+        Args:
+            z: Features that enter the head.
+            logits: What the head made of them.
+            y: Targets; with cross-entropy also soft ones, `[n, classes]`.
+            domain: The domain of each sample, any integers; or a layout (`domain_layout`), or the
+                sizes of contiguous domains. In graphs (`torch.compile`, `torch.export`) and on a
+                device that is not to be waited for, one of the latter two.
+            head: A head that is not linear, for statistics by automatic differentiation.
+            weight: What each sample counts in the mean of its domain; for a linear head.
+
+        Returns:
+            The terms.
+
+        Raises:
+            InputError: If weights are given with a head that is not linear; and for whatever else
+                does not suit.
+        """
         # Mixed precision would round the very differences that are to be measured.
         device = logits.device.type if isinstance(logits, Tensor) else "cpu"
         with torch.autocast(device, enabled=False):
             if head is None:
-                return self._terms(self._linear(z, logits, y, domain), logits)
-            return self._terms(self._autograd(head, z, y, domain), logits)
+                return self._terms(self._linear(z, logits, y, domain, weight), logits)
+            if weight is not None:
+                raise InputError("Expected no weights of samples with head=, which has no use.")
+            statistics = autograd_head(
+                head, z, y, domain, loss=self.loss, activation=self.activation
+            )
+            return self._terms(statistics, logits)
 
-    def _linear(self, z: Tensor, logits: Tensor, y: Tensor, domain: Tensor) -> HeadStatistics:
-        return linear_head(
-            z, logits, y, domain, loss=self.loss, activation=self.activation, bias=self.bias
+    def _linear(
+        self, z: Tensor, logits: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
+    ) -> HeadStatistics:
+        checks = self.checks
+        if checks is None and not self._checked:
+            checks = True
+        statistics = linear_head(
+            *(z, logits, y, domain),
+            loss=self.loss,
+            activation=self.activation,
+            bias=self.bias,
+            weight=weight,
+            checks=checks,
         )
-
-    def _autograd(self, head: nn.Module, z: Tensor, y: Tensor, domain: Tensor) -> HeadStatistics:
-        return autograd_head(head, z, y, domain, loss=self.loss, activation=self.activation)
+        self._checked = True
+        return statistics
 
     def _terms(self, statistics: HeadStatistics, logits: Tensor) -> AlignmentTerms:
         dtype = torch.promote_types(logits.dtype, torch.float32)
@@ -151,21 +199,28 @@ class HessianAlignment:
             zero = (0 * logits.to(dtype)).sum()
             return AlignmentTerms(zero, zero, zero)
         reading = self.reading
-        scale = reading.scale(len(statistics.domains))
-        hessian = torch.zeros((), dtype=dtype, device=logits.device)
-        if self.hessian is not None:
-            hessian = scale * hessian_dispersion(
-                statistics,
-                self.hessian,
-                probes=reading.probes,
-                shared_probes=self.shared_probes,
-                generator=self.generator,
-                target=reading.target,
-                evaluation=self.evaluation,
-            ).to(dtype)
-        # After the Hessian, because the two share the Gram matrix of the features.
-        gradient = scale * gradient_dispersion(statistics, self.evaluation).to(dtype)
-        return AlignmentTerms(self.alpha * hessian + self.beta * gradient, hessian, gradient)
+        options = (
+            {}
+            if self.hessian in {None, "full", "diagonal", "product"}
+            else {
+                "probes": reading.probes,
+                "shared_probes": self.shared_probes,
+                "generator": self.generator,
+            }
+        )
+        hessian, gradient = alignment_dispersions(
+            statistics,
+            self.hessian,
+            unbiased=self.unbiased,
+            target=reading.target,
+            evaluation=self.evaluation,
+            **options,
+        )
+        if reading.summed:
+            hessian, gradient = (len(statistics.domains) * x for x in (hessian, gradient))
+        hessian, gradient = hessian.to(dtype), gradient.to(dtype)
+        penalty = torch.add(self.alpha * hessian, gradient, alpha=self.beta)
+        return AlignmentTerms(penalty, hessian, gradient)
 
     def _warn_single_domain(self) -> None:
         if not self._warned:

@@ -14,7 +14,7 @@ Indices: e and f domain, n and m sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
@@ -26,7 +26,7 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
-from hessalign.curvature.domains import Domains
+from hessalign.curvature.domains import PAIR_ELEMENTS, Domains
 from hessalign.curvature.factors import (
     OVERHEAD,
     Cost,
@@ -34,13 +34,13 @@ from hessalign.curvature.factors import (
     Linear,
     Outer,
     RightFactor,
+    pair_term,
 )
+from hessalign.curvature.fused import is_traced
+from hessalign.curvature.gram import pair_sums
 from hessalign.curvature.linear import MOST_BYTES
 
 Evaluation = Literal["auto", "primal", "dual"]
-
-_PAIR_ELEMENTS = 1 << 19
-"""Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
 
 _PAIR_PRICES = (32.0, 0.16, 0.065)
 """Nanoseconds of one core for a pair of samples, forward and backward: for what is done to their
@@ -82,30 +82,34 @@ class Moment:
     right: RightFactor
     domains: Domains
 
-    def cheaper(self) -> Literal["primal", "dual"]:
+    def cheaper(self, *, shared: bool = False) -> Literal["primal", "dual"]:
         """The evaluation that takes less time, of those that fit into memory."""
-        costs = {"primal": self.cost("primal"), "dual": self.cost("dual")}
+        costs = {"primal": self.cost("primal"), "dual": self.cost("dual", shared=shared)}
         fits = costs["primal"].memory <= MOST_BYTES
         return "primal" if fits and costs["primal"].time <= costs["dual"].time else "dual"
 
-    def cost(self, evaluation: Literal["primal", "dual"]) -> Cost:
+    def cost(self, evaluation: Literal["primal", "dual"], *, shared: bool = False) -> Cost:
         """What an evaluation will take, estimated from the shapes.
 
         Args:
             evaluation: "primal" or "dual".
+            shared: Whether another moment of the same features needs their inner products anyway.
 
         Returns:
             Time and memory, forward and backward.
         """
         if evaluation == "primal":
             return self.right.mean_cost(self.left.size, len(self.domains))
-        pairs = sum(self.domains.sizes) ** 2
+        pairs = self._samples**2
         pair, left, right = _PAIR_PRICES if self._pairs_fit() else _BLOCK_PRICES
         if not self._pairs_fit() and self.left.dual_size < self.left.size:
             pair += _NOT_WRITTEN_OUT_PRICE
-        price = pair + left * self.left.dual_size + right * self.right.dual_size
-        begin = OVERHEAD if self.right.dual_size else 0.6 * OVERHEAD  # the products are there
-        return Cost(begin + pairs * price, 8 * 16 * min(pairs, _PAIR_ELEMENTS))
+        multiplied = (
+            0 if shared and isinstance(self.right, Linear | Outer) else self.right.dual_size
+        )
+        price = pair + left * self.left.dual_size + right * multiplied
+        begin = OVERHEAD if multiplied else 0.6 * OVERHEAD  # the products are there
+        return Cost(begin + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))
 
     def inner(
         self, evaluation: Evaluation = "auto", *, centred: bool = False
@@ -123,31 +127,54 @@ class Moment:
         chosen = self._primal if self._chosen(evaluation) == "primal" else self._dual
         return chosen(centred=centred)
 
-    def dispersion(self, evaluation: Evaluation = "auto") -> Float[Tensor, ""]:
-        r"""Mean squared distance of the domains' moments to their mean.
+    def dispersion(
+        self, evaluation: Evaluation = "auto", *, unbiased: bool = False
+    ) -> Float[Tensor, ""]:
+        """Mean squared distance of the domains' moments to their mean; see `dispersions`."""
+        return dispersions([self], evaluation, unbiased=unbiased)[0]
 
-        The dual form is a single sum over pairs of samples, $\sum_{nm} w_{nm}
-        \langle\text{left}_n, \text{left}_m\rangle \langle\text{right}_n, \text{right}_m\rangle$.
+    def _dispersion(
+        self, chosen: Literal["primal", "dual"], *, unbiased: bool
+    ) -> Float[Tensor, ""]:
+        weights = self.domains.weights
+        if chosen == "dual" and unbiased and self._pairs_fit():
+            pairs = weights.dispersing_unbiased
+            return self._over_pairs(lambda block, products: (products * pairs).sum())
+        if chosen == "primal":
+            found = dispersion(self._primal(centred=True))
+        else:
+            centring = weights.centring / math.sqrt(len(self.domains))
+            found = self._over_pairs(
+                lambda block, products: (products * (centring[:, block].mT @ centring)).sum()
+            )
+        return found - self.chance(chosen) if unbiased else found
 
-        Args:
-            evaluation: "primal", "dual", or "auto" for the cheaper one.
+    def chance(self, evaluation: Evaluation = "auto") -> Float[Tensor, ""]:
+        r"""What independent draws of finite samples add to the dispersion on average.
+
+        $$\frac{E-1}{E^2} \sum_e \frac{\overline{\|m\|^2}_e - \|M_e\|^2}{n_e - 1}$$
+
+        The dispersion without it is $\frac{E-1}{E^2} \sum_e G_{ee} - \frac{1}{E^2} \sum_{e \ne f}
+        G_{ef}$ with $G_{ee}$ a mean over pairs of different samples, which is unbiased.
 
         Returns:
-            The dispersion, in float64.
+            The share of chance; not a number if a domain has one sample.
         """
-        if self._chosen(evaluation) == "primal":
-            return dispersion(self._primal(centred=True))
-        deviating = self.domains.centring / math.sqrt(len(self.domains))
-        if isinstance(self.right, Linear | Outer) and self._pairs_fit():
-            return self.right.pair_sum(self.left.inner(slice(None)), deviating.T @ deviating)
-        return self._over_pairs(
-            lambda block, products: (products * (deviating[:, block].T @ deviating)).sum()
-        )
+        squares = self.domains.weights.averaging @ self.squared_norms()
+        norms = self.inner(evaluation).diagonal()
+        sizes = torch.tensor(self.domains.sizes, dtype=squares.dtype, device=squares.device)
+        count = len(self.domains)
+        within = (squares - norms) / (sizes - 1)
+        return (count - 1) / count**2 * within.sum()
 
-    def _chosen(self, evaluation: Evaluation) -> Literal["primal", "dual"]:
+    def squared_norms(self) -> Float[Tensor, " n"]:
+        """The squared norm of each sample's left ⊗ right, the product of those of its factors."""
+        return self.left.rows().square().sum(1) * self.right.squared_norms()
+
+    def _chosen(self, evaluation: Evaluation, *, shared: bool = False) -> Literal["primal", "dual"]:
         check_evaluation(evaluation)
-        chosen = self.cheaper() if evaluation == "auto" else evaluation
-        time, memory = self.cost(chosen)
+        chosen = self.cheaper(shared=shared) if evaluation == "auto" else evaluation
+        time, memory = self.cost(chosen, shared=shared)
         if memory > MOST_BYTES:
             raise self._refusal(f"{memory / 2**30:.0f} GiB", "take the dual evaluation")
         if evaluation == "auto" and time * 1e-9 > MOST_SECONDS:
@@ -159,35 +186,84 @@ class Moment:
         components = f"{self.left.size:,} × {self.right.size:,}"
         return TooCostlyError(
             f"Expected a comparison of at most {MOST_SECONDS:.0f} s and {MOST_BYTES >> 30} GiB, "
-            f"but that of {sum(self.domains.sizes):,} samples with {components} derivatives would "
+            f"but that of {self._samples:,} samples with {components} derivatives would "
             f"take about {price}. Use fewer samples of each domain at a time, or fewer features; "
             f'align hessian="diagonal" or "product" instead of "full"; or {otherwise}.'
         )
 
     def _primal(self, *, centred: bool) -> Float[Tensor, "e e"]:
-        return self.right.mean_inner(self.left.rows(), self.domains.sizes, centred=centred)
+        return self.right.mean_inner(self.left.rows(), self.domains, centred=centred)
 
     def _dual(self, *, centred: bool) -> Float[Tensor, "e e"]:
-        means = self.domains.centring if centred else self.domains.averaging
+        means = self.domains.weights.centring if centred else self.domains.weights.averaging
         return self._over_pairs(lambda block, products: means[:, block] @ products @ means.T)
 
     def _pairs_fit(self) -> bool:
         """Whether the inner products of all pairs can be held at once."""
-        return sum(self.domains.sizes) ** 2 <= _PAIR_ELEMENTS
+        return self._samples**2 <= PAIR_ELEMENTS
+
+    @property
+    def _samples(self) -> int:
+        return self.domains.weights.averaging.shape[1]
 
     def _over_pairs(self, reduced: Callable[[slice, Tensor], Tensor]) -> Tensor:
         """Sum over blocks of samples of what is made of their inner products with all samples."""
-        samples = sum(self.domains.sizes)
+        samples = self._samples
 
         def pairs(block: slice) -> Tensor:
             return reduced(block, self.left.inner(block) * self.right.inner(block))
 
-        if self._pairs_fit():
+        if self._pairs_fit() or is_traced():
             return pairs(slice(None))
-        rows = max(1, _PAIR_ELEMENTS // samples)
+        rows = max(1, PAIR_ELEMENTS // samples)
         # Too many pairs to hold: go block by block, and again in the backward pass.
         parts: list[Tensor] = [
             checkpoint(pairs, slice(start, start + rows), use_reentrant=False)
             for start in range(0, samples, rows)
         ]
         return torch.stack(parts).sum(0)
+
+
+def dispersions(
+    moments: Sequence[Moment], evaluation: Evaluation = "auto", *, unbiased: bool = False
+) -> list[Float[Tensor, ""]]:
+    r"""Mean squared distance of the domains' moments to their mean, for several moments of a head.
+
+    The dual form is a single sum over pairs of samples,
+    $\sum_{nm} w_{nm} \langle\text{left}_n, \text{left}_m\rangle
+    \langle\text{right}_n, \text{right}_m\rangle$; all moments must be of the same features.
+
+    Args:
+        moments: The moments, of the same samples.
+        evaluation: "primal", "dual", or "auto" for the cheaper one of each.
+        unbiased: Leave out pairs of one sample with itself: what finite samples add on average is
+            not there. The result can be negative.
+
+    Returns:
+        The dispersions, in float64.
+    """
+    joint: list[int] = []
+    found: dict[int, Tensor] = {}
+    for index, each in enumerate(moments):
+        chosen = each._chosen(evaluation, shared=bool(joint))
+        if chosen == "dual" and isinstance(each.right, Linear | Outer) and each._pairs_fit():
+            joint.append(index)
+        else:
+            found[index] = each._dispersion(chosen, unbiased=unbiased)
+    if joint:
+        sums = _joint_sums([moments[index] for index in joint], unbiased=unbiased)
+        found.update(zip(joint, sums, strict=True))
+    return [found[index] for index in range(len(moments))]
+
+
+def _joint_sums(moments: Sequence[Moment], *, unbiased: bool) -> tuple[Float[Tensor, ""], ...]:
+    """The sums over pairs of moments whose right factors are powers of the same features."""
+    weights, right = moments[0].domains.weights, moments[0].right
+    assert isinstance(right, Linear | Outer)
+    return pair_sums(
+        weights.dispersing_unbiased if unbiased else weights.dispersing,
+        [pair_term(each.left, 2 if isinstance(each.right, Outer) else 1) for each in moments],
+        features=right.features.z,
+        bias=right.bias,
+        products=right.features.known(bias=right.bias),
+    )

@@ -18,7 +18,7 @@ Indices: e domain, p parameter of the head, m probe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -26,7 +26,11 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import Evaluation
-from hessalign.alignment.quantities import inner_products, quantity_dispersion
+from hessalign.alignment.quantities import (
+    inner_products,
+    quantity_dispersion,
+    quantity_dispersions,
+)
 from hessalign.curvature import HeadStatistics, hutchinson_diagonal
 from hessalign.curvature.hutchinson import pooled_diagonal
 
@@ -189,3 +193,45 @@ def hessian_dispersion(
     return expected_dispersion(
         statistics, probes, shared=shared_probes, target=target, evaluation=evaluation
     )
+
+
+_MOMENTS: dict[HessianKind, str] = {
+    "full": "hessian",
+    "diagonal": "hessian_diagonal",
+    "product": "hessian_gradient",
+}
+"""The kinds that are one quantity of the head, compared with its mean."""
+
+
+def alignment_dispersions(
+    statistics: HeadStatistics,
+    kind: HessianKind | None,
+    *,
+    unbiased: bool = False,
+    target: Target = MEAN,
+    evaluation: Evaluation = "auto",
+    **options: Any,  # noqa: ANN401 - those of `hessian_dispersion`
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Dispersions of the Hessians, in the variant named, and of the gradients, in one go.
+
+    Args:
+        statistics: Either backend.
+        kind: A name in `HESSIAN_KINDS`; None for a first term of 0.
+        unbiased: Without what finite samples add on average; for "full", "diagonal" and None.
+        target: What each domain is compared with.
+        evaluation: How the closed form evaluates what has two evaluations.
+        options: What else `hessian_dispersion` takes.
+
+    Returns:
+        Both dispersions.
+    """
+    if kind is None:
+        gradient = quantity_dispersions(statistics, ["gradient"], evaluation, unbiased=unbiased)[0]
+        return torch.zeros_like(gradient), gradient
+    if kind in _MOMENTS and not (kind == "product" and target.pooled):
+        quantities = [_MOMENTS[kind], "gradient"]
+        first, second = quantity_dispersions(statistics, quantities, evaluation, unbiased=unbiased)
+        return first, second
+    hessian = hessian_dispersion(statistics, kind, target=target, evaluation=evaluation, **options)
+    # After the Hessian, because the two share the Gram matrix of the features.
+    return hessian, gradient_dispersion(statistics, evaluation)

@@ -21,15 +21,16 @@ logit_feature and logit_covariance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
-from hessalign.alignment.moments import Evaluation, Moment
+from hessalign.alignment.moments import Evaluation, Moment, dispersions
 from hessalign.curvature import HeadStatistics, LinearHead
 from hessalign.curvature.factors import (
     Constant,
@@ -129,21 +130,47 @@ def inner_products(
     return values @ values.T
 
 
-def quantity_dispersion(
-    statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
-) -> Float[Tensor, ""]:
-    """Mean squared distance of one quantity of the domains to its mean.
+def quantity_dispersions(
+    statistics: HeadStatistics,
+    quantities: Sequence[str],
+    evaluation: Evaluation = "auto",
+    *,
+    unbiased: bool = False,
+) -> list[Float[Tensor, ""]]:
+    """Mean squared distance of each of some quantities of the domains to its mean.
+
+    Args:
+        statistics: Either backend.
+        quantities: Names in `QUANTITIES`.
+        evaluation: "primal", "dual" or "auto", for the closed form.
+        unbiased: Without what finite samples add on average, for the closed form.
 
     Returns:
-        The dispersion, in float64.
+        The dispersions, in float64.
+
+    Raises:
+        InputError: If an unbiased one is asked for that is not there.
 
     Example:
         >>> from hessalign.curvature import linear_head
         >>> z = torch.tensor([[1.0], [3.0]])
         >>> head = linear_head(z, torch.zeros(2), None, torch.tensor([0, 1]), loss="binary")
-        >>> quantity_dispersion(head, "feature")
-        tensor(1., dtype=torch.float64)
+        >>> quantity_dispersions(head, ["feature"])
+        [tensor(1., dtype=torch.float64)]
     """
     if isinstance(statistics, LinearHead):
-        return moment(statistics, quantity).dispersion(evaluation)
-    return dispersion(inner_products(statistics, quantity, evaluation, centred=True))
+        moments = [moment(statistics, quantity) for quantity in quantities]
+        return dispersions(moments, evaluation, unbiased=unbiased)
+    if unbiased:
+        raise InputError("Expected a linear head for an unbiased dispersion, got another one.")
+    return [
+        dispersion(inner_products(statistics, quantity, evaluation, centred=True))
+        for quantity in quantities
+    ]
+
+
+def quantity_dispersion(
+    statistics: HeadStatistics, quantity: str, evaluation: Evaluation = "auto"
+) -> Float[Tensor, ""]:
+    """Mean squared distance of one quantity of the domains to its mean."""
+    return quantity_dispersions(statistics, [quantity], evaluation)[0]

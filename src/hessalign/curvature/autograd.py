@@ -22,12 +22,17 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hessalign._errors import InputError
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import Domains, make_domains
-from hessalign.curvature.inputs import check_domain, check_features, check_logits, check_targets
-from hessalign.curvature.losses import HeadLoss, make_loss
-from hessalign.curvature.products import accumulation_dtype
+from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype
+from hessalign.curvature.inputs import (
+    check_features,
+    check_logits,
+    check_targets,
+    read_domains,
+    reads_values,
+)
+from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
 
 _Risk = Callable[[Tensor], Tensor]
 
@@ -229,9 +234,9 @@ def autograd_head(
     head: nn.Module,
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
-    loss: str | HeadLoss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
 ) -> AutogradHead:
     """Statistics of any head module.
@@ -260,13 +265,13 @@ def autograd_head(
         torch.Size([2, 26, 26])
     """
     head_loss = make_loss(loss, activation)
-    check_features(z)
-    check_domain(domain, len(z))
+    values = reads_values(z)
+    check_features(z, values=values)
+    domains = read_domains(domain, z)
     if next(head.parameters(), None) is None:
         raise InputError(f"Expected a head with parameters, got {type(head).__name__} with none.")
     _check_samples_apart(head)
-    logits = check_logits(_traceless_logits(head, z), len(z))
-    check_targets(y, logits, head_loss)
-    domains = make_domains(domain)
+    logits = check_logits(_traceless_logits(head, z), len(z), values=values)
+    check_targets(y, logits, head_loss, values=values)
     theta = _flat_parameters(head)
     return AutogradHead(head, domains.arrange(z), domains.arrange(y), domains, head_loss, theta)

@@ -1,19 +1,101 @@
 """Which samples belong to which domain.
 
-Indices: e domain, n sample.
+Indices: e domain, n and m sample.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import final
 
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
+from hessalign._numbers import is_whole
 from hessalign._shapes import Float, Int
-from hessalign.curvature.products import accumulation_dtype
+
+PAIR_ELEMENTS = 1 << 19
+"""Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """The precision of sums over samples: float64, or float32 where a device has none (MPS)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Matrices of constants that follow from the sizes of contiguous domains, made when asked for.
+
+    Attributes:
+        sizes: Samples in each domain.
+        device: Where they are.
+        dtype: Their precision.
+    """
+
+    sizes: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+
+    @cached_property
+    def averaging(self) -> Float[Tensor, "e n"]:
+        """The matrix whose product with per-sample rows is their mean over each domain.
+
+        Row e holds 1/n_e on the samples of domain e, else 0.
+        """
+        shares = torch.eye(len(self.sizes), dtype=self.dtype, device=self.device)
+        return self._spread(shares / torch.tensor(self.sizes, device=self.device))
+
+    def _spread(self, values: Float[Tensor, "*k e"]) -> Float[Tensor, "*k n"]:
+        """Give each sample what its domain has."""
+        sizes = torch.tensor(self.sizes, device=self.device)
+        return values.repeat_interleave(sizes, dim=-1, output_size=sum(self.sizes))
+
+    @cached_property
+    def centring(self) -> Float[Tensor, "e n"]:
+        """The matrix whose product with per-sample rows is the deviation of the domains' means.
+
+        That is from the mean of the means.
+        """
+        return self.averaging - self.averaging.mean(0)
+
+    @cached_property
+    def dispersing(self) -> Float[Tensor, "n n"]:
+        r"""The weights of pairs whose sum is a dispersion, $\frac1E \sum_e c_{en} c_{em}$."""
+        return self.centring.mT @ self.centring / len(self.sizes)
+
+    @cached_property
+    def dispersing_unbiased(self) -> Float[Tensor, "n n"]:
+        r"""The same with $\langle M_e, M_e\rangle$ as a mean over pairs of different samples."""
+        if min(self.sizes) < 2:
+            raise InputError(
+                "Expected at least two samples of each domain for an unbiased dispersion, found "
+                f"domains of {', '.join(map(str, self.sizes))} samples. Use larger batches."
+            )
+        sizes = torch.tensor(self.sizes, dtype=self.dtype, device=self.device)
+        same, count = self.averaging.mT @ self.averaging, len(self.sizes)
+        pairs = (same * self._spread(sizes / (sizes - 1))).fill_diagonal_(0)
+        mean = self.averaging.mean(0)
+        return (1 / count - 1 / count**2) * pairs - (torch.outer(mean, mean) - same / count**2)
+
+    @cached_property
+    def membership(self) -> Float[Tensor, "n e"]:
+        """1 where a sample is of a domain, else 0."""
+        return (self.averaging > 0).to(self.dtype).mT
+
+    @cached_property
+    def within(self) -> Float[Tensor, "n n"]:
+        """The matrix whose product with per-sample rows is the mean over their own domain."""
+        return self.membership @ self.averaging
+
+
+@lru_cache(maxsize=8)
+def _weights(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Weights:
+    """The same matrices for all batches of one shape."""
+    return Weights(sizes, device, dtype)
 
 
 @final
@@ -32,36 +114,73 @@ class Domains:
     order: Int[Tensor, " n"] | None
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self.ids.shape[0]
+
+    @cached_property
+    def equal(self) -> bool:
+        """Whether all domains have the same number of samples."""
+        return len(set(self.sizes)) == 1
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What sums over samples and pairs are weighed with."""
+        device = self.ids.device
+        return _weights(self.sizes, device, accumulation_dtype(device))
 
     def arrange(self, samples: Tensor) -> Tensor:
         """Reorder samples (first axis), if need be, so that domains are contiguous."""
         return samples if self.order is None else samples.index_select(0, self.order)
 
-    @cached_property
-    def averaging(self) -> Float[Tensor, "e n"]:
-        """The matrix whose product with per-sample rows is their mean over each domain.
+    def to(self, device: torch.device) -> Domains:
+        """The same grouping for samples on another device; this one if it is there already."""
+        if self.ids.device == device:
+            return self
+        order = None if self.order is None else self.order.to(device)
+        return Domains(self.ids.to(device), self.sizes, order)
 
-        Row e holds 1/n_e on the samples of domain e, else 0, in the accumulation precision.
-        """
-        return self._of_means(self._identity())
 
-    @cached_property
-    def centring(self) -> Float[Tensor, "e n"]:
-        """The matrix whose product with per-sample rows is the deviation of the domains' means.
+DomainLike = Domains | Int[Tensor, " n"] | tuple[int, ...]
+"""What says which domain each sample is from; see `domain_layout`."""
 
-        That is from the mean of the means.
-        """
-        return self._of_means(self._identity() - 1 / len(self))
 
-    def _identity(self) -> Float[Tensor, "e e"]:
-        device = self.ids.device
-        return torch.eye(len(self), dtype=accumulation_dtype(device), device=device)
+def domain_layout(domain: DomainLike, device: torch.device | str | None = None) -> Domains:
+    """Prepare the grouping of a batch once, for all steps with batches of this shape.
 
-    def _of_means(self, matrix: Float[Tensor, "k e"]) -> Float[Tensor, "k n"]:
-        """The matrix that does to samples what the one given does to the domains' means."""
-        sizes = torch.tensor(self.sizes, device=matrix.device)
-        return (matrix / sizes).repeat_interleave(sizes, dim=1, output_size=sum(self.sizes))
+    Accepted wherever `domain` is. A call that is given ids must look at them, which makes it wait
+    for the device and cannot be part of a graph; one that is given a layout need not.
+
+    Args:
+        domain: The domain of each sample, any integers; or the sizes of contiguous domains.
+        device: Where the samples will be; that of the ids if None.
+
+    Returns:
+        The layout.
+
+    Raises:
+        InputError: If there is a size below 1.
+
+    Example:
+        >>> layout = domain_layout((32, 32, 16))  # the first 32 samples, the next, and 16 more
+        >>> len(layout), layout.sizes
+        (3, (32, 32, 16))
+        >>> domain_layout(torch.tensor([7, -1, 7])).order
+        tensor([1, 0, 2])
+    """
+    if isinstance(domain, Tensor):
+        layout = make_domains(domain if device is None else domain.to(device))
+    elif isinstance(domain, Domains):
+        layout = domain if device is None else domain.to(torch.device(device))
+    else:
+        sizes = domain
+        if not sizes or not all(is_whole(size) and size >= 1 for size in sizes):
+            raise InputError(f"Expected sizes of domains of 1 or more, got {sizes}.")
+        layout = Domains(torch.arange(len(sizes), device=device), sizes, None)
+    # Everything that graphs would otherwise have to make of the sizes.
+    weights = layout.weights
+    _ = layout.equal, weights.centring, weights.membership
+    if sum(layout.sizes) ** 2 <= PAIR_ELEMENTS:
+        _ = weights.dispersing, weights.within
+    return layout
 
 
 def make_domains(domain: Int[Tensor, " n"]) -> Domains:

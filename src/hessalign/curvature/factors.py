@@ -19,22 +19,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.curvature.gram import CANCELLATION, gram, inner, pair_sum
-from hessalign.curvature.products import (
-    accumulation_dtype,
-    mean_outer_gram,
-    second_moments_gram,
-)
-from hessalign.curvature.softmax_gram import softmax_gram, softmax_inner
-
-_WRITTEN_OUT = 64
-"""Up to this many components a factor is written out, even for inner products."""
+from hessalign.curvature.domains import Domains, accumulation_dtype
+from hessalign.curvature.gram import PairTerm, gram, inner, softmax_gram, softmax_inner
+from hessalign.curvature.products import mean_outer_gram, second_moments_gram
 
 _SEVERAL = 8
 """From so many left components on, products of features are written out if there is room."""
@@ -124,8 +117,8 @@ class SoftmaxCurvature:
 
     @property
     def dual_size(self) -> int:
-        """Multiplications per inner product: a written-out row, or three sums over classes."""
-        return self.size if self.size <= _WRITTEN_OUT else 3 * self.probs.shape[1]
+        """Multiplications per inner product: four sums over classes."""
+        return 4 * self.probs.shape[1]
 
     def matrix(self) -> Float[Tensor, "n c c"]:
         """The matrices S themselves."""
@@ -172,15 +165,7 @@ class SoftmaxCurvature:
         return torch.cat([self.diagonal(), -math.sqrt(2) * pairs], dim=1)
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
-        r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m.
-
-        For few classes the rows are written out.
-
-        Returns:
-            The inner products with all samples m.
-        """
-        if self.size <= _WRITTEN_OUT:
-            return inner(self.rows(), block)
+        r"""$\langle S_n, S_m\rangle = p·q − p²·q − p·q² + (p·q)²$ with p of n and q of m."""
         if block == slice(None):
             return softmax_gram(self.probs)
         return softmax_inner(self.probs, block)
@@ -228,8 +213,105 @@ class DiagonalCurvature:
         return inner(self.values, block)
 
 
-LogitCurvature = SoftmaxCurvature | DiagonalCurvature
-LeftFactor = Rows | SoftmaxCurvature | DiagonalCurvature
+@final
+@dataclass(frozen=True, eq=False)
+class DenseCurvature:
+    """Second derivative of a loss without special structure.
+
+    Attributes:
+        values: The symmetric matrices S.
+    """
+
+    values: Float[Tensor, "n k k"]
+
+    @property
+    def size(self) -> int:
+        """Components of one row: the upper triangle."""
+        outputs = self.values.shape[1]
+        return outputs * (outputs + 1) // 2
+
+    dual_size = size
+
+    def matrix(self) -> Float[Tensor, "n k k"]:
+        """The matrices S themselves."""
+        return self.values
+
+    def diagonal(self) -> Float[Tensor, "n k"]:
+        """Their diagonals."""
+        return self.values.diagonal(dim1=1, dim2=2)
+
+    def apply(self, vectors: Float[Tensor, "n *m k"], samples: slice) -> Float[Tensor, "n *m k"]:
+        """S a for one or several vectors per sample."""
+        matrices = self.values[samples].to(vectors.dtype)
+        return torch.einsum("nkc,n...c->n...k", matrices, vectors)
+
+    def rows(self) -> Float[Tensor, "n l"]:
+        """The upper triangle, off-diagonal entries times √2 so that inner products are kept."""
+        outputs = self.values.shape[1]
+        above, right = torch.triu_indices(outputs, outputs, 1, device=self.values.device)
+        return torch.cat([self.diagonal(), math.sqrt(2) * self.values[:, above, right]], dim=1)
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """Frobenius inner products."""
+        return inner(self.rows(), block)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ScaledCurvature:
+    """A curvature times a number for each sample: its weight.
+
+    Attributes:
+        curvature: The curvature.
+        scale: The numbers.
+    """
+
+    curvature: SoftmaxCurvature | DiagonalCurvature | DenseCurvature | ScaledCurvature
+    scale: Float[Tensor, "n 1"]
+
+    @property
+    def size(self) -> int:
+        """Components of one row."""
+        return self.curvature.size
+
+    @property
+    def dual_size(self) -> int:
+        """Multiplications per inner product."""
+        return self.curvature.dual_size
+
+    def matrix(self) -> Float[Tensor, "n k k"]:
+        """The matrices S themselves."""
+        return self.scale.unsqueeze(2) * self.curvature.matrix()
+
+    def diagonal(self) -> Float[Tensor, "n k"]:
+        """Their diagonals."""
+        return self.scale * self.curvature.diagonal()
+
+    def apply(self, vectors: Float[Tensor, "n *m k"], samples: slice) -> Float[Tensor, "n *m k"]:
+        """S a for one or several vectors per sample."""
+        scale = self.scale[samples].to(vectors.dtype).view(-1, *[1] * (vectors.ndim - 1))
+        return scale * self.curvature.apply(vectors, samples)
+
+    def rows(self) -> Float[Tensor, "n l"]:
+        """Rows that keep inner products."""
+        return self.scale * self.curvature.rows()
+
+    def inner(self, block: slice) -> Float[Tensor, "b n"]:
+        """Frobenius inner products."""
+        return self.scale[block] * self.curvature.inner(block) * self.scale.mT
+
+
+LogitCurvature = SoftmaxCurvature | DiagonalCurvature | DenseCurvature | ScaledCurvature
+LeftFactor = Rows | LogitCurvature
+
+
+def pair_term(left: LeftFactor, power: Literal[1, 2]) -> PairTerm:
+    """The sum over pairs in which a left factor's inner products stand beside a power of K."""
+    if isinstance(left, SoftmaxCurvature):
+        return PairTerm(left.probs, "softmax", power)
+    if isinstance(left, Rows | DiagonalCurvature):
+        return PairTerm(left.rows(), "rows", power)
+    return PairTerm(left.inner(slice(None)), "gram", power)
 
 
 @final
@@ -251,55 +333,29 @@ class Features:
     @cached_property
     def gram_with_bias(self) -> Float[Tensor, "n n"]:
         """All inner products of z̃ = [z, 1], computed once."""
-        return self.gram + 1
+        return self.gram + 1 if "gram" in self.__dict__ else gram(self.z, bias=True)
 
-    @cached_property
-    def rough(self) -> Float[Tensor, "n n"]:
-        """All inner products, multiplied in the features' own precision, computed once."""
-        return gram(self.z, exact=False)
+    def known(self, *, bias: bool) -> Float[Tensor, "n n"] | None:
+        """All inner products, if they are there already."""
+        found: Tensor | None = self.__dict__.get("gram_with_bias" if bias else "gram")
+        return found
 
-    def pair_sum(
-        self,
-        left: Float[Tensor, "n n"],
-        weights: Float[Tensor, "n n"],
-        *,
-        bias: bool,
-        power: int,
-    ) -> Float[Tensor, ""]:
-        r"""Sum over all pairs of samples of $w L (\tilde z \cdot \tilde z')^p$.
-
-        float32 features are multiplied in float32 first. Where the sum turns out far smaller than
-        its terms, as it does near alignment, they are multiplied again in float64.
-
-        Returns:
-            The sum.
-        """
-        if self.z.dtype != left.dtype and "gram" not in self.__dict__:
-            total = pair_sum(left, self.rough, weights, bias=bias, power=power)
-            if not _is_small(total, left, weights, self.rough, bias=bias, power=power):
-                return total
-        return pair_sum(left, self.gram, weights, bias=bias, power=power)
+    def powers(self, power: int) -> Float[Tensor, " n"]:
+        """The sum of a power of each sample's features, in float64."""
+        return self.z.to(accumulation_dtype(self.z.device)).pow(power).sum(1)
 
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: none once they are there."""
-        return 0 if {"gram", "rough"} & self.__dict__.keys() else self.z.shape[1]
+        return 0 if {"gram", "gram_with_bias"} & self.__dict__.keys() else self.z.shape[1]
 
     def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
         """Inner products, of z or of [z, 1], of the samples in `block` with all, in float64."""
         if block == slice(None):
             return self.gram_with_bias if bias else self.gram
-        products = self.gram[block] if "gram" in self.__dict__ else inner(self.z, block)
-        return products + bias
-
-
-@torch.no_grad()
-def _is_small(
-    total: Tensor, left: Tensor, weights: Tensor, products: Tensor, *, bias: bool, power: int
-) -> bool:
-    """Whether a sum over pairs is far smaller than the terms of single samples in it."""
-    terms = (weights.diagonal() * left.diagonal() * (products.diagonal() + bias) ** power).sum()
-    return not bool(terms * len(left) <= CANCELLATION * total)
+        if "gram_with_bias" in self.__dict__:
+            return self.gram_with_bias[block] + (bias - 1)
+        return inner(self.z, block) + bias
 
 
 @final
@@ -321,10 +377,14 @@ class Constant:
         return _outer_cost(components, 1, len(self.like), domains)
 
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
+        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ 1."""
-        return mean_outer_gram(left, left.new_ones((len(left), 1)), sizes, centred=centred)
+        return mean_outer_gram(left, left.new_ones((len(left), 1)), domains, centred=centred)
+
+    def squared_norms(self) -> Float[Tensor, " n"]:
+        """The squared norm of 1, for each sample."""
+        return self.like.new_ones(len(self.like), dtype=accumulation_dtype(self.like.device))
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """All ones."""
@@ -360,20 +420,18 @@ class Linear:
         return _outer_cost(components, self.size, len(self.features.z), domains)
 
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
+        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃."""
-        return mean_outer_gram(left, self.features.z, sizes, bias=self.bias, centred=centred)
+        return mean_outer_gram(left, self.features.z, domains, bias=self.bias, centred=centred)
+
+    def squared_norms(self) -> Float[Tensor, " n"]:
+        """‖z̃‖²."""
+        return self.features.powers(2) + self.bias
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃·z̃' = z·z' + 1."""
         return self.features.inner(block, bias=self.bias)
-
-    def pair_sum(
-        self, left: Float[Tensor, "n n"], weights: Float[Tensor, "n n"]
-    ) -> Float[Tensor, ""]:
-        """Sum over all pairs of w L z̃·z̃'."""
-        return self.features.pair_sum(left, weights, bias=self.bias, power=1)
 
 
 @final
@@ -404,12 +462,16 @@ class Squares:
         return _outer_cost(components, self.size, len(self.features.z), domains)
 
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
+        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃²."""
         return mean_outer_gram(
-            left, self.features.z, sizes, bias=self.bias, squared=True, centred=centred
+            left, self.features.z, domains, bias=self.bias, squared=True, centred=centred
         )
+
+    def squared_norms(self) -> Float[Tensor, " n"]:
+        """‖z̃ ∘ z̃‖² = Σ z⁴ + 1."""
+        return self.features.powers(4) + self.bias
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃²·z̃'² = z²·z'² + 1."""
@@ -440,19 +502,19 @@ class Outer:
         return self.features.dual_size
 
     def mean_inner(
-        self, left: Float[Tensor, "n l"], sizes: tuple[int, ...], *, centred: bool = False
+        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
     ) -> Float[Tensor, "e e"]:
         """Inner products between the domains' means of left ⊗ z̃ z̃ᵀ."""
         z = self.features.z
         if self._packs(left.shape[1]):
-            return mean_outer_gram(left, self._packed(), sizes, centred=centred)
+            return mean_outer_gram(left, self._packed(), domains, centred=centred)
         products = [
-            second_moments_gram(components, z, sizes, centred=centred)
-            for components in left.split(self._at_once(len(sizes)), dim=1)
+            second_moments_gram(components, z, domains, centred=centred)
+            for components in left.split(self._at_once(len(domains)), dim=1)
         ]
         if self.bias:  # twice z, once 1
-            products.append(2 * mean_outer_gram(left, z, sizes, centred=centred))
-            products.append(Constant(left).mean_inner(left, sizes, centred=centred))
+            products.append(2 * mean_outer_gram(left, z, domains, centred=centred))
+            products.append(Constant(left).mean_inner(left, domains, centred=centred))
         return torch.stack(products).sum(0)
 
     def mean_cost(self, components: int, domains: int) -> Cost:
@@ -486,16 +548,14 @@ class Outer:
         pairs = z.index_select(1, above) * z.index_select(1, right)
         return torch.cat([z.square(), math.sqrt(2) * pairs], dim=1)
 
+    def squared_norms(self) -> Float[Tensor, " n"]:
+        """‖z̃z̃ᵀ‖² = ‖z̃‖⁴."""
+        return (self.features.powers(2) + self.bias).square()
+
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """⟨z̃z̃ᵀ, z̃'z̃'ᵀ⟩ = (z̃·z̃')²."""
         products = self.features.inner(block, bias=self.bias)
         return products * products  # its slope is cheaper than that of a power
-
-    def pair_sum(
-        self, left: Float[Tensor, "n n"], weights: Float[Tensor, "n n"]
-    ) -> Float[Tensor, ""]:
-        """Sum over all pairs of w L (z̃·z̃')²."""
-        return self.features.pair_sum(left, weights, bias=self.bias, power=2)
 
 
 RightFactor = Constant | Linear | Squares | Outer

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature.autograd import AutogradHead
+from hessalign.curvature.fused import is_traced
 from hessalign.curvature.linear import LinearHead
 
 HeadStatistics = LinearHead | AutogradHead
@@ -96,6 +97,11 @@ def _sum_over_probes(
     """Sum of r ∘ (H_e r) over probes for each of so many domains, or one for all."""
     if probes < 1:
         raise InputError(f"Expected at least 1 probe, got {probes}.")
+    if is_traced():  # a graph draws from the generator of the device
+        signs = torch.randint(
+            2, (probes, domains, statistics.num_parameters), device=statistics.domains.ids.device
+        )
+        return statistics.probed_diagonal((2 * signs - 1).to(torch.float32))
     source = torch.device("cpu") if generator is None else generator.device
     seed = int(torch.randint(2**62, (), generator=generator, device=source))
     axes, device = (domains, statistics.num_parameters), statistics.domains.ids.device

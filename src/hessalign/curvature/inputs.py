@@ -1,4 +1,8 @@
-"""Checks of what a caller hands in, so that mistakes are named before any maths runs."""
+"""Checks of what a caller hands in, so that mistakes are named before any maths runs.
+
+Types and shapes are always checked. Values can be looked at only by waiting for the device that has
+them; `reads_values` says when that is done.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,24 @@ import math
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_size, largest
 from hessalign._shapes import Float
+from hessalign.curvature.domains import DomainLike, Domains, domain_layout, make_domains
+from hessalign.curvature.fused import is_traced
 from hessalign.curvature.losses import HeadLoss
 
 
-def check_features(z: Tensor) -> None:
+def reads_values(z: Tensor, checks: bool | None = None) -> bool:
+    """Whether values are looked at: on the CPU, elsewhere if asked for, never if there are none."""
+    if is_traced() or not isinstance(z, Tensor) or z.is_meta or isinstance(z, FakeTensor):
+        return False
+    return z.device.type == "cpu" if checks is None else checks
+
+
+def check_features(z: Tensor, *, values: bool = True) -> None:
     """Raise unless features are a non-empty floating-point matrix of finite numbers."""
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise InputTypeError(
@@ -27,12 +41,12 @@ def check_features(z: Tensor) -> None:
     if len(z) == 0:
         raise InputError("Expected at least one sample, got none: every domain is empty.")
     # A small norm proves all at the price of one pass; else each element is looked at.
-    if not torch.linalg.vector_norm(z.detach()).item() <= largest(z.dtype):
+    if values and not torch.linalg.vector_norm(z.detach()).item() <= largest(z.dtype):
         check_finite(z, "features z")
         check_size(z, "features z")
 
 
-def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
+def check_logits(logits: Tensor, samples: int, *, values: bool = True) -> Float[Tensor, "n k"]:
     """The logits as a matrix; raise unless they are one row of finite numbers per sample."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         found = found_and_remedy(logits, "logits", "float")
@@ -42,11 +56,12 @@ def check_logits(logits: Tensor, samples: int) -> Float[Tensor, "n k"]:
             f"Expected logits of shape [{samples}, classes], one row per row of z, "
             f"got {list(logits.shape)}."
         )
-    check_finite(logits, "logits")
+    if values:
+        check_finite(logits, "logits")
     return logits.unsqueeze(1) if logits.ndim == 1 else logits
 
 
-def check_domain(domain: Tensor, samples: int) -> None:
+def check_domain(domain: object, samples: int) -> None:
     """Raise unless domain ids are one integer per sample."""
     if not isinstance(domain, Tensor) or (
         domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
@@ -61,7 +76,31 @@ def check_domain(domain: Tensor, samples: int) -> None:
         )
 
 
-def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss) -> None:
+def read_domains(domain: DomainLike, z: Tensor) -> Domains:
+    """The grouping of the samples, from ids, sizes or a layout; raise unless there is one each."""
+    samples = len(z)
+    if not isinstance(domain, Tensor) and isinstance(domain, Domains | tuple):
+        layout = domain_layout(domain, z.device)
+        if not is_traced() and sum(layout.sizes) != samples:
+            raise InputError(
+                f"Expected domains of {samples} samples in all, one per row of z, got sizes "
+                f"{layout.sizes}, which are {sum(layout.sizes)}."
+            )
+        return layout
+    check_domain(domain, samples)
+    assert isinstance(domain, Tensor)
+    if is_traced() or domain.is_meta or isinstance(domain, FakeTensor):
+        raise InputError(
+            "Expected the domains of a graph to be known before it runs, got ids, whose values "
+            "decide what is computed. Use layout = hessalign.domain_layout(domain) outside, or the "
+            "sizes of contiguous domains, and pass that as domain."
+        )
+    return make_domains(domain)
+
+
+def check_targets(
+    y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss, *, values: bool = True
+) -> None:
     """Raise unless targets (None where only curvature is wanted) and logits suit the loss."""
     loss.check_logits(logits)
     if y is None:
@@ -71,7 +110,24 @@ def check_targets(y: Tensor | None, logits: Float[Tensor, "n k"], loss: HeadLoss
         raise InputError(
             f"Expected one target y per row of z, {len(logits)} in all, got shape {list(y.shape)}."
         )
-    loss.check_targets(y, logits)
+    loss.check_targets(y, logits, values=values)
+
+
+def check_weight(weight: Tensor | None, samples: int, *, values: bool = True) -> None:
+    """Raise unless weights are one finite number of 0 or more per sample."""
+    if weight is None:
+        return
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        found = found_and_remedy(weight, "weight", "float")
+        raise InputTypeError(f"Expected floating-point weights of samples, got {found}")
+    if weight.shape != (samples,):
+        raise InputError(
+            f"Expected one weight per row of z, shape [{samples}], got {list(weight.shape)}."
+        )
+    if values:
+        check_finite(weight, "weights")
+        if bool((weight < 0).any()):
+            raise InputError(f"Expected weights of 0 or more, found {float(weight.min()):g}.")
 
 
 def check_is_tensor(y: Tensor) -> None:
@@ -81,38 +137,16 @@ def check_is_tensor(y: Tensor) -> None:
 
 
 def found_and_remedy(value: object, name: str, method: str) -> str:
-    """What an argument of the wrong type is, and how to convert it, to end a message with.
-
-    Args:
-        value: The argument.
-        name: Its name.
-        method: The method that gives a tensor the right type.
-
-    Returns:
-        Both, with full stops.
-
-    Example:
-        >>> found_and_remedy(torch.tensor(1), "z", "float"), found_and_remedy([1.0], "z", "float")
-        ('torch.int64. Use z.float().', 'list. Use torch.as_tensor(z).')
-    """
+    """What an argument of the wrong type is, and how to convert it, to end a message with."""
     if isinstance(value, Tensor):
         return f"{value.dtype}. Use {name}.{method}()."
     return f"{type(value).__name__}. Use torch.as_tensor({name})."
 
 
 def check_finite(values: Tensor, what: str) -> None:
-    """Raise if a tensor holds NaN or infinity, saying how many and where.
-
-    A finite sum proves that every element is finite, at the price of one pass and no copy; only
-    a sum that is not (which a mere overflow can cause) leads to the slower look at each element.
-
-    Args:
-        values: A matrix or vector, one row per sample.
-        what: Its name for the message.
-
-    Raises:
-        InputError: If an element is NaN or infinite.
-    """
+    """Raise if a tensor, one row per sample, holds NaN or infinity, saying how many and where."""
+    # A finite sum proves that every element is finite, at the price of one pass and no copy; only
+    # a sum that is not (which a mere overflow can cause) leads to the slower look at each element.
     if math.isfinite(values.detach().sum().item()):
         return
     bad = ~values.detach().isfinite()

@@ -22,16 +22,24 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hessalign._errors import InputError
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import Domains, make_domains
-from hessalign.curvature.factors import Features, LogitCurvature
-from hessalign.curvature.inputs import check_domain, check_features, check_logits, check_targets
-from hessalign.curvature.losses import HeadLoss, make_loss
+from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype
+from hessalign.curvature.factors import Features, LogitCurvature, ScaledCurvature
+from hessalign.curvature.fused import is_traced
+from hessalign.curvature.inputs import (
+    check_features,
+    check_logits,
+    check_targets,
+    check_weight,
+    read_domains,
+    reads_values,
+)
+from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
 from hessalign.curvature.products import (
-    accumulation_dtype,
     chunk_rows,
     domain_products,
     mean_outer,
@@ -63,7 +71,8 @@ class LinearHead:
         domains: The grouping of the samples.
         loss: The loss of the head.
         bias: Whether the head has a bias.
-        curvature: The second derivative S of each sample's loss in the logits.
+        curvature: The second derivative S of each sample's loss in the logits, weighted.
+        weight: What each sample counts, 1 on average over a domain; None if they all count 1.
     """
 
     features: Features
@@ -74,6 +83,7 @@ class LinearHead:
     loss: HeadLoss
     bias: bool
     curvature: LogitCurvature
+    weight: Float[Tensor, "n 1"] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,23 +103,27 @@ class LinearHead:
 
     @cached_property
     def losses(self) -> Float[Tensor, " n"]:
-        """The loss of each sample, domains contiguous."""
-        return self.loss.values(self.logits, self._targets())
+        """The weighted loss of each sample, domains contiguous."""
+        values = self.loss.values(self.logits, self._targets())
+        return values if self.weight is None else self.weight.squeeze(1) * values
 
     @cached_property
     def error(self) -> Float[Tensor, "n k"]:
-        """The first derivative r of each sample's loss in the logits."""
-        return self.loss.error(self.prediction, self.logits, self._targets())
+        """The first derivative r of each sample's loss in the logits, weighted."""
+        error = self.loss.error(self.prediction, self.logits, self._targets())
+        return error if self.weight is None else self.weight * error
 
     @cached_property
     def risk(self) -> Float[Tensor, " e"]:
         r"""Mean loss of each domain (eq. 1)."""
+        if is_traced():
+            return self.domains.weights.averaging @ self.losses
         return torch.stack([part.mean() for part in self.losses.split(self.domains.sizes)])
 
     def _mean(self, left: Float[Tensor, "n k"], *, squared: bool = False) -> Float[Tensor, "e p"]:
         """Mean of left ⊗ z̃ or left ⊗ z̃², flattened to parameters."""
-        z, sizes = self.features.z, self.domains.sizes
-        return mean_outer(left, z, sizes, bias=self.bias, squared=squared).flatten(1)
+        z, domains = self.features.z, self.domains
+        return mean_outer(left, z, domains, bias=self.bias, squared=squared).flatten(1)
 
     @cached_property
     def gradient(self) -> Float[Tensor, "e p"]:
@@ -119,7 +133,11 @@ class LinearHead:
     @cached_property
     def gradient_variance(self) -> Float[Tensor, "e p"]:
         """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
-        return self._mean(self.error.square(), squared=True) - self.gradient.square()
+        squares = self.error.square()
+        if self.weight is not None:
+            error = self.loss.error(self.prediction, self.logits, self._targets())
+            squares = self.weight * error.square()
+        return self._mean(squares, squared=True) - self.gradient.square()
 
     @cached_property
     def diagonal(self) -> Float[Tensor, "e p"]:
@@ -145,11 +163,11 @@ class LinearHead:
                 f"{size / 2**30:.0f} GiB. Use hvp for products with them, or hessian_distance and "
                 "HessianAlignment, which do not form them."
             )
-        z, sizes = self.features.z, self.domains.sizes
+        z, domains = self.features.z, self.domains
         rows = self.curvature.matrix().flatten(1)
-        moments = mean_second_moments(rows, z, sizes)
+        moments = mean_second_moments(rows, z, domains)
         if self.bias:
-            border = mean_outer(rows, z, sizes, bias=True).unsqueeze(3)
+            border = mean_outer(rows, z, domains, bias=True).unsqueeze(3)
             moments = torch.cat([moments, border[:, :, :-1]], dim=3)
             moments = torch.cat([moments, border.mT], dim=2)
         blocks: Tensor = moments.unflatten(1, (outputs, outputs))
@@ -172,13 +190,11 @@ class LinearHead:
             >>> torch.allclose(head.hvp(v), (head.hessian @ v.unsqueeze(2)).squeeze(2))
             True
         """
-        sizes = self.domains.sizes
-        several = vectors.reshape(-1, *vectors.shape[-2:]).expand(-1, len(sizes), -1)
+        several = vectors.reshape(-1, *vectors.shape[-2:]).expand(-1, len(self.domains), -1)
         if len(several) == 1:
             bent = self.curvature.apply(self._logits(several[0]), slice(None))
-            product = self._mean(bent)
-            return product.view(*vectors.shape[:-2], len(sizes), -1)
-        several = several.to(self.features.z.dtype)
+            return self._mean(bent).view(*vectors.shape[:-2], len(self.domains), -1)
+        several, sizes = several.to(self.features.z.dtype), self.domains.sizes
         products, start = [], 0
         for index, z in enumerate(self.features.z.split(sizes)):
             matrices = several[:, index].unflatten(1, self.shape)
@@ -217,6 +233,8 @@ class LinearHead:
         Returns:
             One sum per domain.
         """
+        if is_traced():
+            return self._plainly_probed(signs)
         sizes = self.domains.sizes
         if self.num_parameters <= min(_PARAMETERS_PER_PROBE * len(signs), sum(sizes)):
             each = signs.to(self.hessian.dtype).expand(-1, len(sizes), -1)
@@ -247,6 +265,20 @@ class LinearHead:
             start += len(z)
         return torch.stack(sums)
 
+    def _plainly_probed(self, signs: Float[Tensor, "m e_or_1 p"]) -> Float[Tensor, "e p"]:
+        """The same domain by domain, in operations that do not depend on its size."""
+        z = self.features.z.to(self.logits.dtype)
+        z = functional.pad(z, (0, 1), value=1.0) if self.bias else z
+        probes = signs.to(z.dtype).expand(-1, len(self.domains), -1)
+        sums = []
+        for index in range(len(self.domains)):
+            matrices = probes[:, index].unflatten(1, self.shape)
+            bent = self.curvature.apply(torch.einsum("nd,mkd->nmk", z, matrices), slice(None))
+            share = self.domains.weights.averaging[index]
+            products = torch.einsum("nmk,nd->mkd", bent * share.view(-1, 1, 1), z)
+            sums.append((matrices * products).sum(0).flatten())
+        return torch.stack(sums)
+
     @cached_property
     def gradient_logits(self) -> Float[Tensor, "n k"]:
         """What a head with its domain's gradient as parameters makes of each sample, G_e z̃.
@@ -254,21 +286,20 @@ class LinearHead:
         The gradient is itself a mean over samples, so where features are many and samples few the
         Gram matrix of the features gives it without forming the gradient.
         """
-        if self.features.z.shape[1] <= max(self.domains.sizes):
+        samples, width = self.features.z.shape
+        if width * len(self.domains) <= samples:
             return self._logits(self.gradient)
-        averaging = self.domains.averaging
-        same_domain = (averaging > 0).to(averaging.dtype).T @ averaging
-        return (same_domain * self.features.inner(slice(None), bias=self.bias)) @ self.error
+        products = self.features.inner(slice(None), bias=self.bias)
+        return (self.domains.weights.within * products) @ self.error
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""
         matrices = vectors.reshape(-1, *self.shape).to(self.logits.dtype)
         width = self.features.z.shape[1]
-        logits = domain_products(self.features.z, matrices[..., :width], self.domains.sizes)
+        logits = domain_products(self.features.z, matrices[..., :width], self.domains)
         if not self.bias:
             return logits
-        sizes = torch.tensor(self.domains.sizes, device=logits.device)
-        return logits + matrices[..., -1].repeat_interleave(sizes, dim=0)
+        return logits + self.domains.weights.membership.to(logits.dtype) @ matrices[..., -1]
 
     @cached_property
     def hgp(self) -> Float[Tensor, "e p"]:
@@ -289,9 +320,9 @@ class LinearHead:
         rows = slice(start, start + sizes[index])
         domains = Domains(self.domains.ids[index : index + 1], (sizes[index],), None)
         y = None if self.y is None else self.y[rows]
-        return arranged_head(
-            self.features.z[rows], self.logits[rows], y, domains, self.loss, bias=self.bias
-        )
+        weight = None if self.weight is None else self.weight[rows].squeeze(1)
+        z, logits = self.features.z[rows], self.logits[rows]
+        return arranged_head(z, logits, y, domains, self.loss, bias=self.bias, weight=weight)
 
 
 def arranged_head(
@@ -302,39 +333,45 @@ def arranged_head(
     loss: HeadLoss,
     *,
     bias: bool = True,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> LinearHead:
-    """Statistics of a head from inputs that are known to be sound, with domains contiguous.
-
-    `linear_head` checks and arranges what it is given; a training loop that made the batch itself
-    can do without.
-
-    Args:
-        z: Features that enter the head, finite.
-        logits: What the head made of them, finite.
-        y: Targets; None where only curvature is wanted.
-        domains: The grouping of the samples.
-        loss: The loss of the head.
-        bias: Whether the head has a bias.
-
-    Returns:
-        The statistics, lazily computed.
-    """
+    """Statistics of a head from inputs that are known to be sound, with domains contiguous."""
     features = z if z.dtype == torch.float64 else z.float()
     logits = logits.to(accumulation_dtype(z.device))
     prediction = loss.predict(logits)
     curvature = loss.curvature(prediction, logits, y)
-    return LinearHead(Features(features), logits, prediction, y, domains, loss, bias, curvature)
+    counted = _counted(weight, None if y is None else loss.share(y), domains)
+    if counted is not None:
+        curvature = ScaledCurvature(curvature, counted)
+    return LinearHead(
+        Features(features), logits, prediction, y, domains, loss, bias, curvature, counted
+    )
+
+
+def _counted(
+    weight: Float[Tensor, " n"] | None, share: Float[Tensor, " n"] | None, domains: Domains
+) -> Float[Tensor, "n 1"] | None:
+    """What each sample counts in its domain's mean, ω_n n_e / Σ ω c with its share c of the sum."""
+    # The plain mean over a domain of what is scaled by it is then Σ ω_n x_n / Σ ω_n c_n.
+    if weight is None and share is None:
+        return None
+    weights = domains.weights
+    own = torch.ones_like(weights.membership[:, 0]) if weight is None else weight.to(weights.dtype)
+    counted = own if share is None else own * share.to(weights.dtype)
+    return (own / (weights.membership @ (weights.averaging @ counted))).unsqueeze(1)
 
 
 def linear_head(
     z: Float[Tensor, "n d"],
     logits: Tensor,
     y: Tensor | None,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
-    loss: str | HeadLoss = "cross_entropy",
+    loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
     bias: bool = True,
+    weight: Float[Tensor, " n"] | None = None,
+    checks: bool | None = None,
 ) -> LinearHead:
     """Closed-form statistics of the head that produced these logits from these features.
 
@@ -342,13 +379,19 @@ def linear_head(
         z: Features that enter the head.
         logits: What the head made of them, `[n, classes]`, or `[n]` for a single output.
         y: Targets; None where only curvature is wanted.
-        domain: The domain of each sample, any integers.
-        loss: "cross_entropy", "binary" or "squared".
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
+        loss: "cross_entropy", "binary", "squared", "multilabel", a loss object or a function; see
+            `hessalign.curvature.make_loss`.
         activation: The activation of a head with squared error.
         bias: Whether the head has a bias.
+        weight: What each sample counts in the mean of its domain.
+        checks: Whether to look at values, which waits for the device; None for the CPU alone.
 
     Returns:
         The statistics, lazily computed.
+
+    Raises:
+        InputError: If a domain has no weight; and for whatever else does not suit.
 
     Example:
         >>> z = torch.tensor([[1.0], [3.0]])
@@ -359,11 +402,21 @@ def linear_head(
                 [-1.5000, -0.5000]], dtype=torch.float64)
     """
     head_loss = make_loss(loss, activation)
-    check_features(z)
-    logits = check_logits(logits, len(z))
-    check_domain(domain, len(z))
-    check_targets(y, logits, head_loss)
-    domains = make_domains(domain)
-    targets = None if y is None else domains.arrange(y)
+    values = reads_values(z, checks)
+    check_features(z, values=values)
+    logits = check_logits(logits, len(z), values=values)
+    domains = read_domains(domain, z)
+    check_targets(y, logits, head_loss, values=values)
+    check_weight(weight, len(z), values=values)
     arrange = domains.arrange
-    return arranged_head(arrange(z), arrange(logits), targets, domains, head_loss, bias=bias)
+    targets = None if y is None else arrange(y)
+    weight = None if weight is None else arrange(weight)
+    head = arranged_head(
+        arrange(z), arrange(logits), targets, domains, head_loss, bias=bias, weight=weight
+    )
+    if values and head.weight is not None and not bool(head.weight.isfinite().all()):
+        raise InputError(
+            "Expected a sample that counts in each domain, found a domain whose weights are all 0 "
+            "or whose labels are all ignored. Leave it out of the batch."
+        )
+    return head

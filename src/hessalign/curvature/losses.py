@@ -14,18 +14,27 @@ Indices: n sample, k or c output of the head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
+from torch.func import grad, hessian, vmap
 from torch.nn import functional
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
+from hessalign._numbers import check_number
 from hessalign._shapes import Float
 from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation
-from hessalign.curvature.factors import DiagonalCurvature, SoftmaxCurvature
+from hessalign.curvature.factors import (
+    DenseCurvature,
+    DiagonalCurvature,
+    LogitCurvature,
+    ScaledCurvature,
+    SoftmaxCurvature,
+)
 
 
 def _check_shape(y: Tensor, logits: Tensor) -> None:
@@ -36,42 +45,122 @@ def _check_shape(y: Tensor, logits: Tensor) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CrossEntropy:
-    r"""Softmax cross-entropy, ℓ = −log p_y with p = softmax(a) (eq. 22, 23)."""
+    r"""Softmax cross-entropy, ℓ = −log p_y with p = softmax(a) (eq. 22, 23).
+
+    With the options, as in torch: ℓ = −Σ_c t_c log p_c, t the target (one-hot, or given as
+    probabilities), smoothed, times the class weights. Error and curvature are then s p − t and
+    s (diag(p) − p pᵀ) with s = Σ_c t_c, and a mean over samples with labels is one weighted by the
+    class weights of their labels.
+
+    Attributes:
+        class_weight: A weight for each class.
+        label_smoothing: The share ε of the target that is spread evenly over the classes.
+        ignore_index: A label whose samples do not count.
+
+    Example:
+        >>> loss = CrossEntropy(label_smoothing=0.1)
+        >>> loss.error(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2), torch.tensor([0]))
+        tensor([[-0.4500,  0.4500]])
+    """
+
+    class_weight: Tensor | None = None
+    label_smoothing: float = 0.0
+    ignore_index: int | None = None
 
     name = "cross_entropy"
 
+    def __post_init__(self) -> None:
+        check_number(self.label_smoothing, "label_smoothing", 0, 1)
+        if self.class_weight is not None and self.class_weight.ndim != 1:
+            raise InputError(
+                "Expected class_weight as one number per class, got shape "
+                f"{list(self.class_weight.shape)}."
+            )
+
+    @property
+    def _plain(self) -> bool:
+        return self.class_weight is None and not self.label_smoothing and self.ignore_index is None
+
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
-        """At least two classes."""
+        """At least two classes, and as many as there are weights."""
         if logits.shape[1] < 2:
             raise InputError(
                 "Expected logits for at least 2 classes, got 1 column, on which softmax is "
                 'constant. For a single logit use loss="binary".'
             )
+        if self.class_weight is not None and len(self.class_weight) != logits.shape[1]:
+            raise InputError(
+                f"Expected {logits.shape[1]} class weights, one per column of logits, got "
+                f"{len(self.class_weight)}."
+            )
 
-    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
-        """Class indices in 0 … C−1."""
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"], *, values: bool) -> None:
+        """Class indices in 0 … C−1, or a probability for each class."""
         classes = logits.shape[1]
+        if y.is_floating_point() and y.shape == logits.shape:
+            if values and not bool((y.isfinite() & (y >= 0)).all()):
+                raise InputError("Expected soft targets y of 0 or more, found others.")
+            if self.ignore_index is not None:
+                raise InputError("Expected class labels with ignore_index, got soft targets y.")
+            return
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputTypeError(
                 f"Expected integer class labels y, got dtype {y.dtype}. Use y.long() if the "
-                'values are class indices, or loss="squared" for regression.'
+                'values are class indices, or loss="squared" for regression. Soft targets have the '
+                f"shape of the logits, {list(logits.shape)}."
             )
         if y.shape != logits.shape[:1]:
             raise InputError(
                 f"Expected one label per row of logits, shape [{len(logits)}], got {list(y.shape)}."
             )
-        low, high = int(y.min()), int(y.max())
+        if not values:
+            return
+        counted = y if self.ignore_index is None else y[y != self.ignore_index]
+        if not len(counted):
+            raise InputError(f"Expected labels other than {self.ignore_index}, which is ignored.")
+        low, high = (int(bound) for bound in counted.aminmax())
         if low < 0 or high >= classes:
+            remedy = " Use ignore_index for labels that do not count." if low < 0 else ""
             raise InputError(
                 f"Expected labels from 0 to {classes - 1} (logits have {classes} columns), "
-                f"found labels from {low} to {high}."
+                f"found labels from {low} to {high}.{remedy}"
             )
 
+    def _target(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
+        """What −log p is weighed with, t."""
+        classes = logits.shape[1]
+        if y.is_floating_point():
+            target = y.to(logits.dtype)
+        else:
+            counts = torch.ones_like(y, dtype=torch.bool)
+            if self.ignore_index is not None:
+                counts = y != self.ignore_index
+            labels = torch.where(counts, y, 0).long().unsqueeze(1)
+            ones = counts.to(logits.dtype).unsqueeze(1)
+            target = torch.zeros_like(logits).scatter(1, labels, ones)
+        total = target.sum(1, keepdim=True)
+        target = (1 - self.label_smoothing) * target + (self.label_smoothing / classes) * total
+        return target if self.class_weight is None else target * self.class_weight.to(target)
+
+    def share(self, y: Tensor) -> Float[Tensor, " n"] | None:
+        """What each sample counts in a mean; None if they all count 1."""
+        if y.is_floating_point() or (self.class_weight is None and self.ignore_index is None):
+            return None
+        counts = torch.ones_like(y, dtype=torch.bool)
+        if self.ignore_index is not None:
+            counts = y != self.ignore_index
+        if self.class_weight is None:
+            return counts.to(torch.get_default_dtype())
+        weight = self.class_weight.to(y.device)
+        return weight[torch.where(counts, y, 0).long()] * counts
+
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-        """−log p_y."""
-        return functional.cross_entropy(logits, y.long(), reduction="none")
+        """−Σ_c t_c log p_c."""
+        if self._plain and not y.is_floating_point():
+            return functional.cross_entropy(logits, y.long(), reduction="none")
+        return -(self._target(logits, y) * logits.log_softmax(1)).sum(1)
 
     def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         """Probabilities p = softmax(a)."""
@@ -80,48 +169,72 @@ class CrossEntropy:
     def error(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
-        """The error p − y with y one-hot (eq. 12)."""
-        classes = y.long().unsqueeze(1)
-        return prediction.scatter_add(1, classes, prediction.new_full(classes.shape, -1))
+        """The error p − y with y one-hot (eq. 12), in general s p − t."""
+        if self._plain and not y.is_floating_point():
+            classes = y.long().unsqueeze(1)
+            return prediction.scatter_add(1, classes, prediction.new_full(classes.shape, -1))
+        target = self._target(logits, y)
+        return target.sum(1, keepdim=True) * prediction - target
 
     def curvature(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
-    ) -> SoftmaxCurvature:
-        """S = diag(p) − p pᵀ (eq. 14); the targets do not enter."""
-        return SoftmaxCurvature(prediction)
+    ) -> LogitCurvature:
+        """S = diag(p) − p pᵀ (eq. 14), times s; else the targets do not enter."""
+        curvature = SoftmaxCurvature(prediction)
+        if y is None or ((self._plain or self.class_weight is None) and self._counts_all(y)):
+            return curvature
+        return ScaledCurvature(curvature, self._target(logits, y).sum(1, keepdim=True))
+
+    def _counts_all(self, y: Tensor) -> bool:
+        """Whether s is 1 for all samples by the kind of the targets."""
+        return not y.is_floating_point() and self.ignore_index is None
 
 
 @final
 @dataclass(frozen=True)
 class Binary:
-    r"""Binary cross-entropy of one logit, ℓ = log(1 + eᵃ) − y a, p = sigmoid(a)."""
+    r"""Binary cross-entropy of independent logits, ℓ = Σ_k log(1 + e^{a_k}) − y_k a_k.
 
-    name = "binary"
+    Attributes:
+        several: Any number of logits, each with a target of its own ("multilabel"), not one.
+    """
+
+    several: bool = False
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        return "multilabel" if self.several else "binary"
 
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
-        """A single logit."""
-        if logits.shape[1] != 1:
+        """A single logit, unless several are meant."""
+        if logits.shape[1] != 1 and not self.several:
             raise InputError(
                 f"Expected a single logit per sample, got {logits.shape[1]} columns. For several "
-                'classes use loss="cross_entropy".'
+                'classes use loss="cross_entropy", for labels that do not exclude each other '
+                'loss="multilabel".'
             )
 
-    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"], *, values: bool) -> None:
         """Targets between 0 and 1 of any dtype."""
         _check_shape(y, logits)
+        if not values:
+            return
         low, high = float(y.min()), float(y.max())
         if not (low >= 0 and high <= 1):
             raise InputError(f"Expected labels from 0 to 1, found labels from {low:g} to {high:g}.")
 
+    def share(self, y: Tensor) -> None:
+        """All samples count 1 in a mean."""
+
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-        """log(1 + eᵃ) − y a."""
-        a = logits.squeeze(1)
-        return functional.binary_cross_entropy_with_logits(
-            a, y.reshape(a.shape).to(a.dtype), reduction="none"
-        )
+        """Σ_k log(1 + e^{a_k}) − y_k a_k."""
+        targets = y.reshape(logits.shape).to(logits.dtype)
+        values = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return values.sum(1) if self.several else values.squeeze(1)
 
     def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Probability p = sigmoid(a)."""
+        """Probabilities p = sigmoid(a)."""
         return logits.sigmoid()
 
     def error(
@@ -135,6 +248,77 @@ class Binary:
     ) -> DiagonalCurvature:
         """S = p(1 − p); the targets do not enter."""
         return DiagonalCurvature(prediction * (-logits).sigmoid())
+
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+"""From the logits of one sample and its target to its loss, a scalar."""
+
+
+@final
+@dataclass(frozen=True)
+class OwnLoss:
+    r"""Any twice differentiable loss of a sample's logits, by `torch.func`.
+
+    Attributes:
+        function: From one sample's logits, a vector, and its target to the loss, a scalar, in
+            operations of torch. The head is linear; what comes after it, such as the exponential
+            of a Poisson model or the thresholds of an ordinal one, is part of the function.
+
+    Example:
+        >>> poisson = OwnLoss(lambda a, y: a.exp().sum() - y * a.sum())
+        >>> logits, y = torch.zeros(1, 1), torch.tensor([3.0])
+        >>> poisson.error(logits, logits, y), poisson.curvature(logits, logits, y).matrix()
+        (tensor([[-2.]]), tensor([[[1.]]]))
+    """
+
+    function: PerSample
+
+    name = "own"
+
+    def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
+        """Any number of outputs will do."""
+
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"], *, values: bool) -> None:
+        """A loss for each sample that is a scalar."""
+        try:
+            found = self.values(logits[:1].detach(), y[:1])
+        except Exception as error:
+            raise InputError(
+                "Expected a loss that takes the logits of one sample and its target and is made of "
+                f"operations of torch; given {list(logits.shape[1:])} logits it fails: {error}"
+            ) from error
+        if found.shape != (1,):
+            raise InputError(
+                "Expected a loss that gives a scalar for the logits and the target of one sample, "
+                f"got shape {list(found.shape[1:])}."
+            )
+
+    def share(self, y: Tensor) -> None:
+        """All samples count 1 in a mean."""
+
+    def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+        """The function, sample by sample."""
+        values: Tensor = vmap(self.function)(logits, y)
+        return values
+
+    def predict(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """The logits themselves: what they mean is the function's affair."""
+        return logits
+
+    def error(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
+    ) -> Float[Tensor, "n k"]:
+        """The gradient of the function."""
+        error: Tensor = vmap(grad(self.function))(logits, y)
+        return error
+
+    def curvature(
+        self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
+    ) -> DenseCurvature:
+        """The Hessian of the function."""
+        if y is None:
+            raise InputError("Expected targets y: the curvature of a loss of one's own needs them.")
+        return DenseCurvature(vmap(hessian(self.function))(logits, y))
 
 
 @final
@@ -153,7 +337,7 @@ class Squared:
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
         """Any number of outputs will do."""
 
-    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"]) -> None:
+    def check_targets(self, y: Tensor, logits: Float[Tensor, "n k"], *, values: bool) -> None:
         """Finite targets, one per output."""
         if not y.is_floating_point():
             raise InputTypeError(
@@ -161,8 +345,11 @@ class Squared:
                 'Use y.float(), or loss="cross_entropy" for class labels.'
             )
         _check_shape(y, logits)
-        if not bool(y.isfinite().all()):
+        if values and not bool(y.isfinite().all()):
             raise InputError("Expected finite targets y, found NaN or infinity.")
+
+    def share(self, y: Tensor) -> None:
+        """All samples count 1 in a mean."""
 
     def _residual(self, prediction: Tensor, y: Tensor) -> Tensor:
         return prediction - y.reshape(prediction.shape).to(prediction.dtype)
@@ -197,17 +384,22 @@ class Squared:
         return DiagonalCurvature(first.square() + self._residual(prediction, y) * second)
 
 
-HeadLoss = CrossEntropy | Binary | Squared
-LOSSES = (CrossEntropy.name, Binary.name, Squared.name)
+HeadLoss = CrossEntropy | Binary | Squared | OwnLoss
+LossLike = str | HeadLoss | PerSample
+"""What names a loss; see `make_loss`."""
+
+_NAMED = {loss.name: loss for loss in (CrossEntropy(), Binary(), Binary(several=True))}
+LABEL_LOSSES = ("cross_entropy", "binary", "squared")
+"""Of samples with one label each, by name."""
+LOSSES = (*LABEL_LOSSES, "multilabel")
 
 
-def make_loss(
-    loss: str | HeadLoss, activation: str | Elementwise | Activation = "identity"
-) -> HeadLoss:
+def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "identity") -> HeadLoss:
     """A head loss from its name.
 
     Args:
-        loss: "cross_entropy", "binary", "squared", or a loss object, which is returned as it is.
+        loss: "cross_entropy", "binary", "squared", "multilabel"; a loss object, which is returned
+            as it is; or a function of one sample's logits and target, see `OwnLoss`.
         activation: For "squared" only: a name, or any twice differentiable elementwise function.
 
     Returns:
@@ -221,15 +413,15 @@ def make_loss(
         >>> make_loss("squared", activation="tanh").name
         'squared'
     """
-    if not isinstance(loss, str):
-        return loss
     if loss == Squared.name:
         return Squared(make_activation(activation))
-    if loss not in LOSSES:
-        raise UnknownNameError("loss", loss, LOSSES)
     if activation != "identity":
         raise InputError(
             f"Expected no activation with loss={loss!r}, which has its own; activation= goes "
             'with loss="squared".'
         )
-    return CrossEntropy() if loss == CrossEntropy.name else Binary()
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise UnknownNameError("loss", loss, LOSSES)
+        return _NAMED[loss]
+    return loss if isinstance(loss, HeadLoss) else OwnLoss(loss)

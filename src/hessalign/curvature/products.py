@@ -11,15 +11,17 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.nn import functional
 
 from hessalign._shapes import Float
+from hessalign.curvature.domains import Domains, accumulation_dtype
+from hessalign.curvature.fused import Context, Fused, call, is_traced
 
 _CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
@@ -27,11 +29,6 @@ _CHUNK_ELEMENTS = 1 << 19
 
 _FEW_SAMPLES = 8192
 """Second moments of domains up to this size are float64 outright."""
-
-
-def accumulation_dtype(device: torch.device) -> torch.dtype:
-    """The precision of sums over samples: float64, or float32 where a device has none (MPS)."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def chunk_rows(width: int, at_least: int = 32) -> int:
@@ -53,26 +50,44 @@ def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
     return parts[0].flatten(0, 1) if len(parts) == 1 else torch.cat(parts, dim=1)[0]
 
 
+def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "e l d"]:
+    """Means of left ⊗ right by domain, in operations that autograd knows."""
+    count = len(domains)
+    if domains.equal:
+        size = left.shape[0] // count
+        return left.reshape(count, size, -1).mT @ right.reshape(count, size, -1) / size
+    shares = domains.weights.averaging.to(left.dtype)
+    return torch.stack([(left * share.unsqueeze(1)).mT @ right for share in shares])
+
+
 @final
 @dataclass(frozen=True)
 class _OuterMeans:
     """Means of left_n ⊗ right_n: how they are formed, and how slopes in them are pulled back.
 
     Attributes:
-        sizes: Samples per domain.
+        domains: The grouping of the samples.
         bias: Whether a 1 is appended to the right rows.
         squared: Whether their squares are taken.
     """
 
-    sizes: tuple[int, ...]
+    domains: Domains
     bias: bool
     squared: bool
 
+    def plain(self, left: Tensor, right: Tensor) -> Tensor:
+        """The means [e, l, d + bias], by autograd."""
+        wide = right.to(left.dtype)
+        wide = wide * wide if self.squared else wide
+        return _by_domain(
+            self.domains, left, functional.pad(wide, (0, 1), value=1.0) if self.bias else wide
+        )
+
     def form(self, left: Tensor, right: Tensor) -> Tensor:
-        """The means [e, l, d + bias] in float64, without a graph."""
-        width = right.shape[1]
-        means = left.new_zeros((len(self.sizes), left.shape[1], width + self.bias))
-        for domains, (a, b) in _domain_batches(self.sizes, left, right):
+        """The means in float64, without a graph, chunk by chunk."""
+        width, sizes = right.shape[1], self.domains.sizes
+        means = left.new_zeros((len(sizes), left.shape[1], width + self.bias))
+        for domains, (a, b) in _domain_batches(sizes, left, right):
             shares = a / a.shape[1]
             total = means[domains, :, :width]
             rows = chunk_rows(len(b) * width)
@@ -89,7 +104,7 @@ class _OuterMeans:
         # domains, so nothing cancels here.
         slopes = grad[..., : right.shape[1]].to(right.dtype)
         d_left, d_right = [], []
-        for domains, (a, b) in _domain_batches(self.sizes, left, right):
+        for domains, (a, b) in _domain_batches(self.domains.sizes, left, right):
             slope, size = slopes[domains], a.shape[1]
             pulled = torch.bmm(slope, (b.square() if self.squared else b).mT).mT.to(left.dtype)
             d_left.append((pulled + grad[domains, None, :, -1] if self.bias else pulled) / size)
@@ -104,16 +119,24 @@ class _SecondMoments:
     """Means of s_n z_n z_nᵀ; the symmetry in z makes pulling back one product instead of two.
 
     Attributes:
-        sizes: Samples per domain.
+        domains: The grouping of the samples.
     """
 
-    sizes: tuple[int, ...]
+    domains: Domains
+
+    def plain(self, weights: Tensor, z: Tensor) -> Tensor:
+        """The moments [e, l, d, d], by autograd."""
+        wide = z.to(weights.dtype)
+        weighted = (weights.unsqueeze(2) * wide.unsqueeze(1)).flatten(1)
+        means = _by_domain(self.domains, weighted, wide)
+        return means.view(len(means), weights.shape[1], -1, wide.shape[1])
 
     def form(self, weights: Tensor, z: Tensor) -> Tensor:
-        """The moments [e, l, d, d] in float64, without a graph."""
+        """The moments in float64, without a graph, chunk by chunk."""
         (components, width), dtype = (weights.shape[1], z.shape[1]), weights.dtype
-        total = z.new_zeros((len(self.sizes), components * width, width), dtype=dtype)
-        for domains, (shares, features) in _domain_batches(self.sizes, weights, z):
+        sizes = self.domains.sizes
+        total = z.new_zeros((len(sizes), components * width, width), dtype=dtype)
+        for domains, (shares, features) in _domain_batches(sizes, weights, z):
             count, size = shares.shape[:2]
             # Short chunks: the fewer float32 products are added before they reach float64, the
             # better.
@@ -127,7 +150,7 @@ class _SecondMoments:
                     part.baddbmm_(weighted.flatten(2).mT, wide)
                 else:
                     part += weighted.flatten(2).mT @ wide
-        return total.view(len(self.sizes), components, width, width)
+        return total.view(len(sizes), components, width, width)
 
     def pull_back(self, grad: Tensor, weights: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes in weights and features, given those in the moments."""
@@ -135,7 +158,7 @@ class _SecondMoments:
         components, width = symmetric.shape[1:3]
         flat = symmetric.transpose(1, 2).flatten(2)
         d_weights, d_z = [], []
-        for domains, (shares, features) in _domain_batches(self.sizes, weights, z):
+        for domains, (shares, features) in _domain_batches(self.domains.sizes, weights, z):
             count, size = shares.shape[:2]
             rows = chunk_rows(count * components * width)
             narrow = (shares / size).to(z.dtype)
@@ -157,75 +180,79 @@ def _whole(chunks: list[Tensor]) -> Float[Tensor, "e n k"]:
 _Form = _OuterMeans | _SecondMoments
 
 
-class _Means(Function):
+@final
+class _Means(Fused):
     """Means over domains, never with all the samples' products at once."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - torch's context has no public type
-        left: Float[Tensor, "n l"],
-        right: Float[Tensor, "n d"],
-        form: _Form,
-    ) -> Float[Tensor, "e l *d"]:
+    def plain(left: Tensor, right: Tensor, form: _Form) -> Float[Tensor, "e l *d"]:
+        return form.plain(left, right)
+
+    @staticmethod
+    def forward(ctx: Context, left: Tensor, right: Tensor, form: _Form) -> Float[Tensor, "e l *d"]:
         ctx.save_for_backward(left, right)
-        ctx.form = form
+        ctx.others = (form,)
         return form.form(left, right)
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor, None]:
-        return *ctx.form.pull_back(grad_outputs[0], *ctx.saved_tensors), None
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
+        (form,) = ctx.others
+        pulled: tuple[Tensor, Tensor] = form.pull_back(slopes[0], *ctx.saved_tensors)
+        return pulled
 
 
-_means: Callable[[Tensor, Tensor, _Form], Tensor] = _Means.apply
+def _means(left: Tensor, right: Tensor, form: _Form) -> Tensor:
+    wide = left.to(accumulation_dtype(right.device))
+    means: Tensor = form.plain(wide, right) if is_traced() else call(_Means, wide, right, form)
+    return means
 
 
-class _MeansGram(Function):
+@final
+class _MeansGram(Fused):
     """Inner products between the domains' means, M Mᵀ; the symmetry saves a product backward."""
 
     @staticmethod
+    def plain(left: Tensor, right: Tensor, form: _Form, centred: bool) -> Float[Tensor, "e e"]:
+        means = form.plain(left, right).flatten(1)
+        means = means - means.mean(0) if centred else means
+        return means @ means.mT
+
+    @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
-        left: Float[Tensor, "n l"],
-        right: Float[Tensor, "n d"],
-        form: _Form,
-        centred: bool,
+        ctx: Context, left: Tensor, right: Tensor, form: _Form, centred: bool
     ) -> Float[Tensor, "e e"]:
         means = form.form(left, right).flatten(1)
         if centred:
             means -= means.mean(0)
         ctx.save_for_backward(left, right, means)
-        ctx.form, ctx.centred = form, centred
-        return means @ means.T
+        ctx.others = (form, centred)
+        return means @ means.mT
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor, None, None]:
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
         left, right, means = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a graph of the gradient is wanted
-            means = _means(left, right, ctx.form).flatten(1)
-            means = means - means.mean(0) if ctx.centred else means
-        (grad,) = grad_outputs
-        weights = grad + grad.T
-        if ctx.centred:
+        form, centred = ctx.others
+        weights = slopes[0] + slopes[0].mT
+        if centred:
             weights = weights - weights.mean(0)
         slope = (weights @ means).unflatten(1, (left.shape[1], -1))
-        if isinstance(ctx.form, _SecondMoments):
+        if isinstance(form, _SecondMoments):
             slope = slope.unflatten(2, (right.shape[1], right.shape[1]))
-        return *ctx.form.pull_back(slope, left, right), None, None
+        pulled: tuple[Tensor, Tensor] = form.pull_back(slope, left, right)
+        return pulled
 
 
-_means_gram: Callable[[Tensor, Tensor, _Form, bool], Tensor] = _MeansGram.apply
+def _means_gram(left: Tensor, right: Tensor, form: _Form, centred: bool) -> Float[Tensor, "e e"]:
+    wide = left.to(accumulation_dtype(right.device))
+    chosen = _MeansGram.plain if is_traced() else _MeansGram.apply
+    products: Tensor = chosen(wide, right, form, centred)
+    return products
 
 
 def mean_outer(
     left: Float[Tensor, "n l"],
     right: Float[Tensor, "n d"],
-    sizes: tuple[int, ...],
+    domains: Domains,
     *,
     bias: bool = False,
     squared: bool = False,
@@ -237,7 +264,7 @@ def mean_outer(
     Args:
         left: One row per sample, domains contiguous.
         right: One row per sample.
-        sizes: Samples per domain.
+        domains: The grouping of the samples.
         bias: Append a 1 to the right rows.
         squared: Take the squares of the right rows.
 
@@ -245,19 +272,19 @@ def mean_outer(
         The means, in the accumulation precision.
 
     Example:
+        >>> from hessalign.curvature.domains import domain_layout
         >>> right = torch.tensor([[1.0], [3.0], [5.0]])
-        >>> mean_outer(torch.ones(3, 1), right, (2, 1), bias=True).squeeze()
+        >>> mean_outer(torch.ones(3, 1), right, domain_layout((2, 1)), bias=True).squeeze()
         tensor([[2., 1.],
                 [5., 1.]], dtype=torch.float64)
     """
-    form = _OuterMeans(sizes, bias, squared)
-    return _means(left.to(accumulation_dtype(right.device)), right, form)
+    return _means(left, right, _OuterMeans(domains, bias, squared))
 
 
 def mean_outer_gram(
     left: Float[Tensor, "n l"],
     right: Float[Tensor, "n d"],
-    sizes: tuple[int, ...],
+    domains: Domains,
     *,
     bias: bool = False,
     squared: bool = False,
@@ -269,72 +296,77 @@ def mean_outer_gram(
         The Gram matrix of the means.
 
     Example:
+        >>> from hessalign.curvature.domains import domain_layout
         >>> right = torch.tensor([[1.0], [3.0], [5.0]])
-        >>> mean_outer_gram(torch.ones(3, 1), right, (2, 1))
+        >>> domains = domain_layout((2, 1))
+        >>> mean_outer_gram(torch.ones(3, 1), right, domains)
         tensor([[ 4., 10.],
                 [10., 25.]], dtype=torch.float64)
-        >>> mean_outer_gram(torch.ones(3, 1), right, (2, 1), centred=True)
+        >>> mean_outer_gram(torch.ones(3, 1), right, domains, centred=True)
         tensor([[ 2.2500, -2.2500],
                 [-2.2500,  2.2500]], dtype=torch.float64)
     """
-    form = _OuterMeans(sizes, bias, squared)
-    return _means_gram(left.to(accumulation_dtype(right.device)), right, form, centred)
+    return _means_gram(left, right, _OuterMeans(domains, bias, squared), centred)
 
 
 def second_moments_gram(
     weights: Float[Tensor, "n l"],
     z: Float[Tensor, "n d"],
-    sizes: tuple[int, ...],
+    domains: Domains,
     *,
     centred: bool = False,
 ) -> Float[Tensor, "e e"]:
     """Inner products between the moments of `mean_second_moments`."""
-    wide = weights.to(accumulation_dtype(z.device))
-    return _means_gram(wide, z, _SecondMoments(sizes), centred)
+    return _means_gram(weights, z, _SecondMoments(domains), centred)
 
 
-class _DomainProducts(Function):
+@final
+class _DomainProducts(Fused):
     """Each domain's rows times a matrix of its own, without a graph of splits and their joins."""
 
     @staticmethod
+    def plain(
+        z: Float[Tensor, "n d"], matrices: Float[Tensor, "e k d"], domains: Domains
+    ) -> Float[Tensor, "n k"]:
+        wide = z.to(matrices.dtype)
+        if domains.equal:
+            parts = wide.reshape(len(domains), -1, wide.shape[1])
+            return (parts @ matrices.mT).flatten(0, 1)
+        own = domains.weights.membership.to(wide.dtype).mT.unsqueeze(2)
+        return ((wide @ matrices.mT) * own).sum(0)
+
+    @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Context,
         z: Float[Tensor, "n d"],
         matrices: Float[Tensor, "e k d"],
-        sizes: tuple[int, ...],
+        domains: Domains,
     ) -> Float[Tensor, "n k"]:
         ctx.save_for_backward(z, matrices)
-        ctx.sizes = sizes
+        ctx.others = (domains,)
         rows = chunk_rows(z.shape[1])
         # Their small differences between domains are what counts: in the matrices' precision.
         return torch.cat(
             [
-                chunk.to(matrices.dtype) @ matrix.T
-                for part, matrix in zip(z.split(sizes), matrices, strict=True)
+                chunk.to(matrices.dtype) @ matrix.mT
+                for part, matrix in zip(z.split(domains.sizes), matrices, strict=True)
                 for chunk in part.split(rows)
             ]
         )
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor, Tensor, None]:
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
         z, matrices = ctx.saved_tensors
-        slopes = grad_outputs[0].to(z.dtype).split(ctx.sizes)
+        sizes = ctx.others[0].sizes
+        parts, slope_parts = z.split(sizes), slopes[0].to(z.dtype).split(sizes)
         narrow = matrices.to(z.dtype)
-        d_matrices = [
-            slope.T @ part for slope, part in zip(slopes, z.split(ctx.sizes), strict=True)
-        ]
-        d_z = [slope @ matrix for slope, matrix in zip(slopes, narrow, strict=True)]
-        return torch.cat(d_z), torch.stack(d_matrices).to(matrices.dtype), None
-
-
-_domain_products: Callable[[Tensor, Tensor, tuple[int, ...]], Tensor] = _DomainProducts.apply
+        d_matrices = [slope.mT @ part for slope, part in zip(slope_parts, parts, strict=True)]
+        d_z = [slope @ matrix for slope, matrix in zip(slope_parts, narrow, strict=True)]
+        return torch.cat(d_z), torch.stack(d_matrices).to(matrices.dtype)
 
 
 def domain_products(
-    z: Float[Tensor, "n d"], matrices: Float[Tensor, "e k d"], sizes: tuple[int, ...]
+    z: Float[Tensor, "n d"], matrices: Float[Tensor, "e k d"], domains: Domains
 ) -> Float[Tensor, "n k"]:
     """The rows of each domain times a matrix of its own, $M_e z_n$ for n in e.
 
@@ -342,15 +374,18 @@ def domain_products(
         The products, in the precision of the matrices.
 
     Example:
+        >>> from hessalign.curvature.domains import domain_layout
         >>> matrices = torch.tensor([[[1.0]], [[2.0]]])
-        >>> domain_products(torch.ones(3, 1), matrices, (2, 1)).flatten()
+        >>> domain_products(torch.ones(3, 1), matrices, domain_layout((2, 1))).flatten()
         tensor([1., 1., 2.])
     """
-    return _domain_products(z, matrices, sizes)
+    chosen = _DomainProducts.plain if is_traced() else _DomainProducts.apply
+    products: Tensor = chosen(z, matrices, domains)
+    return products
 
 
 def mean_second_moments(
-    weights: Float[Tensor, "n l"], z: Float[Tensor, "n d"], sizes: tuple[int, ...]
+    weights: Float[Tensor, "n l"], z: Float[Tensor, "n d"], domains: Domains
 ) -> Float[Tensor, "e l d d"]:
     r"""Weighted second moments of the features of each domain.
 
@@ -360,9 +395,10 @@ def mean_second_moments(
         The moments, in the accumulation precision.
 
     Example:
+        >>> from hessalign.curvature.domains import domain_layout
         >>> z = torch.tensor([[1.0, 2.0]])
-        >>> mean_second_moments(torch.tensor([[3.0]]), z, (1,)).squeeze()
+        >>> mean_second_moments(torch.tensor([[3.0]]), z, domain_layout((1,))).squeeze()
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
-    return _means(weights.to(accumulation_dtype(z.device)), z, _SecondMoments(sizes))
+    return _means(weights, z, _SecondMoments(domains))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
-from hessalign.curvature import LOSSES, make_loss
+from hessalign.curvature import make_loss
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.comparison import (
     AttributeReport,
@@ -165,7 +165,7 @@ def diagnose(
         >>> found.domains[found.reading.odd_one_out]
         '3'
     """
-    check_name("loss of a diagnosis", loss, [key for key in LOSSES if key != "squared"])
+    check_name("loss of a diagnosis", loss, ("cross_entropy", "binary"))
     check_positive(tolerance, "tolerance")
     check_l2(l2)
     stages = iter(enumerate(_STAGES))

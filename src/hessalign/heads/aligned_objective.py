@@ -89,10 +89,10 @@ class _Means:
     def apply(self, rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
         """The product M s."""
         sizes = self.domains.sizes
-        means = mean_outer(rows, self.right, sizes)
+        means = mean_outer(rows, self.right, self.domains)
         shares = len(sizes) * torch.tensor(sizes, dtype=means.dtype, device=means.device)
         deviations = (means - means.mean(0)) / shares.view(-1, 1, 1)
-        return domain_products(self.right, deviations, sizes)
+        return domain_products(self.right, deviations, self.domains)
 
 
 _Form = _Pairs | _Means
@@ -122,7 +122,8 @@ def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
 
 def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
     """The weight w of each pair of samples in a dispersion, M = w ∘ ⟨right, right'⟩."""
-    return domains.centring.T @ domains.centring / len(domains)
+    centring = domains.weights.centring
+    return centring.T @ centring / len(domains)
 
 
 class _Term(NamedTuple):

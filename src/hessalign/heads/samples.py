@@ -23,7 +23,7 @@ from hessalign._numbers import check_count, number, shown
 from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature import LinearHead
 from hessalign.curvature.activations import ACTIVATIONS
-from hessalign.curvature.domains import Domains, make_domains
+from hessalign.curvature.domains import Domains, accumulation_dtype, make_domains
 from hessalign.curvature.factors import Features
 from hessalign.curvature.inputs import (
     check_domain,
@@ -34,7 +34,6 @@ from hessalign.curvature.inputs import (
 )
 from hessalign.curvature.linear import arranged_head
 from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss, Squared
-from hessalign.curvature.products import accumulation_dtype
 
 CHUNK_LOGITS = 1 << 22
 """Logits of all points that are held at a time."""

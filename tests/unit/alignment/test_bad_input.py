@@ -89,7 +89,8 @@ ERRORS = {
     "align(z, logits[:, :1], 0 * y, domain)": "InputError: Expected logits for at least 2 classes, "
     'got 1 column, on which softmax is constant. For a single logit use loss="binary".',
     "make(loss='binary')(z, logits, y, domain)": "InputError: Expected a single logit per sample, "
-    'got 3 columns. For several classes use loss="cross_entropy".',
+    'got 3 columns. For several classes use loss="cross_entropy", for labels that do not exclude '
+    'each other loss="multilabel".',
     "make(loss='binary')(z, logits[:, 0], y, domain)": "InputError: Expected labels from 0 to 1, "
     "found labels from 0 to 2.",
     "make(loss='squared')(z, logits, y, domain)": "InputTypeError: Expected floating-point targets "
@@ -106,7 +107,7 @@ ERRORS = {
     "of: 'full', 'diagonal', 'sampled', 'expected', 'product', None. Did you mean 'diagonal'?",
     "make(hessian=3)": "UnknownNameError: Unknown hessian kind 3. Expected one of: 'full', ",
     "make(loss='crossentropy')": "UnknownNameError: Unknown loss 'crossentropy'. Expected one of: "
-    "'cross_entropy', 'binary', 'squared'. Did you mean 'cross_entropy'?",
+    "'cross_entropy', 'binary', 'squared', 'multilabel'. Did you mean 'cross_entropy'?",
     "make(loss='squared', activation='sigmoidal')": "UnknownNameError: Unknown activation "
     "'sigmoidal'. Expected one of: 'identity', 'sigmoid', 'tanh', 'softplus'. Did you mean "
     "'sigmoid'?",

@@ -69,7 +69,7 @@ def test_auto_takes_the_cheaper_one(monkeypatch, choice):
             f"_{name}",
             lambda self, name=name, **_: called.append(name) or torch.eye(3).double(),
         )
-    monkeypatch.setattr(Moment, "cheaper", lambda self: choice)
+    monkeypatch.setattr(Moment, "cheaper", lambda self, **_: choice)
     inner_products(head, "hessian", "auto")
     inner_products(head, "hessian")
     assert called == [choice, choice]
@@ -98,7 +98,7 @@ def test_blocks_of_pairs_change_nothing(monkeypatch, route, loss, quantity, rows
     batch = case.build()
     samples = len(batch.z)
     expected = inner_products(linear_head(*batch, **case.options), quantity, "dual")
-    monkeypatch.setattr(moments, "_PAIR_ELEMENTS", rows * samples)
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", rows * samples)
     calls = []
     checkpoint = moments.checkpoint
 
@@ -122,7 +122,7 @@ def test_dispersion_is_that_of_the_inner_products(monkeypatch, loss, quantity, e
     case = Case("dispersion", loss, LOSSES[loss])
     batch = case.build()
     expected = dispersion(inner_products(linear_head(*batch, **case.options), quantity, evaluation))
-    monkeypatch.setattr(moments, "_PAIR_ELEMENTS", rows * len(batch.z))
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", rows * len(batch.z))
     actual = quantity_dispersion(linear_head(*batch, **case.options), quantity, evaluation)
     assert_agrees(actual, expected, 1e-13)
     assert_same_slopes(actual, expected, batch.inputs, 1e-12)
@@ -142,7 +142,7 @@ def test_chunks_of_samples_change_nothing(monkeypatch, loss, quantity):
 
 
 def test_the_dual_form_never_holds_more_pairs_than_allowed(monkeypatch):
-    monkeypatch.setattr(moments, "_PAIR_ELEMENTS", 100)
+    monkeypatch.setattr(moments, "PAIR_ELEMENTS", 100)
     head = linear_head(
         *Case("pairs", "binary", domain=(0,) * 20 + (1,) * 20).build(), loss="binary"
     )

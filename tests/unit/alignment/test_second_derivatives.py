@@ -104,7 +104,7 @@ def test_with_bias_unequal_domains_and_the_routes_of_large_shapes(
     kind, evaluation, loss, route, monkeypatch
 ):
     if route == "large":  # pairs of samples block by block, too
-        monkeypatch.setattr(moments, "_PAIR_ELEMENTS", 100)
+        monkeypatch.setattr(moments, "PAIR_ELEMENTS", 100)
     z, weight, y, domain, options = make_batch(loss, SIZES["unequal"], features=6)
     check(make_penalty(kind, evaluation, y, domain, options, bias=True), (z, weight))
 

@@ -44,10 +44,10 @@ def test_averaging_gives_the_means():
     domains = make_domains(torch.tensor([0, 0, 0, 4, 4]))
     samples = torch.randn(5, 3, dtype=torch.float64)
     expected = torch.stack([samples[:3].mean(0), samples[3:].mean(0)])
-    assert_agrees(domains.averaging @ samples, expected, 1e-15)
+    assert_agrees(domains.weights.averaging @ samples, expected, 1e-15)
 
 
 def test_one_sample():
     domains = make_domains(torch.tensor([3]))
     assert domains.sizes == (1,)
-    assert domains.averaging.tolist() == [[1.0]]
+    assert domains.weights.averaging.tolist() == [[1.0]]

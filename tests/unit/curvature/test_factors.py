@@ -6,13 +6,16 @@ import pytest
 import torch
 from tests.comparison import assert_agrees
 
+from hessalign.curvature.domains import domain_layout
 from hessalign.curvature.factors import (
     Constant,
+    DenseCurvature,
     DiagonalCurvature,
     Features,
     Linear,
     Outer,
     Rows,
+    ScaledCurvature,
     SoftmaxCurvature,
     Squares,
 )
@@ -31,6 +34,13 @@ def make_left(name):
         return DiagonalCurvature(values), torch.diag_embed(values).flatten(1)
     p = values.softmax(1)
     dense = torch.diag_embed(p) - torch.einsum("nc,nk->nck", p, p)
+    if name == "scaled":
+        scale = torch.rand(N, 1, dtype=torch.float64)
+        return ScaledCurvature(SoftmaxCurvature(p), scale), scale * dense.flatten(1)
+    if name == "dense":
+        matrices = torch.randn(N, K, K, dtype=torch.float64)
+        matrices = matrices + matrices.mT
+        return DenseCurvature(matrices), matrices.flatten(1)
     return SoftmaxCurvature(p), dense.flatten(1)
 
 
@@ -48,7 +58,7 @@ def make_right(name, bias):
     return Outer(Features(z), bias), torch.einsum("nd,nc->ndc", augmented, augmented).flatten(1)
 
 
-LEFT = ["rows", "diagonal", "softmax"]
+LEFT = ["rows", "diagonal", "softmax", "dense", "scaled"]
 RIGHT = ["constant", "linear", "squared", "outer"]
 
 
@@ -67,7 +77,7 @@ def test_left_rows_keep_inner_products(name):
     assert_agrees(rows @ rows.T, dense @ dense.T, 1e-14)
 
 
-@pytest.mark.parametrize("name", ["diagonal", "softmax"])
+@pytest.mark.parametrize("name", LEFT[1:])
 def test_curvature_matrix_diagonal_and_product(name):
     factor, dense = make_left(name)
     matrices = dense.view(N, K, K)
@@ -134,7 +144,7 @@ def test_inner_products_of_the_means(left, right, bias):
     right_factor, right_dense = make_right(right, bias)
     each = torch.einsum("nl,nd->nld", left_dense, right_dense).flatten(1)
     means = torch.stack([part.mean(0) for part in each.split(SIZES)])
-    actual = right_factor.mean_inner(left_factor.rows(), SIZES)
+    actual = right_factor.mean_inner(left_factor.rows(), domain_layout(SIZES))
     assert_agrees(actual, means @ means.T, 1e-13)
     assert left_factor.size == left_factor.rows().shape[1]
     assert right_factor.size == right_dense.shape[1]

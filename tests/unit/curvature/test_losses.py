@@ -48,7 +48,8 @@ def test_binary_curvature_keeps_its_digits_when_saturated():
 
 
 def test_names():
-    assert LOSSES == ("cross_entropy", "binary", "squared")
+    assert LOSSES == ("cross_entropy", "binary", "squared", "multilabel")
+    assert all(make_loss(name).name == name for name in LOSSES)
     assert isinstance(make_loss("cross_entropy"), CrossEntropy)
     assert isinstance(make_loss("binary"), Binary)
     assert make_loss("squared") == Squared(ACTIVATIONS["identity"])
@@ -61,7 +62,7 @@ def test_unknown_name():
     with pytest.raises(
         UnknownNameError,
         match=r"Unknown loss 'cross_entrpy'. Expected one of: 'cross_entropy', 'binary', "
-        r"'squared'. Did you mean 'cross_entropy'\?",
+        r"'squared', 'multilabel'. Did you mean 'cross_entropy'\?",
     ):
         make_loss("cross_entrpy")
 

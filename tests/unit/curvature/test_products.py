@@ -8,16 +8,15 @@ from tests.comparison import assert_agrees, assert_same_slopes
 from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
-from hessalign.curvature.gram import gram, pair_sum
+from hessalign.curvature.domains import accumulation_dtype, domain_layout
+from hessalign.curvature.gram import PairTerm, gram, pair_sums, softmax_gram, softmax_inner
 from hessalign.curvature.products import (
-    accumulation_dtype,
     chunk_rows,
     domain_products,
     mean_outer,
     mean_outer_gram,
     mean_second_moments,
 )
-from hessalign.curvature.softmax_gram import softmax_gram
 
 EQUAL, UNEQUAL = (3, 3), (2, 1, 3)
 
@@ -34,11 +33,11 @@ def test_mean_outer(sizes, squared, bias):
     rows = torch.cat([right, torch.ones(6, 1)], 1) if bias else right
     each = torch.einsum("nl,nd->nld", left, rows.square() if squared else rows)
     expected = torch.stack([part.mean(0) for part in each.split(sizes)])
-    actual = mean_outer(left, right, sizes, bias=bias, squared=squared)
+    actual = mean_outer(left, right, domain_layout(sizes), bias=bias, squared=squared)
     assert_agrees(actual, expected, 1e-14)
     assert_same_slopes(actual, expected, (left, right), 1e-13)
     inner = expected.flatten(1) @ expected.flatten(1).T
-    actual = mean_outer_gram(left, right, sizes, bias=bias, squared=squared)
+    actual = mean_outer_gram(left, right, domain_layout(sizes), bias=bias, squared=squared)
     assert_agrees(actual, inner, 1e-13)
     assert_same_slopes(actual, inner, (left, right), 1e-13)
 
@@ -48,7 +47,7 @@ def test_mean_second_moments(sizes):
     weights, z = draw(6, 2), draw(6, 4)
     each = torch.einsum("nl,nd,nc->nldc", weights, z, z)
     expected = torch.stack([part.mean(0) for part in each.split(sizes)])
-    actual = mean_second_moments(weights, z, sizes)
+    actual = mean_second_moments(weights, z, domain_layout(sizes))
     assert_agrees(actual, expected, 1e-14)
     assert_same_slopes(actual, expected, (weights, z), 1e-13)
 
@@ -82,20 +81,20 @@ def test_hand_written_slopes(route):
     assert gradgradcheck(gram, (z,))
 
     for squared in (False, True):
-        options = {"sizes": (3, 1), "bias": True, "squared": squared}
+        options = {"domains": domain_layout((3, 1)), "bias": True, "squared": squared}
         for function in (mean_outer, mean_outer_gram):
             outer = functools.partial(function, **options)
             assert gradcheck(outer, (weights, z))
             assert gradgradcheck(outer, (weights, z))
 
     def moments(weights, z):
-        return mean_second_moments(weights, z, (3, 1))
+        return mean_second_moments(weights, z, domain_layout((3, 1)))
 
     assert gradcheck(moments, (weights, z))
     assert gradgradcheck(moments, (weights, z))
 
     def by_domain(z, matrices):
-        return domain_products(z, matrices, (3, 1))
+        return domain_products(z, matrices, domain_layout((3, 1)))
 
     assert gradcheck(by_domain, (z, draw(2, 3, 2)))
     assert gradgradcheck(by_domain, (z, draw(2, 3, 2)))
@@ -103,10 +102,10 @@ def test_hand_written_slopes(route):
 
 @pytest.mark.parametrize("sizes", [(100,), (70, 30), (50, 50)], ids=str)
 def test_chunks_change_nothing(monkeypatch, sizes):
-    left, right = draw(100, 2), draw(100, 3)
-    whole = mean_outer(left, right, sizes), mean_second_moments(left, right, sizes)
+    left, right, domains = draw(100, 2), draw(100, 3), domain_layout(sizes)
+    whole = mean_outer(left, right, domains), mean_second_moments(left, right, domains)
     monkeypatch.setattr(products, "_CHUNK_ELEMENTS", 1)
-    chunked = mean_outer(left, right, sizes), mean_second_moments(left, right, sizes)
+    chunked = mean_outer(left, right, domains), mean_second_moments(left, right, domains)
     for actual, expected in zip(chunked, whole, strict=True):
         assert_agrees(actual, expected, 1e-14)
         assert_same_slopes(actual, expected, (left, right), 1e-13)
@@ -124,8 +123,8 @@ def test_sums_of_float32_products_are_kept_in_float64():
     z = torch.full((n, 1), 0.1)
     exact = z[0].double()
     for actual, expected in (
-        (mean_outer(z, z, (n,)), exact**2),
-        (mean_second_moments(z, z, (n,)), exact**3),
+        (mean_outer(z, z, domain_layout((n,))), exact**2),
+        (mean_second_moments(z, z, domain_layout((n,))), exact**3),
     ):
         assert actual.dtype == torch.float64
         assert actual.item() == pytest.approx(expected.item(), rel=5e-5)
@@ -142,19 +141,63 @@ def test_slopes_have_the_precision_of_the_features(dtype):
     z, weights = draw(4, 2).to(dtype).detach().requires_grad_(), draw(4, 2)
     for result in (
         gram(z),
-        mean_outer(weights, z, (4,)),
-        mean_outer_gram(weights, z, (4,), squared=True),
-        mean_second_moments(weights, z, (4,)),
+        mean_outer(weights, z, domain_layout((4,))),
+        mean_outer_gram(weights, z, domain_layout((4,)), squared=True),
+        mean_second_moments(weights, z, domain_layout((4,))),
     ):
         slope_z = torch.autograd.grad(result.sum(), z)[0]
         assert slope_z.dtype == dtype
 
 
-@pytest.mark.parametrize("power", [1, 2])
+def make_pairs(dtype=torch.float64, features=3, classes=4):
+    z = torch.randn(6, features).to(dtype).requires_grad_()
+    rows, logits = draw(6, 2), draw(6, classes)
+    weights = torch.randn(6, 6, dtype=torch.float64)
+    return z, rows, logits, weights + weights.T
+
+
+@pytest.mark.parametrize("given", ["features", "products"])
+@pytest.mark.parametrize("classes", [4, 30])
 @pytest.mark.parametrize("bias", [False, True])
-def test_pair_sum(bias, power):
-    left, products, weights = draw(5, 5), draw(5, 5), draw(5, 5).detach()
-    expected = (weights * left * (products + bias) ** power).sum()
-    actual = pair_sum(left, products, weights, bias=bias, power=power)
-    assert_agrees(actual, expected, 1e-13)
-    assert_same_slopes(actual, expected, (left, products), 1e-13)
+def test_pair_sums(bias, classes, given):
+    z, rows, logits, weights = make_pairs(classes=classes)
+    probs, products = logits.softmax(1), z @ z.T + bias
+    lefts = rows @ rows.T, softmax_inner(probs, slice(None)), rows @ rows.T
+    expected = [
+        (weights * left * products**power).sum()
+        for left, power in zip(lefts, (1, 2, 2), strict=True)
+    ]
+    terms = [
+        PairTerm(rows, "rows", 1),
+        PairTerm(probs, "softmax", 2),
+        PairTerm(lefts[2], "gram", 2),
+    ]
+    base = {"features": z, "bias": bias} if given == "features" else {"products": products}
+    actual = pair_sums(weights, terms, **base)
+    for found, wanted in zip(actual, expected, strict=True):
+        assert_agrees(found, wanted, 1e-13)
+        assert_same_slopes(found, wanted, (z, rows, logits), 1e-12)
+    total, wanted = (
+        actual[0] + 3 * actual[1] - actual[2],
+        expected[0] + 3 * expected[1] - expected[2],
+    )
+    assert_same_slopes(total, wanted, (z, rows, logits), 1e-12)
+
+
+@pytest.mark.parametrize("classes", [4, 13])
+def test_hand_written_slopes_of_pair_sums(classes):
+    z, rows, logits, weights = make_pairs(classes=classes)
+
+    def sums(z, rows, logits):
+        terms = [PairTerm(rows, "rows", 1), PairTerm(logits.softmax(1), "softmax", 2)]
+        return pair_sums(weights, terms, features=z, bias=True)
+
+    assert gradcheck(sums, (z, rows, logits))
+    assert gradgradcheck(sums, (z, rows, logits))
+
+
+def test_slopes_that_nobody_wants_are_not_made():
+    z, rows, logits, weights = make_pairs()
+    terms = [PairTerm(rows.detach(), "rows", 1), PairTerm(logits.softmax(1), "softmax", 2)]
+    first, second = pair_sums(weights, terms, features=z.detach())
+    assert torch.autograd.grad(first + second, logits)[0].shape == logits.shape

@@ -93,7 +93,7 @@ def _mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Te
         >>> round(float(_mmd_penalty(z, torch.tensor([0, 1]))), 3)  # e⁻¹⁰ is the least _kernel left
         14.0
     """
-    averaging = make_domains(domain).averaging
+    averaging = make_domains(domain).weights.averaging
     if len(averaging) == 1:
         return z.new_zeros(()) * z.sum()
     inner = _mean_kernels(z.to(averaging.dtype), averaging)

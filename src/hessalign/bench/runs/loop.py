@@ -45,7 +45,7 @@ from hessalign.bench.runs.state import (
     make_optimizers,
     set_learning_rates,
 )
-from hessalign.curvature.losses import LOSSES
+from hessalign.curvature.losses import LABEL_LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
@@ -106,7 +106,7 @@ class LoopConfig:
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
-        check_name("loss", self.loss, LOSSES)
+        check_name("loss", self.loss, LABEL_LOSSES)
         check_options(
             LoopConfig,
             {name: getattr(self, name) for name in OPTIMIZER_OPTIONS},
