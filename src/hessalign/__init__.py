@@ -20,7 +20,12 @@ if _typing.TYPE_CHECKING:
     from hessalign.alignment import attribute_distances as attribute_distances
     from hessalign.alignment import hessian_distance as hessian_distance
     from hessalign.bench.runs.trained import load as load
+    from hessalign.curvature import Binary as Binary
+    from hessalign.curvature import CrossEntropy as CrossEntropy
+    from hessalign.curvature import OwnLoss as OwnLoss
+    from hessalign.curvature import Squared as Squared
     from hessalign.curvature import autograd_head as autograd_head
+    from hessalign.curvature import domain_layout as domain_layout
     from hessalign.curvature import hutchinson_diagonal as hutchinson_diagonal
     from hessalign.curvature import linear_head as linear_head
     from hessalign.diagnosis import Diagnosis as Diagnosis
@@ -35,7 +40,12 @@ else:
         "HessianAlignment": "alignment",
         "attribute_distances": "alignment",
         "hessian_distance": "alignment",
+        "Binary": "curvature",
+        "CrossEntropy": "curvature",
+        "OwnLoss": "curvature",
+        "Squared": "curvature",
         "autograd_head": "curvature",
+        "domain_layout": "curvature",
         "hutchinson_diagonal": "curvature",
         "linear_head": "curvature",
         "Diagnosis": "diagnosis",

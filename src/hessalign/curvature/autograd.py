@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import torch
@@ -32,6 +31,7 @@ from hessalign.curvature.inputs import (
     read_domains,
     reads_values,
 )
+from hessalign.curvature.lazy import lazy
 from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
 
 _Risk = Callable[[Tensor], Tensor]
@@ -94,13 +94,13 @@ class AutogradHead:
             make_risk(z, y) for z, y in zip(self.z.split(sizes), self.y.split(sizes), strict=True)
         ]
 
-    @cached_property
+    @lazy
     def logits(self) -> Float[Tensor, "n k"]:
         """What the head makes of each sample, domains contiguous."""
         logits: Tensor = functional_call(self.head, self._parameters(self.theta), (self.z,))
         return logits.reshape(len(self.z), -1).to(accumulation_dtype(self.z.device))
 
-    @cached_property
+    @lazy
     def error(self) -> Float[Tensor, "n k"]:
         """The first derivative r of each sample's loss in the logits."""
         return self.loss.error(self.loss.predict(self.logits), self.logits, self.y)
@@ -109,17 +109,17 @@ class AutogradHead:
         dtype = accumulation_dtype(self.z.device)
         return torch.stack([statistic(risk) for risk in self._risks()]).to(dtype)
 
-    @cached_property
+    @lazy
     def risk(self) -> Float[Tensor, " e"]:
         """Mean loss of each domain (eq. 1)."""
         return self._each_domain(lambda risk: risk(self.theta))
 
-    @cached_property
+    @lazy
     def gradient(self) -> Float[Tensor, "e p"]:
         """Gradient of each domain's risk in the head's parameters."""
         return self._each_domain(lambda risk: grad(risk)(self.theta))
 
-    @cached_property
+    @lazy
     def gradient_variance(self) -> Float[Tensor, "e p"]:
         """Variance over a domain of single samples' gradients."""
 
@@ -132,12 +132,12 @@ class AutogradHead:
         parts = slopes.split(self.domains.sizes)
         return torch.stack([part.var(0, correction=0) for part in parts])
 
-    @cached_property
+    @lazy
     def hessian(self) -> Float[Tensor, "e p p"]:
         """Dense Hessian of each domain's risk."""
         return self._each_domain(lambda risk: hessian(risk)(self.theta))
 
-    @cached_property
+    @lazy
     def diagonal(self) -> Float[Tensor, "e p"]:
         """Diagonal of the dense Hessian."""
         return self.hessian.diagonal(dim1=1, dim2=2)
@@ -177,7 +177,7 @@ class AutogradHead:
         """
         return (signs * self.hvp(signs)).sum(0)
 
-    @cached_property
+    @lazy
     def hgp(self) -> Float[Tensor, "e p"]:
         """Hessian-gradient product H_e g_e (eq. 18)."""
         return self.hvp(self.gradient)

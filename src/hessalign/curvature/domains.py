@@ -6,7 +6,7 @@ Indices: e domain, n and m sample.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._numbers import is_whole
 from hessalign._shapes import Float, Int
+from hessalign.curvature.lazy import lazy
 
 PAIR_ELEMENTS = 1 << 19
 """Pairs of samples whose inner products are held at once: 4 MiB for each matrix over pairs."""
@@ -40,7 +41,7 @@ class Weights:
     device: torch.device
     dtype: torch.dtype
 
-    @cached_property
+    @lazy
     def averaging(self) -> Float[Tensor, "e n"]:
         """The matrix whose product with per-sample rows is their mean over each domain.
 
@@ -54,7 +55,7 @@ class Weights:
         sizes = torch.tensor(self.sizes, device=self.device)
         return values.repeat_interleave(sizes, dim=-1, output_size=sum(self.sizes))
 
-    @cached_property
+    @lazy
     def centring(self) -> Float[Tensor, "e n"]:
         """The matrix whose product with per-sample rows is the deviation of the domains' means.
 
@@ -62,12 +63,12 @@ class Weights:
         """
         return self.averaging - self.averaging.mean(0)
 
-    @cached_property
+    @lazy
     def dispersing(self) -> Float[Tensor, "n n"]:
         r"""The weights of pairs whose sum is a dispersion, $\frac1E \sum_e c_{en} c_{em}$."""
         return self.centring.mT @ self.centring / len(self.sizes)
 
-    @cached_property
+    @lazy
     def dispersing_unbiased(self) -> Float[Tensor, "n n"]:
         r"""The same with $\langle M_e, M_e\rangle$ as a mean over pairs of different samples."""
         if min(self.sizes) < 2:
@@ -81,12 +82,12 @@ class Weights:
         mean = self.averaging.mean(0)
         return (1 / count - 1 / count**2) * pairs - (torch.outer(mean, mean) - same / count**2)
 
-    @cached_property
+    @lazy
     def membership(self) -> Float[Tensor, "n e"]:
         """1 where a sample is of a domain, else 0."""
         return (self.averaging > 0).to(self.dtype).mT
 
-    @cached_property
+    @lazy
     def within(self) -> Float[Tensor, "n n"]:
         """The matrix whose product with per-sample rows is the mean over their own domain."""
         return self.membership @ self.averaging
@@ -116,12 +117,7 @@ class Domains:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
-    @cached_property
-    def equal(self) -> bool:
-        """Whether all domains have the same number of samples."""
-        return len(set(self.sizes)) == 1
-
-    @cached_property
+    @lazy
     def weights(self) -> Weights:
         """What sums over samples and pairs are weighed with."""
         device = self.ids.device
@@ -177,7 +173,7 @@ def domain_layout(domain: DomainLike, device: torch.device | str | None = None) 
         layout = Domains(torch.arange(len(sizes), device=device), sizes, None)
     # Everything that graphs would otherwise have to make of the sizes.
     weights = layout.weights
-    _ = layout.equal, weights.centring, weights.membership
+    _ = weights.centring, weights.membership
     if sum(layout.sizes) ** 2 <= PAIR_ELEMENTS:
         _ = weights.dispersing, weights.within
     return layout

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.curvature.domains import Domains, accumulation_dtype
 from hessalign.curvature.gram import PairTerm, gram, inner, softmax_gram, softmax_inner
+from hessalign.curvature.lazy import lazy
 from hessalign.curvature.products import mean_outer_gram, second_moments_gram
 
 _SEVERAL = 8
@@ -325,12 +325,12 @@ class Features:
 
     z: Float[Tensor, "n d"]
 
-    @cached_property
+    @lazy
     def gram(self) -> Float[Tensor, "n n"]:
         """All inner products, computed once."""
         return gram(self.z)
 
-    @cached_property
+    @lazy
     def gram_with_bias(self) -> Float[Tensor, "n n"]:
         """All inner products of z̃ = [z, 1], computed once."""
         return self.gram + 1 if "gram" in self.__dict__ else gram(self.z, bias=True)

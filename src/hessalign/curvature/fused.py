@@ -39,7 +39,7 @@ class Fused(Function):
     """A function with a backward pass of its own; subclasses are final.
 
     `forward` saves its tensors by `ctx.save_for_backward(*inputs, *more)`, the inputs first, and
-    other arguments as `ctx.others`.
+    other arguments as `ctx.others`; `backward` is `pulled_back`.
     """
 
     @staticmethod
@@ -52,22 +52,22 @@ class Fused(Function):
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         """The slopes in the inputs, given those in the results."""
 
-    @classmethod
-    def backward(cls, ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        """By hand, or by autograd where the result is to be differentiated again."""
-        nothing = (None,) * len(ctx.others)
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return *cls.pull_back(ctx, *slopes), *nothing
-        count = len(ctx.needs_input_grad) - len(nothing)
-        # Views, so that a slope in one input knows nothing of what another is made of.
-        inputs = [x.view_as(x) for x in ctx.saved_tensors[:count]]
-        results = cls.plain(*inputs, *ctx.others)
-        needed = ctx.needs_input_grad[:count]
-        wanted = [x for x, asked in zip(inputs, needed, strict=True) if asked]
-        found = iter(
-            torch.autograd.grad(results, wanted, slopes, create_graph=True, allow_unused=True)
-        )
-        return *(next(found) if asked else None for asked in needed), *nothing
+
+def pulled_back(
+    function: type[Fused], ctx: Context, slopes: tuple[Tensor, ...]
+) -> tuple[Tensor | None, ...]:
+    """The backward pass: by hand, or by autograd where its result is to be differentiated again."""
+    nothing = (None,) * len(ctx.others)
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return *function.pull_back(ctx, *slopes), *nothing
+    count = len(ctx.needs_input_grad) - len(nothing)
+    # Views, so that a slope in one input knows nothing of what another is made of.
+    inputs = [x.view_as(x) for x in ctx.saved_tensors[:count]]
+    results = function.plain(*inputs, *ctx.others)
+    needed = ctx.needs_input_grad[:count]
+    wanted = [x for x, asked in zip(inputs, needed, strict=True) if asked]
+    found = iter(torch.autograd.grad(results, wanted, slopes, create_graph=True, allow_unused=True))
+    return *(next(found) if asked else None for asked in needed), *nothing
 
 
 def call(function: type[Fused], *arguments: Any) -> Any:  # noqa: ANN401

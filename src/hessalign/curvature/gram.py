@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import accumulation_dtype
-from hessalign.curvature.fused import Context, Fused, call, is_traced
+from hessalign.curvature.fused import Context, Fused, call, is_traced, pulled_back
 
 _FEW_CLASSES = 12
 """Up to this many classes the curvatures of single samples are written out."""
@@ -60,6 +60,10 @@ class _Gram(Fused):
         ctx.save_for_backward(z, products)
         ctx.others = (bias,)
         return products
+
+    @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_Gram, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor]:
@@ -185,6 +189,10 @@ class _SoftmaxGram(Fused):
         return result
 
     @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_SoftmaxGram, ctx, slopes)
+
+    @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor]:
         probs, *saved = ctx.saved_tensors
         return (_softmax_slope(probs, saved, slopes[0] + slopes[0].mT),)
@@ -265,6 +273,10 @@ class _PairSums(Fused):
         ctx.others = (weights, (kinds, bias))
         ctx.counts = [len(more) for more in saved]
         return tuple(sums)
+
+    @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_PairSums, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:

@@ -17,7 +17,6 @@ parameters of output k are its weights followed by its bias.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import torch
@@ -38,6 +37,7 @@ from hessalign.curvature.inputs import (
     read_domains,
     reads_values,
 )
+from hessalign.curvature.lazy import lazy
 from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
 from hessalign.curvature.products import (
     chunk_rows,
@@ -101,19 +101,19 @@ class LinearHead:
             raise InputError("Expected targets y: risk and gradient depend on them.")
         return self.y
 
-    @cached_property
+    @lazy
     def losses(self) -> Float[Tensor, " n"]:
         """The weighted loss of each sample, domains contiguous."""
         values = self.loss.values(self.logits, self._targets())
         return values if self.weight is None else self.weight.squeeze(1) * values
 
-    @cached_property
+    @lazy
     def error(self) -> Float[Tensor, "n k"]:
         """The first derivative r of each sample's loss in the logits, weighted."""
         error = self.loss.error(self.prediction, self.logits, self._targets())
         return error if self.weight is None else self.weight * error
 
-    @cached_property
+    @lazy
     def risk(self) -> Float[Tensor, " e"]:
         r"""Mean loss of each domain (eq. 1)."""
         if is_traced():
@@ -125,12 +125,12 @@ class LinearHead:
         z, domains = self.features.z, self.domains
         return mean_outer(left, z, domains, bias=self.bias, squared=squared).flatten(1)
 
-    @cached_property
+    @lazy
     def gradient(self) -> Float[Tensor, "e p"]:
         """Gradient of each domain's risk, g_e = mean r ⊗ z̃ (eq. 12, 13)."""
         return self._mean(self.error)
 
-    @cached_property
+    @lazy
     def gradient_variance(self) -> Float[Tensor, "e p"]:
         """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
         squares = self.error.square()
@@ -139,12 +139,12 @@ class LinearHead:
             squares = self.weight * error.square()
         return self._mean(squares, squared=True) - self.gradient.square()
 
-    @cached_property
+    @lazy
     def diagonal(self) -> Float[Tensor, "e p"]:
         """Hessian diagonal, D_e = mean diag(S) ⊗ z̃² (eq. 16 at p=u, q=v)."""
         return self._mean(self.curvature.diagonal(), squared=True)
 
-    @cached_property
+    @lazy
     def hessian(self) -> Float[Tensor, "e p p"]:
         r"""Dense Hessian, $H_e = \text{mean}\, S \otimes \tilde z \tilde z^\top$ (eq. 14 to 16).
 
@@ -279,7 +279,7 @@ class LinearHead:
             sums.append((matrices * products).sum(0).flatten())
         return torch.stack(sums)
 
-    @cached_property
+    @lazy
     def gradient_logits(self) -> Float[Tensor, "n k"]:
         """What a head with its domain's gradient as parameters makes of each sample, G_e z̃.
 
@@ -301,7 +301,7 @@ class LinearHead:
             return logits
         return logits + self.domains.weights.membership.to(logits.dtype) @ matrices[..., -1]
 
-    @cached_property
+    @lazy
     def hgp(self) -> Float[Tensor, "e p"]:
         r"""Hessian-gradient product $H_e g_e$ (eq. 18)."""
         return self.hvp(self.gradient)

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import Domains, accumulation_dtype
-from hessalign.curvature.fused import Context, Fused, call, is_traced
+from hessalign.curvature.fused import Context, Fused, call, is_traced, pulled_back
 
 _CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
@@ -52,10 +52,6 @@ def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
 
 def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "e l d"]:
     """Means of left ⊗ right by domain, in operations that autograd knows."""
-    count = len(domains)
-    if domains.equal:
-        size = left.shape[0] // count
-        return left.reshape(count, size, -1).mT @ right.reshape(count, size, -1) / size
     shares = domains.weights.averaging.to(left.dtype)
     return torch.stack([(left * share.unsqueeze(1)).mT @ right for share in shares])
 
@@ -195,6 +191,10 @@ class _Means(Fused):
         return form.form(left, right)
 
     @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_Means, ctx, slopes)
+
+    @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
         (form,) = ctx.others
         pulled: tuple[Tensor, Tensor] = form.pull_back(slopes[0], *ctx.saved_tensors)
@@ -227,6 +227,10 @@ class _MeansGram(Fused):
         ctx.save_for_backward(left, right, means)
         ctx.others = (form, centred)
         return means @ means.mT
+
+    @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_MeansGram, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
@@ -329,9 +333,6 @@ class _DomainProducts(Fused):
         z: Float[Tensor, "n d"], matrices: Float[Tensor, "e k d"], domains: Domains
     ) -> Float[Tensor, "n k"]:
         wide = z.to(matrices.dtype)
-        if domains.equal:
-            parts = wide.reshape(len(domains), -1, wide.shape[1])
-            return (parts @ matrices.mT).flatten(0, 1)
         own = domains.weights.membership.to(wide.dtype).mT.unsqueeze(2)
         return ((wide @ matrices.mT) * own).sum(0)
 
@@ -353,6 +354,10 @@ class _DomainProducts(Fused):
                 for chunk in part.split(rows)
             ]
         )
+
+    @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_DomainProducts, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
