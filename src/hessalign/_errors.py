@@ -89,8 +89,7 @@ def describe_error(error: BaseException) -> str:
     """An error as users should read it.
 
     Returns:
-        What to mend, if they can; else that it was not expected. An error of the operating system
-        is named with its file and with what to do.
+        What to mend, if they can, with its file and what to do if it is the operating system's.
 
     Example:
         >>> describe_error(OSError(errno.ENOSPC, "No space left on device", "runs/model.pt"))

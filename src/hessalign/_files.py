@@ -55,7 +55,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
             with suppress(OSError):  # what stopped the writing says more
                 partial.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:  # the rename survives a power failure
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -64,22 +68,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_QUIET_SECONDS: Final = 3.0
-"""How long to wait before saying so."""
-
-
 @contextmanager
 def exclusive(
-    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = _QUIET_SECONDS
+    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = 3.0
 ) -> Iterator[None]:
     """Hold a lock, given back when the block or the process ends; `warn` of a wait of `quiet`."""
     from filelock import FileLock, Timeout

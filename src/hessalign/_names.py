@@ -13,11 +13,7 @@ from hessalign._errors import InputError
 class UnknownNameError(InputError):
     """A name that is not one of the valid ones.
 
-    Args:
-        what: What the name should have been, for example "algorithm".
-        name: What was given.
-        valid: The names that would have been accepted.
-        summary: What they are in words, where there are too many to list.
+    The `summary` says what the valid names are, where there are too many to list.
 
     Example:
         >>> print(UnknownNameError("norm", "frob", ["fro", "spectral"]))
@@ -43,6 +39,5 @@ class UnknownNameError(InputError):
 
 def check_name(what: str, name: object, valid: Iterable[object]) -> None:
     """Refuse a name that is not one of the valid ones."""
-    names = list(valid)
-    if name not in names:
+    if name not in (names := list(valid)):
         raise UnknownNameError(what, name, names)

@@ -9,21 +9,16 @@ p parameter of the head (k·d, plus the bias), m probe.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
+try:
     from jaxtyping import Bool as Bool
     from jaxtyping import Float as Float
     from jaxtyping import Int as Int
-else:
-    try:
-        from jaxtyping import Bool as Bool
-        from jaxtyping import Float as Float
-        from jaxtyping import Int as Int
-    except ImportError:
+except ImportError:
 
-        class _AnyShape:
-            def __class_getitem__(cls, item: tuple[Any, str]) -> Any:  # noqa: ANN401
-                return item[0]
+    class _AnyShape:
+        def __class_getitem__(cls, item: tuple[Any, str]) -> Any:  # noqa: ANN401
+            return item[0]
 
-        Bool = Float = Int = _AnyShape
+    Bool = Float = Int = _AnyShape  # type: ignore[assignment]

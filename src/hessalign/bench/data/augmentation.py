@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from hessalign._errors import InputError
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float, Int
 
 _WHITE: Final = 255.0

@@ -13,7 +13,7 @@ from typing import Final, final
 import numpy as np
 
 from hessalign._errors import InputError
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.data.samples import DomainDataset
 
 HOLDOUT_FRACTION: Final = 0.2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float
 
 

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from hessalign._errors import InputError, MissingPackageError
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._names import UnknownNameError, check_name
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.models.normalisation import Renormalised
 from hessalign.bench.models.weights import (
     IMAGENET,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
-from hessalign._seeds import LARGEST_SEED
+from hessalign._protocol import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
     AbstractAlgorithm,
