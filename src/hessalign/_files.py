@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import socket
 import time
@@ -66,6 +67,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file all at once: a reader, or a crash, sees the old content or the new."""
     with atomic_file(path) as partial:
         partial.write_bytes(content)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 sum of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager

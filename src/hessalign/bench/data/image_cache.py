@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._files import exclusive, write_atomically
+from hessalign._files import exclusive, file_digest, write_atomically
 from hessalign._processes import completed
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
@@ -367,7 +367,7 @@ def _fault(part: _Part, *, verify: bool) -> str | None:
             return "other files"
         if part.pixels.stat().st_size != part.length:
             return "damaged"
-        if verify and _digest(part.pixels) != found["sha256"]:
+        if verify and file_digest(part.pixels) != found["sha256"]:
             return "damaged"
     except FileNotFoundError:
         return "missing"
@@ -386,14 +386,6 @@ def _verified(parts: Sequence[_Part], report: _Report) -> list[tuple[_Part, str 
             done += there[part.stem]
             report(done, sum(there.values()))
     return faults
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: _Warn) -> None:
