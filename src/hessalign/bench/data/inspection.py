@@ -11,10 +11,8 @@ from typing import Literal, final
 
 from hessalign._processes import completed
 from hessalign.bench.data.catalog import ImageFolderPreset
-from hessalign.bench.data.image_folder import EXCLUSIONS, read_exclusions
-from hessalign.bench.data.images import find_damage
-from hessalign.bench.data.samples import DomainDataset
-from hessalign.bench.data.splits import least_size
+from hessalign.bench.data.images import EXCLUSIONS, find_damage, read_exclusions
+from hessalign.bench.data.samples import DomainDataset, least_size
 
 _Kind = Literal["count", "class", "truncated", "unreadable", "duplicate", "note"]
 

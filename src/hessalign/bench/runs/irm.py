@@ -48,7 +48,7 @@ from hessalign.bench.data.colored_mnist import (
     Imbalance,
     make_colored_mnist_domains,
 )
-from hessalign.bench.data.splits import split_dataset
+from hessalign.bench.data.samples import split_dataset
 from hessalign.bench.models import Network, make_coloured_mlp
 from hessalign.bench.runs.inputs import Inputs, TensorInputs
 from hessalign.bench.runs.job import Job

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from hessalign._errors import InputError
 from hessalign._protocol import seed_hash
-from hessalign.bench.data.splits import HOLDOUT_FRACTION
+from hessalign.bench.data.samples import HOLDOUT_FRACTION
 
 
 def _is_whole(value: object) -> bool:

@@ -21,7 +21,7 @@ from hessalign.bench.data import (
     read_image_folder,
     read_manifest,
 )
-from hessalign.bench.data.image_folder import _find_root, matching_preset, read_exclusions
+from hessalign.bench.data.images import _find_root, matching_preset, read_exclusions
 
 
 def relative(data, root):

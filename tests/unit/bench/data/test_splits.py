@@ -7,7 +7,7 @@ import pytest
 
 from hessalign._protocol import seed_hash
 from hessalign.bench.data import split_domain
-from hessalign.bench.data.splits import least_size
+from hessalign.bench.data.samples import least_size
 
 
 @pytest.mark.parametrize(
