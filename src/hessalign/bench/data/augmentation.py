@@ -22,6 +22,7 @@ Indices: n image, c channel (three, or one), then rows and columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -73,20 +74,14 @@ class Augmentation:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"Expected a size of 1 or more pixels, got {self.size}.")
-        for name, (low, high), most in (
-            ("scale", self.scale, 1.0),
-            ("ratio", self.ratio, float("inf")),
-        ):
-            if not 0 < low <= high <= most:
+        for name, (low, high), top in (("scale", self.scale, 1), ("ratio", self.ratio, math.inf)):
+            if not 0 < low <= high <= top:
                 raise InputError(
-                    f"Expected {name} as (least, largest) above 0 and up to {most:g}, got "
+                    f"Expected {name} as (least, largest) above 0 and up to {top:g}, got "
                     f"{(low, high)}."
                 )
-        for name, most in (
-            ("flip", 1.0), ("grayscale", 1.0), ("brightness", 1.0), ("contrast", 1.0),
-            ("saturation", 1.0), ("hue", 0.5),
-        ):  # fmt: skip
-            value = getattr(self, name)
+        for name in ("flip", "grayscale", "brightness", "contrast", "saturation", "hue"):
+            value, most = getattr(self, name), 0.5 if name == "hue" else 1.0
             if not 0 <= value <= most:
                 raise InputError(f"Expected {name} from 0 to {most:g}, got {value}.")
 
@@ -157,7 +152,10 @@ def augment(
         )
     boxes = _draw_crops(original_sizes, generator, settings.scale, settings.ratio)
     flipped = torch.rand(count, generator=generator) < settings.flip
-    factors = _factors(count, generator, settings)
+    # Of brightness, contrast and saturation around 1, of hue around 0.
+    extent = [settings.brightness, settings.contrast, settings.saturation, settings.hue]
+    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * torch.tensor(extent)
+    factors = drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
     order = torch.rand(count, 4, generator=generator).argsort(dim=1)
     grey = torch.rand(count, generator=generator) < settings.grayscale
     if out is None:
@@ -166,8 +164,8 @@ def augment(
     room = out.new_empty(3, settings.size, settings.size)
     places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
     draws = (places, flipped, factors, order, grey)
-    for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
-        box, flip, factor, kinds, without_colour = drawn
+    for image, place, *own in zip(images, out, *(each.tolist() for each in draws), strict=True):
+        box, flip, factor, kinds, without_colour = own
         crop = _resized_crop(image, box, settings.size, flip)
         if torch.equal(crop[0], crop[1]) and torch.equal(crop[1], crop[2]):
             crop = crop[:1]  # a drawing in black and white: a third of the work
@@ -195,23 +193,12 @@ def _draw_crops(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Float[Tensor, "n 4"]:
-    r"""Draw one crop for each image.
-
-    The share of the area is uniform in `scale`, the logarithm of width / height uniform between
-    those of `ratio`, both sides are rounded to whole pixels, and the place is uniform among those
-    possible. What does not fit is drawn again, ten times in all; then the largest central crop with
-    an allowed ratio is taken.
-
-    Returns:
-        Left, top, width and height of each crop, in whole pixels.
-
-    Example:
-        >>> boxes = _draw_crops(torch.tensor([[9, 9]]), torch.Generator(), (1.0, 1.0), (1.0, 1.0))
-        >>> boxes.tolist()
-        [[0.0, 0.0, 9.0, 9.0]]
-    """
-    count = len(sizes)
-    limits = sizes.double()
+    """Draw left, top, width and height of one crop for each image, in whole pixels."""
+    # The share of the area is uniform in `scale`, the logarithm of width / height uniform between
+    # those of `ratio`, both sides are rounded to whole pixels, and the place is uniform among those
+    # possible. What does not fit is drawn again, ten times in all; then the largest central crop
+    # with an allowed ratio is taken.
+    count, limits = len(sizes), sizes.double()
     share, aspect = torch.rand(2, count, _ATTEMPTS, generator=generator, dtype=torch.float64)
     area = limits.prod(dim=1, keepdim=True) * (scale[0] + (scale[1] - scale[0]) * share)
     low, high = torch.tensor(ratio, dtype=torch.float64).log()
@@ -222,28 +209,19 @@ def _draw_crops(
     side = drawn[torch.arange(count), first]
     free = (limits - side).clamp(min=0) + 1
     corner = (torch.rand(count, 2, generator=generator, dtype=torch.float64) * free).floor()
-    central = _central_crops(limits, ratio)
+    width, height = limits.unbind(dim=1)
+    w = torch.where(width / height > ratio[1], (height * ratio[1]).round(), width)
+    h = torch.where(width / height < ratio[0], (width / ratio[0]).round(), height)
+    central = torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
     boxes = torch.where(fits.any(dim=1, keepdim=True), torch.cat([corner, side], dim=1), central)
     return boxes.float()
 
 
 def _resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
-    """The crop left, top, right, bottom, resized to a square, perhaps flipped left to right.
-
-    It is fastest for uint8 with the channels of a pixel together in memory, as `ImageReader` gives.
-
-    Returns:
-        A new image of the same type, [3, size, size].
-
-    Example:
-        >>> image = torch.arange(12.0).reshape(3, 2, 2)
-        >>> _resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
-        [[1.0, 0.0], [1.0, 0.0]]
-    """
+    """The crop left, top, right, bottom, resized to a square, perhaps flipped left to right."""
+    # Fastest for uint8 with the channels of a pixel together in memory, as `ImageReader` gives.
     left, top, right, bottom = box
-    crop = image.permute(1, 2, 0)[
-        top:bottom, left:right
-    ].contiguous()  # a pixel's channels together
+    crop = image.permute(1, 2, 0)[top:bottom, left:right].contiguous()
     batch = crop.unsqueeze(0).permute(0, 3, 1, 2)
     resized = interpolate(batch, (size, size), mode="bilinear", antialias=True)
     planes = resized[0].contiguous()
@@ -258,14 +236,6 @@ def _stored_boxes(boxes: Tensor, original: Tensor, stored: Tensor) -> Int[Tensor
     return torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
 
 
-def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, "n 4"]:
-    width, height = limits.unbind(dim=1)
-    shape = width / height
-    w = torch.where(shape > ratio[1], (height * ratio[1]).round(), width)
-    h = torch.where(shape < ratio[0], (width / ratio[0]).round(), height)
-    return torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
-
-
 def _normalised(images: Tensor, out: Tensor) -> Tensor:
     """Grey values from 0 to 255, with three channels or one, normalised for each of three."""
     for channel, (mean, std) in enumerate(zip(IMAGENET_MEAN, IMAGENET_STD, strict=True)):
@@ -273,15 +243,6 @@ def _normalised(images: Tensor, out: Tensor) -> Tensor:
         shift = out.new_tensor(-mean / std)
         torch.add(shift, plane, alpha=1 / (_WHITE * std), out=out[..., channel, :, :])
     return out
-
-
-def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:
-    """Of brightness, contrast and saturation around 1, of hue around 0."""
-    extent = torch.tensor(
-        [settings.brightness, settings.contrast, settings.saturation, settings.hue]
-    )
-    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
-    return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
 
 
 def _grey_values(image: Float[Tensor, "c h w"]) -> Float[Tensor, "1 h w"]:
@@ -328,15 +289,6 @@ def _turn_hue(image: Float[Tensor, "c h w"], turn: float) -> None:
     no division: for red $r$, green $g$ and blue $b$,
 
     $$c\,h = \mathrm{sign}(g - b)\,(c + \max(g, b) + \max(r, \min(g, b)) - 2r).$$
-
-    Example:
-        >>> image = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
-        >>> _turn_hue(image, 1 / 3)
-        >>> image.flatten().tolist()
-        [0.0, 1.0, 0.0]
-        >>> _turn_hue(image, 1 / 12)
-        >>> image.flatten().tolist()
-        [0.0, 1.0, 0.5]
     """
     if len(image) == 1:
         return
