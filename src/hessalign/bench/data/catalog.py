@@ -112,7 +112,6 @@ _OFFICE_HOME = """
     Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker
     Spoon TV Table Telephone ToothBrush Toys Trash_Can Webcam
 """
-_OFFICE_HOME_CLASSES: Final = tuple(sorted(_OFFICE_HOME.split()))
 """The 65 folders of each domain of OfficeHome."""
 
 _DOMAIN_NET = """
@@ -149,14 +148,11 @@ _DOMAIN_NET = """
     washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glass wristwatch
     yoga zebra zigzag
 """
-_DOMAIN_NET_CLASSES: Final = tuple(sorted(_DOMAIN_NET.split()))
 """The 345 folders of each domain of DomainNet."""
 
 _PRESET_ROWS = (
     ImageFolderPreset(
-        "VLCS",
-        "VLCS",
-        "VLCS",
+        "VLCS", "VLCS", "VLCS",
         ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
         ("bird", "car", "chair", "dog", "person"),
         (1415, 2656, 3282, 3376),
@@ -170,9 +166,7 @@ _PRESET_ROWS = (
         "DomainBed packs it)",
     ),
     ImageFolderPreset(
-        "PACS",
-        "PACS",
-        "kfold",
+        "PACS", "PACS", "kfold",
         ("art_painting", "cartoon", "photo", "sketch"),
         ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
         (2048, 2344, 1670, 3929),
@@ -186,37 +180,30 @@ _PRESET_ROWS = (
         "to kfold/); the data set's page is http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
     ),
     ImageFolderPreset(
-        "OfficeHome",
-        "office_home",
-        "OfficeHomeDataset_10072016",
+        "OfficeHome", "office_home", "OfficeHomeDataset_10072016",
         ("Art", "Clipart", "Product", "Real World"),
-        _OFFICE_HOME_CLASSES,
+        tuple(sorted(_OFFICE_HOME.split())),
         (2427, 4365, 4439, 4357),
         (),
         "https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC (office_home.zip); the "
         "data set's page is http://hemanthdv.org/OfficeHome-Dataset",
     ),
     ImageFolderPreset(
-        "TerraIncognita",
-        "terra_incognita",
-        "terra_incognita",
+        "TerraIncognita", "terra_incognita", "terra_incognita",
         ("location_100", "location_38", "location_43", "location_46"),
         (
             "bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon",
             "squirrel",
         ),
-        (),
-        (),
+        (), (),
         "http://lila.science/datasets/caltech-camera-traps, sorted into folders by DomainBed's "
         "domainbed/scripts/download.py",
         "about 24,800 images; the number depends on the version of the annotations",
     ),
     ImageFolderPreset(
-        "DomainNet",
-        "domain_net",
-        "domain_net",
+        "DomainNet", "domain_net", "domain_net",
         ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-        _DOMAIN_NET_CLASSES,
+        tuple(sorted(_DOMAIN_NET.split())),
         (48_129, 51_605, 72_266, 172_500, 172_947, 69_128),
         (),
         "http://ai.bu.edu/M3SDA (one archive per domain; take the cleaned version)",

@@ -229,7 +229,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         ((4, 4, 3), [255, 0, 0], 30, 20)
     """
     image = _decoded(path, allow_truncated)
-    resized = image.resize((size, size), _pillow().Resampling.BILINEAR)
+    resized = image.resize((size, size), import_pillow("Reading").Resampling.BILINEAR)
     return ResizedImage(np.asarray(resized), *image.size)
 
 
@@ -244,7 +244,7 @@ def find_damage(path: Path) -> ImageError | None:
 
 def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     """A Pillow image; untyped, because Pillow is only imported where it is used."""
-    pillow = _pillow()
+    pillow = import_pillow("Reading")
     try:
         return _loaded(pillow, path, allow_truncated)
     except Exception as error:  # a damaged file makes Pillow's readers stumble in any way
@@ -287,11 +287,11 @@ def _truncated_images(allowed: bool) -> Iterator[None]:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def _pillow() -> Any:  # noqa: ANN401
+def import_pillow(doing: str) -> Any:  # noqa: ANN401
+    """Pillow's module Image, untyped; without it an error says how to install it."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError(
-            "Reading images needs Pillow: pip install 'hessalign[images]'."
-        ) from error
+        remedy = "pip install 'hessalign[images]'"
+        raise MissingPackageError(f"{doing} images needs Pillow: {remedy}.") from error
     return Image

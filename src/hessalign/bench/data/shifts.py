@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
 
 _Shift = Literal["correlation", "diversity", "label"]
@@ -121,21 +122,14 @@ def make_shifted_data(
         0.1
     """
     check_name("shift", shift, get_args(_Shift))
-    for name, value, least in (
-        ("domains", domains, 1),
-        ("samples", samples, 1),
-        ("core", core, 1),
-        ("other", other, 1),
-    ):
-        if value < least:
-            raise InputError(f"Expected {name} of {least} or more, got {value}.")
+    counts = {"domains": domains, "samples": samples, "core": core, "other": other}
+    for name, value in counts.items():
+        check_count(value, name)
     if not 0 <= strength <= 1:
         raise InputError(f"Expected strength from 0 to 1, got {strength}.")
     generator = torch.Generator().manual_seed(seed)
-    direction = torch.randn(core, generator=generator)
-    direction /= direction.norm()
-    common = torch.randn(other, generator=generator)
-    common /= common.norm()
+    direction, common = (torch.randn(n, generator=generator) for n in (core, other))
+    direction, common = direction / direction.norm(), common / common.norm()
 
     def draw(name: str, place: float) -> SyntheticDomain:
         prior = _between(_PRIORS, place, strength) if shift == "label" else 0.5
