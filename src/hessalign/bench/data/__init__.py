@@ -1,11 +1,7 @@
 """Data sets: what ships with the package, what benchmarks use, and what users bring.
 
-MNIST at 14×14 pixels with Colored MNIST made from it, synthetic shifts, folders of images,
-manifests, arrays; how images are checked, cached and augmented; the catalog of the benchmark data
-sets of domain generalization, and how domains are split.
-
-Nothing is downloaded, every random choice comes from an explicit seed or generator, and nothing
-here knows of models or of the layers above.
+How images are checked, cached and augmented, and how domains are split. Nothing is downloaded,
+every random choice comes from an explicit seed or generator, and nothing here knows of models.
 """
 
 from hessalign.bench.data.augmentation import Augmentation as Augmentation

@@ -2,20 +2,17 @@ r"""Random changes of images for training, on whole batches, in torch alone.
 
 The protocol's transform of a training image, as torchvision names its parts:
 RandomResizedCrop(224, scale=(0.7, 1)), RandomHorizontalFlip, ColorJitter(0.3, 0.3, 0.3, 0.3),
-RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Here every
-image of a batch has draws of its own from one explicit generator. The distribution is that of
-torchvision's transforms of one Pillow image; what differs is that torchvision rounds to whole grey
-values after every part.
+RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Every image
+has draws of its own from one explicit generator, distributed as torchvision's for a Pillow image,
+which it rounds to whole grey values after every part.
 
 Images are changed one by one: the few pixels of one image stay in the processor's cache, and each
-has the four changes of colour in an order of its own. Crops begin and end at whole pixels of the
-image that is given, and are resized as Pillow does it: bilinear, with antialiasing where they
-shrink, rounded to whole grey values if the image has them.
-
-Changes of colour are Pillow's. They work in place, on floats from 0 to 255, one channel after the
-other in memory, and pass over the pixels as few times as they can, in operations that torch runs
-with vector instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as
-long. An image may also have one channel, its grey values: then it has no colours to change.
+has the four changes of colour in an order of its own. Crops begin and end at whole pixels, and are
+resized as Pillow does it: bilinear, with antialiasing where they shrink, rounded to whole grey
+values if the image has them. Changes of colour are Pillow's. They work in place, on floats from 0
+to 255, one channel after the other in memory, and pass over the pixels as few times as they can, in
+operations that torch runs with vector instructions: on a CPU truth values, `where`, `gather` and
+`%` take up to ten times as long. An image of one channel has no colours to change.
 
 Indices: n image, c channel (three, or one), then rows and columns.
 """

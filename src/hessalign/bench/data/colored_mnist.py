@@ -8,20 +8,14 @@ two training domains, 0.9 in the test domain. A predictor that ignores colour is
 time everywhere at best; one that follows it 80 and 90 % of the time in training, 10 % in the test.
 The correlation of colour and label, both written as ±1, is $1 - 2\varepsilon_e$: 0.6, 0.8, −0.8.
 
-The first 50,000 MNIST training images are the training pool, the last 10,000 the test pool. The
-training domains are the even and the odd places of the shuffled pool, or one of two imbalanced
-splits, which shift the digits between the domains as well:
-
-- `"paper"`: 95 % of one digit group (below 5, or not) and 5 % of the other in each domain.
-- `"released"`: what the code published with the paper builds instead, one domain with nearly all
-  of one group and a second domain with nothing but the other.
+The training domains are balanced, or one of two imbalanced splits shifts the digits between them as
+well: `"paper"` as it is described there, `"released"` as the code published with it builds it.
 
 References:
     Arjovsky, Bottou, Gulrajani and Lopez-Paz (2019), Invariant risk minimization: the data set.
     Hemati, Zhang, Estiri and Chen (2023), Understanding Hessian alignment for domain
     generalization: section 5.2 uses the balanced set, section 5.3 the imbalanced one. Its text
     numbers the classes the other way round (class 1 from digit 5 on); its code labels as here.
-    For MNIST itself see `hessalign.bench.data.mnist`.
 """
 
 from __future__ import annotations
@@ -45,15 +39,12 @@ TEST_POOL: Final = 10_000
 _LABEL_NOISE: Final = 0.25
 TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
 TEST_COLOUR_NOISE: Final = 0.9
-
 _NAMES: Final = ("source 1", "source 2", "target")
 
 Imbalance = Literal["paper", "released"]
 
 _MAJORITY: Final = 0.95
 _RELEASED_MAJORITY: Final = 0.97
-_MIN_BALANCED: Final = 4  # two images per training domain
-_MIN_IMBALANCED: Final = 100  # enough for the small share of a digit group to be there at all
 
 
 @final
@@ -156,7 +147,7 @@ def make_colored_mnist(
     train_images: int = TRAIN_POOL,
     test_images: int = TEST_POOL,
 ) -> ColoredMnist:
-    r"""Make Colored MNIST from the shipped MNIST images.
+    r"""Make Colored MNIST from the shipped MNIST images: 50,000 to train on, 10,000 to test.
 
     With $N$ = `train_images`, of which $L$ show a digit below 5 and $H$ another (25,538 and
     24,462 of the full pool), the training domains hold
@@ -199,7 +190,8 @@ def make_colored_mnist(
         [0.8, 0.9]
     """
     check_name("imbalance", imbalance, (*get_args(Imbalance), None))
-    smallest = _MIN_BALANCED if imbalance is None else _MIN_IMBALANCED
+    # Two images per training domain; or enough for the small share of a digit group to be there.
+    smallest = 4 if imbalance is None else 100
     for name, count, least, most in (
         ("train_images", train_images, smallest, TRAIN_POOL),
         ("test_images", test_images, 1, TEST_POOL),

@@ -1,14 +1,12 @@
 """Data sets in files: manifests that list images, tables of numbers, and arrays.
 
-A manifest has a line for each image, with its class and its domain; a table a line for each sample,
-with its features, its label and its domain; a file of arrays holds embeddings, small images, or any
-other numbers, with labels and domains.
+A manifest and a table have a line for each image or sample, with its class and domain; arrays hold
+embeddings, small images, or any other numbers, with labels and domains.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples
 
 LISTS: Final = (".csv", ".jsonl")
@@ -28,13 +26,11 @@ ARRAYS: Final = (".npz", ".safetensors")
 _COLUMNS: Final = ("path", "class", "domain")
 _LABELS: Final = ("y", "label")
 _NEEDED: Final = ("x", "y", "domain")
-
 _SHOWN: Final = 3
 
 _LARGEST: Final = torch.finfo(torch.float32).max
 """Larger inputs become infinite in float32, which networks compute in."""
 
-_Array = np.ndarray
 _Numbered = tuple[Tensor, tuple[str, ...]]
 """Numbers from 0, and what they stand for."""
 
@@ -80,7 +76,7 @@ def read_manifest(path: Path) -> DomainDataset:
             f"{path} lists files that do not exist: {', '.join(missing[:_SHOWN])}{more}. Paths are "
             f"relative to {path.parent}."
         )
-    return dataclasses.replace(group_samples(path.stem, sorted(rows)), root=path)
+    return group_samples(path.stem, sorted(rows), path)
 
 
 def is_number_table(path: Path) -> bool:
@@ -125,18 +121,12 @@ def read_number_table(path: Path) -> DomainDataset:
             f"Expected one column y (or label), one column domain and at least one feature in "
             f"{path}, found the columns {', '.join(header) or '(none)'}."
         )
-    names = [*domain, *label]
-    numbers = [i for i in range(len(header)) if i not in names]
+    numbers = [i for i in range(len(header)) if i not in (*label, *domain)]
     features, labels, domains = [], [], []
     for line, cells in lines:
-        empty = next((header[i] for i in names if not cells[i]), None)
-        if empty is not None:
-            raise InputError(
-                f"Expected a value for {empty!r} on line {line} of {path}, found none."
-            )
+        domains.append(_value(path, line, "domain", cells[domain[0]]))
         features.append([_number(path, line, header[i], cells[i]) for i in numbers])
-        labels.append(cells[label[0]])
-        domains.append(cells[domain[0]])
+        labels.append(_value(path, line, header[label[0]], cells[label[0]]))
     if not features:
         raise InputError(f"Expected samples in {path}, found no lines besides the header.")
     return _dataset(path, torch.tensor(features), _named(labels), _named(domains), root=None)
@@ -197,9 +187,8 @@ def _dataset(
     path: Path, x: Tensor, labels: _Numbered, domains: _Numbered, root: Path | None
 ) -> DomainDataset:
     (label, classes), (domain, names) = labels, domains
-    chosen = [domain == index for index in range(len(names))]
-    parts = zip(names, chosen, strict=True)
-    samples = tuple(DomainSamples(name, x[rows], label[rows]) for name, rows in parts)
+    places = {name: domain == index for index, name in enumerate(names)}
+    samples = tuple(DomainSamples(name, x[rows], label[rows]) for name, rows in places.items())
     return DomainDataset(path.stem, classes, samples, root=root)
 
 
@@ -240,15 +229,18 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> InputError:
     )
 
 
-def _row(manifest: Path, number: int, entry: Mapping[str, object]) -> tuple[str, str, Path]:
-    for column in _COLUMNS:
-        value = entry[column]
-        if value is None or not str(value).strip() or isinstance(value, list | dict):
-            found = "none" if value is None or value == "" else repr(value)
-            raise InputError(
-                f"Expected a value for {column!r} on line {number} of {manifest}, found {found}."
-            )
-    return str(entry["domain"]), str(entry["class"]), manifest.parent / str(entry["path"])
+def _row(manifest: Path, line: int, entry: Mapping[str, object]) -> tuple[str, str, Path]:
+    path, label, domain = (_value(manifest, line, column, entry[column]) for column in _COLUMNS)
+    return domain, label, manifest.parent / path
+
+
+def _value(path: Path, line: int, column: str, value: object) -> str:
+    if value is None or not str(value).strip() or isinstance(value, list | dict):
+        found = "none" if value is None or value == "" else repr(value)
+        raise InputError(
+            f"Expected a value for {column!r} on line {line} of {path}, found {found}."
+        )
+    return str(value)
 
 
 def _check_columns(path: Path, number: int, columns: list[str]) -> None:
@@ -259,8 +251,7 @@ def _check_columns(path: Path, number: int, columns: list[str]) -> None:
             f"{', '.join(missing)}; it has {', '.join(columns) or 'none'}."
         )
     for column in columns:
-        if column not in _COLUMNS:
-            raise UnknownNameError(f"column in line {number} of {path}:", column, _COLUMNS)
+        check_name(f"column in line {number} of {path}:", column, _COLUMNS)
 
 
 def _manifest_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -312,7 +303,7 @@ def _named(values: list[str]) -> _Numbered:
     return torch.tensor([place[value] for value in values]), tuple(names)
 
 
-def _read_npz(path: Path) -> dict[str, _Array]:
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.ndarray):
@@ -325,12 +316,12 @@ def _read_npz(path: Path) -> dict[str, _Array]:
         ) from error
 
 
-def _read_safetensors(path: Path) -> dict[str, _Array]:
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "numpy") as file:
-            arrays: dict[str, _Array] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            arrays: dict[str, np.ndarray] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata: Mapping[str, str] = file.metadata() or {}
         given = [name for name in ("classes", "domains") if name in metadata]
         return arrays | {name: np.array(json.loads(metadata[name])) for name in given}
@@ -341,7 +332,7 @@ def _read_safetensors(path: Path) -> dict[str, _Array]:
         ) from error
 
 
-def _tensor(path: Path, x: _Array) -> Tensor:
+def _tensor(path: Path, x: np.ndarray) -> Tensor:
     if x.dtype.kind not in "fiub":
         raise InputError(f"Expected numbers in x of {path}, found {x.dtype}.")
     if x.ndim < 2 or 0 in x.shape:
@@ -363,7 +354,7 @@ def _tensor(path: Path, x: _Array) -> Tensor:
     return torch.tensor(x.astype(native, copy=False))
 
 
-def _numbered(path: Path, name: str, values: _Array, names: _Array | None) -> _Numbered:
+def _numbered(path: Path, name: str, values: np.ndarray, names: np.ndarray | None) -> _Numbered:
     if values.ndim != 1:
         raise InputError(f"Expected one value per sample in {name} of {path}, got {values.shape}.")
     if values.dtype.kind not in "iuU":

@@ -9,14 +9,12 @@ are missing. The fingerprint covers class, name, length and time of change of ev
 their order: a part made from other files is made again.
 
 What is stored is the image resized to `size` × `size` pixels, 224 by default, without regard to its
-shape. That is the evaluation image of the protocol, to the byte. Training crops, which hold 70 to
+shape: the evaluation image of the protocol, to the byte, at 150 kB each. Training crops, 70 to
 100 % of the area, are taken from the same pixels rather than from the file. So they are resized
-twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original: they are
-slightly softer, and they begin and end at whole pixels of what is stored. On photos of PACS, 227
-pixels wide, the grey values of a crop differ by 2.4 of 255 on average. DomainBed itself resizes
-first for its WILDS data. To store more pixels would make the evaluation image inexact, or the cache
-more than twice as large; at 224 it takes 150 kB for each image. The original's width and height are
-kept, so that a crop has the shape it would have had there (see `augment`).
+twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original, and begin
+and end at whole pixels of what is stored: on photos of PACS, 227 pixels wide, the grey values of a
+crop differ by 2.4 of 255 on average. (DomainBed itself resizes first for its WILDS data.) The
+original's width and height are kept, so that a crop has the shape it would have had there.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ regard to its shape: what torchvision's `Resize((224, 224))` does to a Pillow im
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
@@ -94,7 +94,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
                 "domain."
             )
         rows += found
-    return dataclasses.replace(group_samples(name, rows, domains), root=root)
+    return group_samples(name, rows, root, domains)
 
 
 def _find_root(folder: Path, preset: ImageFolderPreset) -> Path:
@@ -191,7 +191,7 @@ class ImageError(InputError):
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ResizedImage:
     """An image at the size that networks take.
 
@@ -215,9 +215,7 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         allow_truncated: Fill what is missing of a truncated image with grey.
 
     Returns:
-        The image.
-
-        A file that is not a complete image raises an `ImageError`.
+        The image; a file that is not a complete one raises an `ImageError`.
 
     Example:
         >>> import tempfile

@@ -6,17 +6,14 @@ recognition"); licence: Creative Commons Attribution-ShareAlike 3.0 (CC BY-SA 3.
 
 **At 14×14 pixels** its training set ships with the package, under the same licence. Changed: of
 each of the 60,000 images every second row and column is kept, starting with the first; images and
-labels are packed into one file. Order and grey values are untouched. The file is one xz stream of
-60,000 × 14 × 14 grey values, image by image and row by row, then 60,000 digits, one byte each;
-`scripts/build_mnist14.py` writes it. `hessalign.bench.data.colored_mnist` makes the Colored MNIST
-of the paper from it.
+labels are packed into one xz stream of 60,000 × 14 × 14 grey values, image by image and row by row,
+then 60,000 digits, one byte each; order and grey values are untouched (`scripts/build_mnist14.py`).
 
 **At 28×28 pixels** it is read from its four files, which are checked by the SHA-256 of what they
-hold, not of the gzip files: mirrors compress the same MNIST differently. Rotated MNIST and
-DomainBed's Colored MNIST are made from all 70,000 images. They are shuffled and dealt out: with
-$E$ domains, domain $e$ gets every $E$-th one from the $e$-th on. DomainBed draws from torch's
-global generator, which it seeds with the job's seed just before; here a generator with that seed
-draws, so the same seed gives the same data.
+hold, not of the gzip files: mirrors compress the same MNIST differently. All 70,000 images are
+shuffled and dealt out: with $E$ domains, domain $e$ gets every $E$-th one from the $e$-th on.
+DomainBed draws from torch's global generator, which it seeds with the job's seed just before; here
+a generator with that seed draws, so the same seed gives the same data.
 """
 
 from __future__ import annotations

@@ -192,22 +192,23 @@ def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
 
 
 def group_samples(
-    name: str, rows: Sequence[tuple[str, str, Path]], domains: Sequence[str] | None = None
+    name: str,
+    rows: Sequence[tuple[str, str, Path]],
+    root: Path,
+    domains: Sequence[str] | None = None,
 ) -> DomainDataset:
     """Images of a domain, class and path as a data set, in the order of DomainBed's."""
     # Domains and classes are sorted by name, and the samples of a domain by class. Within a class
     # they keep the order given.
     names = sorted({domain for domain, _, _ in rows}) if domains is None else domains
     classes = {label: number for number, label in enumerate(sorted({row[1] for row in rows}))}
-    grouped: dict[str, list[tuple[int, Path]]] = {domain: [] for domain in names}
-    for domain, label, path in rows:
-        grouped[domain].append((classes[label], path))
-    samples = []
-    for domain in names:
-        ordered = sorted(grouped[domain], key=lambda sample: sample[0])
-        labels = torch.tensor([label for label, _ in ordered], dtype=torch.int64)
-        samples.append(DomainSamples(domain, tuple(path for _, path in ordered), labels))
-    return DomainDataset(name, tuple(classes), tuple(samples))
+    paths: dict[str, list[Path]] = {domain: [] for domain in names}
+    labels: dict[str, list[int]] = {domain: [] for domain in names}
+    for domain, label, path in sorted(rows, key=lambda row: row[1]):
+        paths[domain].append(path)
+        labels[domain].append(classes[label])
+    samples = [DomainSamples(n, tuple(paths[n]), torch.tensor(labels[n]).long()) for n in names]
+    return DomainDataset(name, tuple(classes), tuple(samples), root)
 
 
 def _content(values: Tensor) -> memoryview:

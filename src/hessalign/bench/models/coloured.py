@@ -167,6 +167,7 @@ class ColouredLayers(nn.Module):
         plain = type(x) is Tensor and x.device.type == "cpu" and not x.requires_grad
         if not plain or len(x) < _LEAST_RUN or prod(x.shape[1:]) != prod(self.shape):
             return None
+        lit: _LitImages | None
         version, lit = self._met.get(x, (-1, None))
         if version != x._version:
             lit = _lit_images(x.detach().reshape(len(x), *self.shape))
