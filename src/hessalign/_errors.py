@@ -48,11 +48,8 @@ class ConfigurationError(InputError):
         return ConfigurationError, (self.problems,)
 
 
-MENDABLE: Final = (UserError, OSError)
-"""What users can mend."""
-
-BUG: Final = "unexpected "
-"""How the description of a bug begins."""
+MENDABLE: Final = (UserError, OSError)  # what users can mend
+BUG: Final = "unexpected "  # how the description of a bug begins
 
 _MAKE_ROOM: Final = "Make room, then give the same command again."
 _PERMISSIONS: Final = "Change who may use it, or choose another place."

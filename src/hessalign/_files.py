@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-PARTIAL: Final = ".partial"
-"""How files that are being written end."""
+PARTIAL: Final = ".partial"  # how files that are being written end
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from typing import Final
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
-LARGEST_SEED: Final = 2**32 - 1
-"""What every source of randomness takes."""
+LARGEST_SEED: Final = 2**32 - 1  # what every source of randomness takes
 
 
 def seed_hash(*parts: object) -> int:

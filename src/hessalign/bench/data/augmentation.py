@@ -34,11 +34,8 @@ from hessalign._shapes import Float, Int
 
 _WHITE: Final = 255.0
 
-_LUMA: Final = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
-
-_ATTEMPTS: Final = 10
-"""Draws of a crop before the largest central one is taken."""
+_LUMA: Final = (0.299, 0.587, 0.114)  # red, green and blue in a grey value (ITU-R 601)
+_ATTEMPTS: Final = 10  # draws of a crop before the largest central one is taken
 
 
 @final

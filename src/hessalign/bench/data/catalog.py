@@ -15,11 +15,8 @@ from typing import Final, Literal, final
 Family = Literal["small", "big", "DomainNet", "features"]
 """Which default hyper-parameters and search ranges a data set takes; "features" are vectors."""
 
-COLORED_MNIST: Final = "ColoredMNIST-IRM"
-"""Colored MNIST as the paper trains on it, which comes with the package; see `irm.py`."""
-
-DEFAULT_STEPS: Final = 5001
-"""Steps of training where nothing else is asked for."""
+COLORED_MNIST: Final = "ColoredMNIST-IRM"  # as the paper trains on it; comes with the package
+DEFAULT_STEPS: Final = 5001  # steps of training where nothing else is asked for
 
 
 @final

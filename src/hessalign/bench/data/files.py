@@ -31,8 +31,7 @@ _SHOWN: Final = 3
 _LARGEST: Final = torch.finfo(torch.float32).max
 """Larger inputs become infinite in float32, which networks compute in."""
 
-_Numbered = tuple[Tensor, tuple[str, ...]]
-"""Numbers from 0, and what they stand for."""
+_Numbered = tuple[Tensor, tuple[str, ...]]  # numbers from 0, and what they stand for
 
 
 def read_manifest(path: Path) -> DomainDataset:

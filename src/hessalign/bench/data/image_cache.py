@@ -40,8 +40,7 @@ from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
 from hessalign.bench.data.samples import DomainDataset
 
-_FORMAT: Final = 2
-"""2: the channels of a pixel are together; 1 had one channel after the other."""
+_FORMAT: Final = 2  # 2: the channels of a pixel are together; 1 had one channel after the other
 
 _PER_PART: Final = 128
 SIZE: Final = 224
@@ -52,8 +51,7 @@ _FAULTS: Final = {
     "damaged": "is damaged",
 }
 
-_WAIT_SECONDS: Final = 6 * 3600.0
-"""How long to wait at most for another process that prepares the same cache."""
+_WAIT_SECONDS: Final = 6 * 3600.0  # at most, for another process that prepares the same cache
 
 _Report = Callable[[int, int], None]
 _Warn = Callable[[str], None]

@@ -26,13 +26,11 @@ EXTENSIONS: Final = (
 )  # fmt: skip
 """What counts as an image, in any case: the list of torchvision's ImageFolder."""
 
-EXCLUSIONS: Final = "exclude.txt"
-"""The file in the folder of the domains that lists images to leave out."""
+EXCLUSIONS: Final = "exclude.txt"  # beside the domains: lists images to leave out
 
 _Damage = Literal["truncated", "unreadable"]
 
-_DEEP_MODES: Final = ("I", "F")
-"""Pillow's modes with more than 8 bits for a grey value, or the beginning of their names."""
+_DEEP_MODES: Final = ("I", "F")  # Pillow's with more than 8 bits for a grey value begin so
 
 
 def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:

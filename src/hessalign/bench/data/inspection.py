@@ -16,8 +16,7 @@ from hessalign.bench.data.samples import DomainDataset, least_size
 
 _Kind = Literal["count", "class", "truncated", "unreadable", "duplicate", "note"]
 
-_PER_JOB = 64
-"""Images a process checks at a time."""
+_PER_JOB = 64  # images a process checks at a time
 
 
 @final

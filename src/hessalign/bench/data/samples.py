@@ -28,8 +28,7 @@ from hessalign._names import UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign._shapes import Int
 
-HOLDOUT_FRACTION: Final = 0.2
-"""How much of each domain is held out, as in DomainBed."""
+HOLDOUT_FRACTION: Final = 0.2  # how much of each domain is held out, as in DomainBed
 
 
 @final

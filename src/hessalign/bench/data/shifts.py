@@ -30,20 +30,11 @@ from hessalign._shapes import Float, Int
 
 _Shift = Literal["correlation", "diversity", "label"]
 
-_CORE_SIGNAL = 1.0
-"""Distance of the classes' means from 0 along the core direction, in standard deviations."""
-
-_TARGET = 2.0
-"""The place of the target; those of source domains run from 0 to 1."""
-
-_AGREES = (0.98, 0.86, 0.1)
-"""How often s follows the label: first and last source domain, target."""
-
-_PRIORS = (0.95, 0.75, 0.1)
-"""Share of class 1: first and last source domain, target."""
-
-_OWN_SIGNAL = 2.0
-"""Distance of the classes' means from 0 along a domain's own direction, under diversity shift."""
+_CORE_SIGNAL = 1.0  # distance of the classes' means from 0 along the core direction, in deviations
+_OWN_SIGNAL = 2.0  # the same along a domain's own direction, under diversity shift
+_TARGET = 2.0  # the place of the target; those of source domains run from 0 to 1
+_AGREES = (0.98, 0.86, 0.1)  # how often s follows the label: first and last source domain, target
+_PRIORS = (0.95, 0.75, 0.1)  # share of class 1: first and last source domain, target
 
 
 @final

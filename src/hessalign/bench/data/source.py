@@ -18,8 +18,7 @@ from hessalign.bench.data.images import read_image_folder
 from hessalign.bench.data.mnist import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.bench.data.samples import DomainDataset
 
-ENTRY_POINTS: Final = "hessalign.datasets"
-"""The group of entry points by which installed packages offer data sets."""
+ENTRY_POINTS: Final = "hessalign.datasets"  # by which installed packages offer data sets
 
 _MADE: Final[Mapping[str, Callable[[Path, int], DomainDataset]]] = {
     "ColoredMNIST": make_domainbed_colored_mnist,

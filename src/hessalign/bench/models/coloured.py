@@ -29,17 +29,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from hessalign._shapes import Float, Int
 from hessalign.bench.models.network import Network
 
-BLOCK: Final = 768
-"""Rows at a time: those of 390 units take 1.2 MB, about a core's second-level cache."""
-
-_CACHE_LINE: Final = 16
-"""Rows begin at multiples of so many numbers, 64 bytes in float32: products run faster then."""
-
-_LEAST_RUN: Final = 64
-"""Samples of one channel in a row, on average, below which it does not pay to go run by run."""
-
-_Runs = tuple[tuple[int, int], ...]
-"""Which of the first weights, by channel, applies to how many consecutive samples, in order."""
+BLOCK: Final = 768  # rows at a time: of 390 units they take 1.2 MB, about a core's level-2 cache
+_CACHE_LINE: Final = 16  # rows begin at multiples of so many numbers, 64 bytes: products run faster
+_LEAST_RUN: Final = 64  # samples of one channel in a row, on average, from which runs pay
+_Runs = tuple[tuple[int, int], ...]  # which first weights, by channel, for how many samples
 
 
 class _ReluLayers(torch.autograd.Function):

@@ -43,8 +43,7 @@ _SCHEMAS: Final = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_declared: list[torch.library.Library] = []
-"""Declarations last as long as the object that made them."""
+_declared: list[torch.library.Library] = []  # declarations last as long as what made them
 
 
 def import_library(name: str) -> Any:  # noqa: ANN401
@@ -72,11 +71,8 @@ def make_importable() -> None:
     _declared.append(library)
 
 
-_FIRST_VERSION: Final = "IMAGENET1K_V1"
-"""The weights that "imagenet" means: those of DomainBed's published tables."""
-
-_AUXILIARY: Final = ("googlenet", "inception_v3")
-"""Models that give several outputs in training."""
+_FIRST_VERSION: Final = "IMAGENET1K_V1"  # what "imagenet" means: of DomainBed's published tables
+_AUXILIARY: Final = ("googlenet", "inception_v3")  # models that give several outputs in training
 
 
 def torchvision_names() -> list[str]:

@@ -21,17 +21,10 @@ from hessalign._errors import InputError
 from hessalign._files import file_digest
 from hessalign._names import UnknownNameError
 
-_FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
-"""The environment variable that names a folder of weights."""
-
-IMAGENET: Final = "imagenet"
-"""The name of the weights that most people mean."""
-
-SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")
-"""How files of weights are called."""
-
-_SECONDS: Final = 30.0
-"""How long a server that gives weights may stay silent."""
+_FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"  # the variable that names a folder of weights
+IMAGENET: Final = "imagenet"  # the name of the weights that most people mean
+SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")  # how files of weights are called
+_SECONDS: Final = 30.0  # how long a server that gives weights may stay silent
 
 DAMAGE: Final = (
     OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
@@ -39,8 +32,7 @@ DAMAGE: Final = (
 )  # fmt: skip
 """What torch.load raises for files that are not what they should be."""
 
-_SHOWN: Final = 3
-"""How many entries of each kind an error names."""
+_SHOWN: Final = 3  # how many entries of each kind an error names
 
 
 @final
