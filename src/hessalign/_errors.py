@@ -31,13 +31,7 @@ class MissingPackageError(UserError, ImportError):
 
 @final
 class ConfigurationError(InputError):
-    """Everything that is wrong with a configuration.
-
-    Example:
-        >>> print(ConfigurationError(["Expected steps of 1 or more, got 0."]))
-        1 problem in the configuration:
-        - Expected steps of 1 or more, got 0.
-    """
+    """Everything that is wrong with a configuration, a line each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(dict.fromkeys(problems))

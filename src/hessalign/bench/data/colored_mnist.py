@@ -222,15 +222,10 @@ def make_colored_mnist_domains(
     train_images: int = TRAIN_POOL,
     test_images: int = TEST_POOL,
 ) -> DomainDataset:
-    """Colored MNIST as a data set of three domains, each with a part that is held out.
-
-    What is held out of the training domains are two thirds of the images of the test pool, split
-    and coloured by the rule of the training domains; of the test domain, its other third. Images
-    of one colour stand together, which the network of this data set makes use of.
-
-    Returns:
-        The data set; its last domain is the one to test on.
-    """
+    """Colored MNIST as three domains, the last to test on, each with a part that is held out."""
+    # What is held out of the training domains are two thirds of the images of the test pool, split
+    # and coloured by the rule of the training domains; of the test domain, its other third. Images
+    # of one colour stand together, which the network of this data set makes use of.
     made = make_colored_mnist(
         seed, imbalance=imbalance, train_images=train_images, test_images=test_images
     )
