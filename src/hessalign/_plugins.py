@@ -90,11 +90,8 @@ def _import(module: str, path: str, what: str) -> Any:  # noqa: ANN401
 def _failure(path: str, what: str, done: str, error: Exception) -> InputError:
     """What a user's code raised, and where; the frames of importlib and of ours tell nothing."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    ours = ("<frozen", f"{Path(__file__).parent}{os.sep}")
+    own = [frame for frame in frames if not frame.filename.startswith(ours)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     raised = f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
     return InputError(f"The {what} '{path}' cannot be {done}; it raised {raised}")
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith("<frozen") or Path(file).is_relative_to(Path(__file__).parent)

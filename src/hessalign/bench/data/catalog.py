@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 Family = Literal["small", "big", "DomainNet", "features"]
 """Which default hyper-parameters and search ranges a data set takes; "features" are vectors."""
@@ -103,70 +103,14 @@ class ImageFolderPreset:
     note: str = ""
 
 
-_CLASSES = json.loads(files("hessalign.bench.data").joinpath("classes.json").read_bytes())
-"""The 65 folders of each domain of OfficeHome, and the 345 of DomainNet, sorted."""
+def _tuples(value: object) -> Any:  # noqa: ANN401
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
-_PRESET_ROWS = (
-    ImageFolderPreset(
-        "VLCS", "VLCS", "VLCS",
-        ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-        ("bird", "car", "chair", "dog", "person"),
-        (1415, 2656, 3282, 3376),
-        (
-            (237, 123, 118, 67, 870),
-            (80, 1209, 89, 43, 1235),
-            (21, 933, 1036, 31, 1261),
-            (330, 699, 428, 420, 1499),
-        ),
-        "https://drive.google.com/uc?id=1skwblH1_okBwxWxmRsp9_qi15hyPpxg8 (VLCS.tar.gz, as "
-        "DomainBed packs it)",
-    ),
-    ImageFolderPreset(
-        "PACS", "PACS", "kfold",
-        ("art_painting", "cartoon", "photo", "sketch"),
-        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-        (2048, 2344, 1670, 3929),
-        (
-            (379, 255, 285, 184, 201, 295, 449),
-            (389, 457, 346, 135, 324, 288, 405),
-            (189, 202, 182, 186, 199, 280, 432),
-            (772, 740, 753, 608, 816, 80, 160),
-        ),
-        "https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd (PACS.zip, which unpacks "
-        "to kfold/); the data set's page is http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
-    ),
-    ImageFolderPreset(
-        "OfficeHome", "office_home", "OfficeHomeDataset_10072016",
-        ("Art", "Clipart", "Product", "Real World"),
-        tuple(_CLASSES["OfficeHome"]),
-        (2427, 4365, 4439, 4357),
-        (),
-        "https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC (office_home.zip); the "
-        "data set's page is http://hemanthdv.org/OfficeHome-Dataset",
-    ),
-    ImageFolderPreset(
-        "TerraIncognita", "terra_incognita", "terra_incognita",
-        ("location_100", "location_38", "location_43", "location_46"),
-        (
-            "bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon",
-            "squirrel",
-        ),
-        (), (),
-        "http://lila.science/datasets/caltech-camera-traps, sorted into folders by DomainBed's "
-        "domainbed/scripts/download.py",
-        "about 24,800 images; the number depends on the version of the annotations",
-    ),
-    ImageFolderPreset(
-        "DomainNet", "domain_net", "domain_net",
-        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-        tuple(_CLASSES["DomainNet"]),
-        (48_129, 51_605, 72_266, 172_500, 172_947, 69_128),
-        (),
-        "http://ai.bu.edu/M3SDA (one archive per domain; take the cleaned version)",
-        "numbers are those without the 9,431 images of DomainBed's "
-        "domainbed/misc/domain_net_duplicates.txt: put that file beside the domains as exclude.txt",
-    ),
-)  # fmt: skip
 
-PRESETS: Mapping[str, ImageFolderPreset] = {row.name: row for row in _PRESET_ROWS}
+_PRESET_ROWS = json.loads(files("hessalign.bench.data").joinpath("presets.json").read_bytes())
+
+PRESETS: Mapping[str, ImageFolderPreset] = {
+    row["name"]: ImageFolderPreset(**{key: _tuples(value) for key, value in row.items()})
+    for row in _PRESET_ROWS
+}
 """The data sets that are folders of images, by name."""

@@ -4,13 +4,12 @@ $$z_n = \max(0,\; W_2 \max(0,\; W_1 x_n + b_1) + b_2)$$
 
 A coloured digit has zeros in every channel but one, and many pixels that are dark in every image.
 Leaving out products with zero changes no result and saves more than half of the first layer. The
-layers look at a batch once, when they first meet it, so this pays for full batches, which come
-again at every step; nobody else need know of it.
+layers look at a batch once, when they first meet it: this pays for full batches, which come again.
 
 A full batch makes every intermediate array some 80 MB large, and writing it, reading it again for
-the ReLU and asking the system for fresh pages costs as much as the products. So a block of rows
-goes through all operations while it is in the processor's cache, forward and backward. The function
-and its gradient are the same, up to the order of summation.
+the ReLU and asking for fresh pages costs as much as the products. So a block of rows goes through
+all operations while it is in the processor's cache, forward and backward. The function and its
+gradient are the same, up to the order of summation.
 
 Indices: n sample, c channel, q pixel that is lit somewhere, h hidden unit, d feature.
 """
@@ -36,18 +35,14 @@ _Runs = tuple[tuple[int, int], ...]  # which first weights, by channel, for how 
 
 
 class _ReluLayers(torch.autograd.Function):
-    """Two layers of weights, biases and ReLU on constants x, differentiable any number of times."""
+    """Two ReLU layers on constants x [n, q], differentiable any number of times.
+
+    The parameters are weights [c, h, q] and bias [h] of one layer, [d, h] and [d] of the other.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - torch's context has no public type
-        x: Float[Tensor, "n q"],
-        runs: _Runs,
-        first: Float[Tensor, "c h q"],
-        first_bias: Float[Tensor, " h"],
-        second: Float[Tensor, "d h"],
-        second_bias: Float[Tensor, " d"],
-    ) -> Float[Tensor, "n d"]:
+    def forward(ctx: Any, x: Tensor, runs: _Runs, *parameters: Tensor) -> Tensor:  # noqa: ANN401
+        first, first_bias, second, second_bias = parameters
         hidden = _aligned(x, len(x), len(first_bias))
         z = _aligned(x, len(x), len(second_bias))
         weights = _aligned(x, *second.shape).copy_(second)
@@ -55,14 +50,11 @@ class _ReluLayers(torch.autograd.Function):
             torch.addmm(first_bias, x[rows], first[index].T, out=hidden[rows]).relu_()
             torch.addmm(second_bias, hidden[rows], weights.T, out=z[rows]).relu_()
         ctx.runs = runs
-        ctx.save_for_backward(x, first, first_bias, second, second_bias, hidden, z)
+        ctx.save_for_backward(x, *parameters, hidden, z)
         return z
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (dz,) = grad_outputs
         x, *parameters, hidden, z = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the gradient is wanted
@@ -99,9 +91,8 @@ def _aligned(like: Tensor, rows: int, columns: int) -> Tensor:
     return like.new_empty(rows, -(-columns // _CACHE_LINE) * _CACHE_LINE)[:, :columns]
 
 
-def _plain(
-    x: Tensor, runs: _Runs, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor
-) -> Tensor:
+def _plain(x: Tensor, runs: _Runs, *parameters: Tensor) -> Tensor:
+    first, first_bias, second, second_bias = parameters
     parts = zip(runs, x.split([length for _, length in runs]), strict=True)
     hidden = [torch.addmm(first_bias, part, first[index].T) for (index, _), part in parts]
     return torch.addmm(second_bias, torch.cat(hidden).relu(), second.T).relu()

@@ -119,10 +119,10 @@ class NetworkSpec:
     head: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
+        if not self.input_shape or min(*self.input_shape, self.outputs) < 1:
             raise InputError(
-                "Expected sizes of 1 or more, got inputs of "
-                f"{self.input_shape} and {self.outputs} outputs."
+                f"Expected sizes of 1 or more, got inputs of {self.input_shape} and {self.outputs} "
+                "outputs."
             )
         if self.hidden < 0:
             raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")

@@ -1,13 +1,10 @@
 """Models of torchvision and timm as backbones, without their classifiers.
 
-Both packages import torchvision, which describes its operators to torch when it is imported. The
-operators come from a compiled extension, which cannot be loaded where torch was built without CUDA
-but torchvision with it, as the wheels of PyPI are. Then the import itself fails ("operator
-torchvision::nms does not exist"), although no model or transform needs these operators: they are
-for the detection of objects.
-
-The cure is to declare the two operators that the import looks for. They still cannot be called,
-and say so if they are. Where the extension can be loaded nothing is declared.
+Both packages import torchvision, which describes its operators to torch. They come from a compiled
+extension, which cannot be loaded where torch was built without CUDA but torchvision with it, as the
+wheels of PyPI are. Then the import itself fails ("operator torchvision::nms does not exist"),
+although no model or transform needs these operators: they are for the detection of objects. The
+cure is to declare the two that the import looks for; they still cannot be called, and say so.
 """
 
 from __future__ import annotations
