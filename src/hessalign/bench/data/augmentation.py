@@ -156,7 +156,11 @@ def augment(
         floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
         out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)
     room = out.new_empty(3, settings.size, settings.size)
-    places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
+    # Left, top, right and bottom in whole pixels of what is here; at least one pixel each.
+    stored = torch.tensor([width, height])
+    corner = torch.minimum((boxes[:, :2] * (stored / original_sizes)).round(), stored - 1)
+    opposite = ((boxes[:, :2] + boxes[:, 2:]) * (stored / original_sizes)).round()
+    places = torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
     draws = (places, flipped, factors, order, grey)
     for image, place, *own in zip(images, out, *(each.tolist() for each in draws), strict=True):
         box, flip, factor, kinds, without_colour = own
@@ -220,14 +224,6 @@ def _resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> T
     resized = interpolate(batch, (size, size), mode="bilinear", antialias=True)
     planes = resized[0].contiguous()
     return planes.flip(2) if flip else planes
-
-
-def _stored_boxes(boxes: Tensor, original: Tensor, stored: Tensor) -> Int[Tensor, "n 4"]:
-    """Left, top, right and bottom in whole pixels of what is stored; at least one pixel each."""
-    ratio = stored / original
-    corner = torch.minimum((boxes[:, :2] * ratio).round(), stored - 1)
-    opposite = ((boxes[:, :2] + boxes[:, 2:]) * ratio).round()
-    return torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
 
 
 def _normalised(images: Tensor, out: Tensor) -> Tensor:

@@ -60,9 +60,8 @@ class ColoredDomain:
         digit: The digit the image shows; neither label nor colour noise touches it.
 
     Example:
-        >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-        >>> domain.name, len(domain), domain.pixels().shape
-        ('test', 50, torch.Size([50, 2, 14, 14]))
+        >>> make_colored_mnist(0, train_images=100, test_images=50).test.pixels().shape
+        torch.Size([50, 2, 14, 14])
     """
 
     name: str
@@ -160,15 +159,14 @@ def make_colored_mnist(
     | `"released"` | 0 | $\min(L, r)$ | $N - r$ | 25,538 + 1,500 |
     | | 1 | the rest | the rest | 0 + 22,962 |
 
-    where $a$ = round(0.95 $m$): both domains of `"paper"` together use $m$ images of either
-    group, so the largest $m$ is $\min(L, H)$ = 24,462 per domain; and $r$ = round(0.97 $N$), a
-    share of the whole pool rather than of the group, which is why `"released"` leaves domain 1
-    no digit below 5.
+    where $a$ = round(0.95 $m$): both domains of `"paper"` together use $m = \min(L, H)$ images of
+    either group; and $r$ = round(0.97 $N$), a share of the whole pool rather than of the group,
+    which is why `"released"` leaves domain 1 no digit below 5.
 
-    One generator, seeded with `seed`, draws everything, the test domain first, and noise belongs
-    to an image rather than to a domain. So for one seed the test domain is the same for every
-    `train_images` and `imbalance`, and an image has the same label in every split. The rows of
-    every domain come in random order: any prefix is a fair sample.
+    One generator draws everything, the test domain first, and noise belongs to an image rather than
+    to a domain. So for one seed the test domain is the same for every `train_images` and
+    `imbalance`, and an image has the same label in every split. The rows of every domain come in
+    random order: any prefix is a fair sample.
 
     Args:
         seed: Seed of the shuffle, the label noise and the colours.

@@ -36,11 +36,10 @@ _DEEP_MODES: Final = ("I", "F")  # Pillow's with more than 8 bits for a grey val
 def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
     """List the images of a folder, except those that its `exclude.txt` names.
 
-    Domains and classes are the sorted sub-folders, those whose names begin with a dot left out;
-    the images of a class are sorted as torchvision's ImageFolder sorts them: folder by folder
-    below the class, each sorted by name. A class need not be in every domain: labels number the
-    classes of all domains together. (DomainBed numbers them in each domain anew, which makes
-    labels disagree where a class is missing.)
+    Domains and classes are the sorted sub-folders whose names do not begin with a dot; the images
+    of a class are sorted as torchvision's ImageFolder sorts them: folder by folder below the class,
+    each by name. A class need not be in every domain: labels number the classes of all together.
+    (DomainBed numbers them in each anew, so that labels disagree where a class is missing.)
 
     Args:
         root: The folder; with a preset, also the folder that holds the data set's folder.
@@ -56,14 +55,12 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
     Example:
         >>> import tempfile
         >>> root = Path(tempfile.mkdtemp()) / "pets"
-        >>> for name in ("photo/dog/2.png", "photo/dog/1.png", "sketch/cat/1.png"):
-        ...     (root / name).parent.mkdir(parents=True, exist_ok=True)
+        >>> for name in ("photo/dog/1.png", "sketch/cat/1.png"):
+        ...     (root / name).parent.mkdir(parents=True)
         ...     (root / name).touch()
         >>> data = read_image_folder(root)
         >>> data.name, data.classes, data.domain_names
         ('pets', ('cat', 'dog'), ('photo', 'sketch'))
-        >>> [str(path.relative_to(root)) for path in data.domains[0].paths]
-        ['photo/dog/1.png', 'photo/dog/2.png']
     """
     if not root.is_dir():
         raise FileNotFoundError(f"Expected a folder of domains, found no folder {root}.")
@@ -220,9 +217,8 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         >>> from PIL import Image
         >>> path = Path(tempfile.mkdtemp()) / "red.png"
         >>> Image.new("RGB", (30, 20), "red").save(path)
-        >>> image = read_image(path, 4)
-        >>> image.pixels.shape, image.pixels[0, 0].tolist(), image.width, image.height
-        ((4, 4, 3), [255, 0, 0], 30, 20)
+        >>> read_image(path, 4).pixels[0, 0].tolist()
+        [255, 0, 0]
     """
     image = _decoded(path, allow_truncated)
     resized = image.resize((size, size), import_pillow("Reading").Resampling.BILINEAR)

@@ -54,14 +54,15 @@ def inspect_dataset(
     Example:
         >>> import torch
         >>> from hessalign.bench.data.samples import DomainSamples
-        >>> a = DomainSamples("a", torch.zeros(5, 1), torch.tensor([0, 1, 0, 1, 0]))
-        >>> b = DomainSamples("b", torch.zeros(5, 1), torch.ones(5, dtype=torch.int64))
-        >>> for finding in inspect_dataset(DomainDataset("d", ("cat", "dog"), (a, b))):
-        ...     print(finding.kind, "|", finding.text)
-        note | The domain b has no sample of the class cat.
+        >>> dogs = DomainSamples("b", torch.zeros(5, 1), torch.ones(5, dtype=torch.int64))
+        >>> inspect_dataset(DomainDataset("d", ("cat", "dog"), (dogs,)))[0].text
+        'The domain b has no sample of the class cat.'
     """
-    found = _missing(data) if preset is None else _differences(data, preset)
-    findings = [*found, *_small(data), *_exclusions(data)]
+    findings = [] if preset is None else list(_differences(data, preset))
+    for domain, classes in data.missing_classes().items() if preset is None else ():
+        lacks = f"the class{'es' if len(classes) > 1 else ''} {', '.join(classes)}"
+        findings.append(Finding("note", f"The domain {domain} has no sample of {lacks}."))
+    findings += [Finding("note", text) for text in _notes(data)]
     paths = [path for domain in data.domains for path in domain.paths]
     jobs = [tuple(paths[first : first + _PER_JOB]) for first in range(0, len(paths), _PER_JOB)]
     done, damaged = 0, []
@@ -74,32 +75,21 @@ def inspect_dataset(
     return findings + list(_duplicates(paths))
 
 
-def _missing(data: DomainDataset) -> Iterator[Finding]:
-    for domain, classes in data.missing_classes().items():
-        what = "the class" if len(classes) == 1 else "the classes"
-        yield Finding("note", f"The domain {domain} has no sample of {what} {', '.join(classes)}.")
-
-
-def _small(data: DomainDataset) -> Iterator[Finding]:
-    least = least_size()
+def _notes(data: DomainDataset) -> Iterator[str]:
     for domain in data.domains:
-        if len(domain) < least:
-            yield Finding(
-                "note",
-                f"The domain {domain.name} has {len(domain)} of the {least} samples or more that "
-                "`train` and `sweep` need in each domain.",
+        if len(domain) < least_size():
+            yield (
+                f"The domain {domain.name} has {len(domain)} of the {least_size()} samples or more "
+                "that `train` and `sweep` need in each domain."
             )
-
-
-def _exclusions(data: DomainDataset) -> Iterator[Finding]:
     left_out, unmatched = read_exclusions(data.root) if data.root is not None else (set(), [])
     if left_out:
         images = "1 image" if len(left_out) == 1 else f"{len(left_out):,} images"
-        yield Finding("note", f"{EXCLUSIONS} leaves out {images}.")
+        yield f"{EXCLUSIONS} leaves out {images}."
     if unmatched:
         many = f"{len(unmatched):,} lines that name"
         lines = "1 line that names" if len(unmatched) == 1 else many
-        yield Finding("note", f"{EXCLUSIONS} has {lines} no image, such as {unmatched[0]}.")
+        yield f"{EXCLUSIONS} has {lines} no image, such as {unmatched[0]}."
 
 
 def _differences(data: DomainDataset, preset: ImageFolderPreset) -> Iterator[Finding]:
