@@ -21,14 +21,12 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and (error.filename is None or _is_partial(error, path)):
+        named = error.filename
+        name = "" if named is None or isinstance(named, int) else Path(os.fsdecode(named)).name
+        partial = name.startswith(f"{path.name}.") and name.endswith(PARTIAL)
+        if error.errno is not None and (named is None or partial):
             error.filename = str(path)
         raise
-
-
-def _is_partial(error: OSError, path: Path) -> bool:
-    name = Path(os.fsdecode(error.filename)).name if not isinstance(error.filename, int) else ""
-    return name.startswith(f"{path.name}.") and name.endswith(PARTIAL)
 
 
 def make_folder(path: Path) -> Path:

@@ -1,10 +1,8 @@
 """Shape annotations: `Float[Tensor, "n d"]` reads as a float tensor of n rows and d columns.
 
-The names are jaxtyping's where it is installed (the tests check every call against them). The
-package itself needs only torch and numpy, so elsewhere they are inert stand-ins.
-
-Index letters used throughout: e domain, n sample, c or k class (output of the head), d feature,
-p parameter of the head (k·d, plus the bias), m probe.
+The names are jaxtyping's where it is installed (the tests check every call against them), elsewhere
+inert stand-ins. Index letters used throughout: e domain, n sample, c or k class (output of the
+head), d feature, p parameter of the head (k·d, plus the bias), m probe.
 """
 
 from __future__ import annotations

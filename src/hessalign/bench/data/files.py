@@ -186,8 +186,8 @@ def _dataset(
     path: Path, x: Tensor, labels: _Numbered, domains: _Numbered, root: Path | None
 ) -> DomainDataset:
     (label, classes), (domain, names) = labels, domains
-    places = {name: domain == index for index, name in enumerate(names)}
-    samples = tuple(DomainSamples(name, x[rows], label[rows]) for name, rows in places.items())
+    places = [(name, domain == index) for index, name in enumerate(names)]
+    samples = tuple(DomainSamples(name, x[rows], label[rows]) for name, rows in places)
     return DomainDataset(path.stem, classes, samples, root=root)
 
 

@@ -55,6 +55,7 @@ _WAIT_SECONDS: Final = 6 * 3600.0  # at most, for another process that prepares 
 
 _Report = Callable[[int, int], None]
 _Warn = Callable[[str], None]
+_Stamp = tuple[int, int, int]
 
 
 @final
@@ -90,12 +91,21 @@ class _Part:
         """What is written of it."""
         return json.loads(self.description.read_text(encoding="utf-8"))
 
-    def original_sizes(self) -> list[list[int]]:
+    def original_sizes(self) -> Any:  # noqa: ANN401
+        """Widths and heights of the images before they were resized."""
         found = self.described()
         if found["fingerprint"] != self.fingerprint:
             raise _changed(self.pixels)
-        sizes: list[list[int]] = found["sizes"]
-        return sizes
+        return found["sizes"]
+
+    def read(self, number: int, pixels: np.ndarray, stamp: _Stamp) -> None:
+        """Copy the pixels of an image, if the file is still the one that had this stamp."""
+        # Open only while an image is read, so that a cache may have any number of parts.
+        with open(self.pixels, "rb", buffering=0) as file:
+            same = _stamp(os.fstat(file.fileno())) == stamp
+            file.seek(number * pixels.nbytes)
+            if not same or file.readinto(pixels.data) != pixels.nbytes:
+                raise _changed(self.pixels)
 
     def fault(self, *, verify: bool) -> str | None:
         """Why it cannot be used: a key of `_FAULTS`, or "missing"."""
@@ -121,7 +131,7 @@ def _changed(pixels: Path) -> ImageCacheError:
     )
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -184,21 +194,12 @@ class ImageReader:
                 image = read_image(path, self.size, allow_truncated=self._allow_truncated)
                 pixels[place], sizes[place] = image.pixels, (image.width, image.height)
             else:
-                self._read_cached(self._parts[domain], domain, index, pixels[place])
+                number, within = divmod(index, _PER_PART)
+                stamp = self._stamps[domain][number]
+                self._parts[domain][number].read(within, pixels[place], stamp)
                 sizes[place] = self._sizes[domain][index]
         channels_second = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return ImageBatch(channels_second, torch.from_numpy(sizes))
-
-    def _read_cached(
-        self, parts: Sequence[_Part], domain: int, index: int, pixels: np.ndarray
-    ) -> None:
-        number, place = divmod(index, _PER_PART)
-        # Open only while an image is read, so that a cache may have any number of parts.
-        with open(parts[number].pixels, "rb", buffering=0) as file:
-            same = _stamp(os.fstat(file.fileno())) == self._stamps[domain][number]
-            file.seek(place * pixels.nbytes)
-            if not same or file.readinto(pixels.data) != pixels.nbytes:
-                raise _changed(parts[number].pixels)
 
 
 def cache_folder(source: Path, size: int = SIZE) -> Path:
@@ -247,16 +248,16 @@ def open_images(
     parts = _parts(data, folder, size, allow_truncated)
     if not folder.is_dir():
         return ImageReader(data, size, None, allow_truncated)
-    if _is_stale(parts):
+
+    def stale() -> bool:
+        return any(part.fault(verify=False) for domain in parts for part in domain)
+
+    if stale():
         with _writing(folder, warn):
-            stale = _is_stale(parts)  # another process may just have brought it up to date
-        if stale:
+            still = stale()  # another process may just have brought it up to date
+        if still:
             return prepare_images(data, folder, size, allow_truncated=allow_truncated, warn=warn)
     return ImageReader(data, size, parts, allow_truncated)
-
-
-def _is_stale(parts: Sequence[Sequence[_Part]]) -> bool:
-    return any(part.fault(verify=False) for domain in parts for part in domain)
 
 
 def prepare_images(

@@ -290,6 +290,14 @@ def test_numbers_that_do_not_begin_at_0_name_themselves(tmp_path):
     assert data.domains[0].labels.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("what", ["classes", "domains"])
+def test_names_that_are_there_twice_are_refused(tmp_path, what):
+    names = {"classes": ["a", "b"], "domains": ["c", "d"], what: ["e", "e"]}
+    np.savez(tmp_path / "f.npz", x=np.eye(2), y=[0, 1], domain=[0, 1], **names)
+    with pytest.raises(ValueError, match=rf"Expected different {what} in f, got \['e'\] twice"):
+        read_arrays(tmp_path / "f.npz")
+
+
 def test_damaged_arrays_and_python_objects_are_refused(tmp_path):
     np.savez_compressed(tmp_path / "z.npz", x=np.arange(900).reshape(9, 100), y=0, domain=0)
     content = (tmp_path / "z.npz").read_bytes()
