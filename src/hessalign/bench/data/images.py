@@ -7,8 +7,6 @@ regard to its shape: what torchvision's `Resize((224, 224))` does to a Pillow im
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -249,13 +247,19 @@ def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
 
 
 def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
-    with _truncated_images(allow_truncated), path.open("rb") as file, pillow.open(file) as image:
-        if image.mode.startswith(_DEEP_MODES):
-            raise InputError(
-                f"it has more than 8 bits for a grey value (mode {image.mode}), and would be cut "
-                "off at 255; scale it to 8 bits first"
-            )
-        return image.convert("RGB")
+    from PIL import ImageFile
+
+    before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, allow_truncated
+    try:
+        with path.open("rb") as file, pillow.open(file) as image:
+            if image.mode.startswith(_DEEP_MODES):
+                raise InputError(
+                    f"it has more than 8 bits for a grey value (mode {image.mode}), and would be "
+                    "cut off at 255; scale it to 8 bits first"
+                )
+            return image.convert("RGB")
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def _reason(error: BaseException) -> str:
@@ -265,18 +269,6 @@ def _reason(error: BaseException) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "not an image of any known kind"
     return str(error).rstrip(".") or type(error).__name__
-
-
-@contextmanager
-def _truncated_images(allowed: bool) -> Iterator[None]:
-    from PIL import ImageFile
-
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = allowed
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def import_pillow(doing: str) -> Any:  # noqa: ANN401
