@@ -41,7 +41,7 @@ from hessalign.bench.data import (
     split_domain,
 )
 from hessalign.bench.models import NetworkSpec, make_network
-from hessalign.bench.models.published import import_torchvision
+from hessalign.bench.models.published import import_library
 from hessalign.bench.runs.domainbed import evaluated_parts
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import Evaluated
@@ -63,7 +63,7 @@ class Pictures(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """One domain as DomainBed reads it: Pillow, then torchvision's transforms."""
 
     def __init__(self, paths: Sequence[Path], labels: Sequence[int]) -> None:
-        transforms = import_torchvision().transforms
+        transforms = import_library("torchvision").transforms
         self.items = list(zip(map(str, paths), labels, strict=True))
         self.change = transforms.Compose(
             [

@@ -35,28 +35,17 @@ if _typing.TYPE_CHECKING:
     from hessalign.heads import transfer_measure as transfer_measure
     from hessalign.heads import worst_case_gap as worst_case_gap
 else:
-    _HOMES = {
-        "AlignmentTerms": "alignment",
-        "HessianAlignment": "alignment",
-        "attribute_distances": "alignment",
-        "hessian_distance": "alignment",
-        "Binary": "curvature",
-        "CrossEntropy": "curvature",
-        "OwnLoss": "curvature",
-        "Squared": "curvature",
-        "autograd_head": "curvature",
-        "domain_layout": "curvature",
-        "hutchinson_diagonal": "curvature",
-        "linear_head": "curvature",
-        "Diagnosis": "diagnosis",
-        "diagnose": "diagnosis",
-        "AlignedClassifier": "estimator",
-        "load": "bench.runs.trained",
-        "transfer_bound": "heads",
-        "transfer_measure": "heads",
-        "worst_case_gap": "heads",
+    _NAMES = {
+        "alignment": "AlignmentTerms HessianAlignment attribute_distances hessian_distance",
+        "curvature": "Binary CrossEntropy OwnLoss Squared autograd_head domain_layout "
+        "hutchinson_diagonal linear_head",
+        "diagnosis": "Diagnosis diagnose",
+        "estimator": "AlignedClassifier",
+        "bench.runs.trained": "load",
+        "heads": "transfer_bound transfer_measure worst_case_gap",
     }
-    _MODULES = {"bench", "paper", "report", *_HOMES.values()}
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+    _MODULES = {"bench", "paper", "report", *_NAMES}
     # What needs torch and numpy alone: a star takes it, and help() looks at it.
     __all__ = [name for name, home in _HOMES.items() if home != "estimator"]
 

@@ -31,13 +31,7 @@ class MissingPackageError(UserError, ImportError):
 
 @final
 class ConfigurationError(InputError):
-    """Everything that is wrong with a configuration.
-
-    Example:
-        >>> print(ConfigurationError(["Expected steps of 1 or more, got 0."]))
-        1 problem in the configuration:
-        - Expected steps of 1 or more, got 0.
-    """
+    """Everything that is wrong with a configuration, a line each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(dict.fromkeys(problems))
@@ -48,11 +42,8 @@ class ConfigurationError(InputError):
         return ConfigurationError, (self.problems,)
 
 
-MENDABLE: Final = (UserError, OSError)
-"""What users can mend."""
-
-BUG: Final = "unexpected "
-"""How the description of a bug begins."""
+MENDABLE: Final = (UserError, OSError)  # what users can mend
+BUG: Final = "unexpected "  # how the description of a bug begins
 
 _MAKE_ROOM: Final = "Make room, then give the same command again."
 _PERMISSIONS: Final = "Change who may use it, or choose another place."
@@ -89,8 +80,7 @@ def describe_error(error: BaseException) -> str:
     """An error as users should read it.
 
     Returns:
-        What to mend, if they can; else that it was not expected. An error of the operating system
-        is named with its file and with what to do.
+        What to mend, if they can, with its file and what to do if it is the operating system's.
 
     Example:
         >>> describe_error(OSError(errno.ENOSPC, "No space left on device", "runs/model.pt"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import socket
 import time
@@ -11,8 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-PARTIAL: Final = ".partial"
-"""How files that are being written end."""
+PARTIAL: Final = ".partial"  # how files that are being written end
 
 
 @contextmanager
@@ -21,14 +21,12 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and (error.filename is None or _is_partial(error, path)):
+        named = error.filename
+        name = "" if named is None or isinstance(named, int) else Path(os.fsdecode(named)).name
+        partial = name.startswith(f"{path.name}.") and name.endswith(PARTIAL)
+        if error.errno is not None and (named is None or partial):
             error.filename = str(path)
         raise
-
-
-def _is_partial(error: OSError, path: Path) -> bool:
-    name = Path(os.fsdecode(error.filename)).name if not isinstance(error.filename, int) else ""
-    return name.startswith(f"{path.name}.") and name.endswith(PARTIAL)
 
 
 def make_folder(path: Path) -> Path:
@@ -55,7 +53,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
             with suppress(OSError):  # what stopped the writing says more
                 partial.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:  # the rename survives a power failure
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -64,22 +66,18 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_QUIET_SECONDS: Final = 3.0
-"""How long to wait before saying so."""
+def file_digest(path: Path) -> str:
+    """The SHA-256 sum of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
 def exclusive(
-    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = _QUIET_SECONDS
+    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = 3.0
 ) -> Iterator[None]:
     """Hold a lock, given back when the block or the process ends; `warn` of a wait of `quiet`."""
     from filelock import FileLock, Timeout

@@ -11,18 +11,7 @@ from hessalign._errors import InputError
 
 @final
 class UnknownNameError(InputError):
-    """A name that is not one of the valid ones.
-
-    Args:
-        what: What the name should have been, for example "algorithm".
-        name: What was given.
-        valid: The names that would have been accepted.
-        summary: What they are in words, where there are too many to list.
-
-    Example:
-        >>> print(UnknownNameError("norm", "frob", ["fro", "spectral"]))
-        Unknown norm 'frob'. Expected one of: 'fro', 'spectral'. Did you mean 'fro'?
-    """
+    """A name that is not one of the valid ones, which `summary` describes if there are too many."""
 
     def __init__(
         self, what: str, name: object, valid: Iterable[object], summary: str | None = None
@@ -30,7 +19,7 @@ class UnknownNameError(InputError):
         names = list(valid)
         expected = summary or f"one of: {', '.join(map(repr, names))}"
         message = f"Unknown {what} {name!r}. Expected {expected}."
-        spelled = {str(valid_name).lower(): valid_name for valid_name in names}
+        spelled = {str(each).lower(): each for each in names}
         nearest = get_close_matches(str(name).lower(), spelled, n=1)
         if nearest:
             message += f" Did you mean {spelled[nearest[0]]!r}?"
@@ -43,6 +32,5 @@ class UnknownNameError(InputError):
 
 def check_name(what: str, name: object, valid: Iterable[object]) -> None:
     """Refuse a name that is not one of the valid ones."""
-    names = list(valid)
-    if name not in names:
+    if name not in (names := list(valid)):
         raise UnknownNameError(what, name, names)

@@ -11,23 +11,9 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 
-LARGEST_SINGLE = 1e18
-"""Of float32 features: their squares, and sums of these, are finite in float32."""
-
-LARGEST_DOUBLE = 1e75
-"""Of float64 features: Hessians are compared by fourth powers of features."""
-
 
 def number(value: object) -> float:
-    """The value of a number.
-
-    Returns:
-        Its value; NaN, which is in no range, for what is no number, such as text or a bool.
-
-    Example:
-        >>> number(np.float32(0.5)), number(10**400), number("1"), number(True)
-        (0.5, inf, nan, nan)
-    """
+    """The value of a number; NaN, which is in no range, for what is none, as text or a bool."""
     if isinstance(value, Tensor | np.ndarray):
         value = value.item() if value.ndim == 0 else None
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -39,28 +25,12 @@ def number(value: object) -> float:
 
 
 def is_whole(value: object) -> bool:
-    """Whether something is an integer; a bool is not.
-
-    Returns:
-        Whether it can count.
-
-    Example:
-        >>> is_whole(np.int64(3)), is_whole(3.0), is_whole(True), is_whole("3")
-        (True, False, False, False)
-    """
+    """Whether something is an integer, of Python or numpy; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
-    """A value that was not expected, to end a message with.
-
-    Returns:
-        The number; or what stands in its place, and what to do.
-
-    Example:
-        >>> shown(-1), shown("1")
-        ('-1.', "'1', a str. Give a number.")
-    """
+    """How a message about an unexpected value ends: '-1.', or "'1', a str. Give a number."."""
     if is_whole(value) or not math.isnan(number(value)) or isinstance(value, float):
         return f"{value}."
     return f"{value!r}, a {type(value).__name__}. Give a number."
@@ -86,17 +56,7 @@ def check_number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> None:
-    """A finite number in a range.
-
-    Raises:
-        InputError: If it is not.
-
-    Example:
-        >>> check_number(1.5, "tau", 0, 1)
-        Traceback (most recent call last):
-            ...
-        hessalign._errors.InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
-    """
+    """Refuse what is not a finite number in a range."""
     found = number(value)
     above = found > low if open_low else found >= low
     below = found < high if open_high else found <= high
@@ -122,23 +82,13 @@ def check_count(value: object, name: str, least: int | None = 1) -> None:
 
 def largest(dtype: torch.dtype) -> float:
     """The largest features whose products can be represented."""
-    return LARGEST_DOUBLE if dtype == torch.float64 else LARGEST_SINGLE
+    # In float32 their squares, and sums of these, are finite; in float64 their fourth powers, by
+    # which Hessians are compared.
+    return 1e75 if dtype == torch.float64 else 1e18
 
 
 def check_size(values: Tensor, what: str) -> None:
-    """Features whose products can be represented.
-
-    Raises:
-        InputError: If one is so large that its products overflow.
-
-    Example:
-        >>> check_size(torch.tensor([[1.0], [3e20]], dtype=torch.float64), "features z")
-        >>> try:
-        ...     check_size(torch.tensor([[1.0], [3e20]]), "features z")
-        ... except InputError as error:
-        ...     print(str(error).split(":")[0])
-        Expected features z of at most 1e+18 in size, found 3e+20 in row 1
-    """
+    """Refuse features so large that their products overflow."""
     limit = largest(values.dtype)
     rows = values.detach().abs().flatten(1).amax(1)
     if bool((rows <= limit).all()):

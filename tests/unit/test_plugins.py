@@ -9,7 +9,7 @@ from hessalign._names import UnknownNameError
 from hessalign._plugins import (
     call_plugin,
     entry_point_names,
-    find_entry_point,
+    find_plugin,
     is_path,
     load_object,
 )
@@ -96,10 +96,10 @@ def _refuse():
 
 def test_entry_points(own):
     assert entry_point_names("hessalign.datasets") == ["lost", "small"]
-    assert find_entry_point("hessalign.datasets", "small")() == "small"
-    assert find_entry_point("hessalign.datasets", "other") is None
+    assert find_plugin("hessalign.datasets", "small", "data set")() == "small"
+    assert find_plugin("hessalign.datasets", "other", "data set") is None
     with pytest.raises(UnknownNameError, match=r"dataset in own_plugin 'smal'.*'small'"):
-        find_entry_point("hessalign.datasets", "lost")
+        find_plugin("hessalign.datasets", "lost", "data set")
 
 
 def test_two_packages_that_offer_different_things_under_a_name(own):
@@ -108,4 +108,4 @@ def test_two_packages_that_offer_different_things_under_a_name(own):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-plugin\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[hessalign.datasets]\nsmall = math:pi\n")
     with pytest.raises(InputError, match=r"found math:pi, own_plugin:small. Name the one"):
-        find_entry_point("hessalign.datasets", "small")
+        find_plugin("hessalign.datasets", "small", "data set")

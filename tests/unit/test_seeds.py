@@ -2,7 +2,7 @@
 
 import pytest
 
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 
 
 @pytest.mark.parametrize(

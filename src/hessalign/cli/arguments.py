@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from hessalign._processes import WORKERS_VARIABLE
-from hessalign._seeds import LARGEST_SEED
+from hessalign._protocol import LARGEST_SEED
 from hessalign._version import __version__
 
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"

@@ -16,7 +16,7 @@ from hessalign.bench.data import (
     prepare_images,
     read_dataset,
 )
-from hessalign.bench.data.image_folder import matching_preset
+from hessalign.bench.data.images import matching_preset
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.report.progress import Progress, warn
 from hessalign.report.tables import first_notes, markdown_table

@@ -18,8 +18,8 @@ from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.registry import DOMAINBED, FIDELITY
-from hessalign.bench.data.arrays import SUFFIXES
 from hessalign.bench.data.catalog import DEFAULT_STEPS
+from hessalign.bench.data.files import ARRAYS
 from hessalign.bench.runs.records import DONE
 from hessalign.bench.sweep import Job, SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Run, read_run
@@ -185,12 +185,12 @@ def _find_banks(
     found = {
         path.stem
         for path in Path(data_dir).glob("*@*")
-        if path.suffix in SUFFIXES and path.stem.partition("@")[0] in datasets
+        if path.suffix in ARRAYS and path.stem.partition("@")[0] in datasets
     }
     backbones = sorted({name.partition("@")[2] for name in found})
     chosen = [each for each in backbones if backbone in (None, each)]
     if not chosen:
-        wanted = f"DATASET@{backbone or 'BACKBONE'}{SUFFIXES[-1]}"
+        wanted = f"DATASET@{backbone or 'BACKBONE'}{ARRAYS[-1]}"
         raise InputError(
             f"Expected feature banks named {wanted} in {data_dir}, with DATASET one of "
             f"{', '.join(datasets)}; found {', '.join(sorted(found)) or 'none'}. Make them with "

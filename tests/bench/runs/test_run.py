@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hessalign._names import UnknownNameError
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.algorithms.search import run_hyper_parameters
 from hessalign.bench.runs.domainbed import evaluation_interval, network_spec

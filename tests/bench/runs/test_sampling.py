@@ -14,7 +14,7 @@ import torch
 from tests.pictures import make_folder
 
 import hessalign
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import (
     Augmentation,

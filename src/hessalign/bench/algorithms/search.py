@@ -15,7 +15,7 @@ import numpy as np
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
-from hessalign._seeds import seed_hash as seed_hash
+from hessalign._protocol import seed_hash as seed_hash
 from hessalign.bench.data.catalog import DEFAULT_STEPS, Family
 
 if TYPE_CHECKING:

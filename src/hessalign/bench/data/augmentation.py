@@ -2,26 +2,24 @@ r"""Random changes of images for training, on whole batches, in torch alone.
 
 The protocol's transform of a training image, as torchvision names its parts:
 RandomResizedCrop(224, scale=(0.7, 1)), RandomHorizontalFlip, ColorJitter(0.3, 0.3, 0.3, 0.3),
-RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Here every
-image of a batch has draws of its own from one explicit generator. The distribution is that of
-torchvision's transforms of one Pillow image; what differs is that torchvision rounds to whole grey
-values after every part.
+RandomGrayscale(0.1), then division by 255 and normalisation with ImageNet's statistics. Every image
+has draws of its own from one explicit generator, distributed as torchvision's for a Pillow image,
+which it rounds to whole grey values after every part.
 
 Images are changed one by one: the few pixels of one image stay in the processor's cache, and each
-has the four changes of colour in an order of its own. Crops begin and end at whole pixels of the
-image that is given, and are resized as Pillow does it: bilinear, with antialiasing where they
-shrink, rounded to whole grey values if the image has them.
-
-Changes of colour are Pillow's. They work in place, on floats from 0 to 255, one channel after the
-other in memory, and pass over the pixels as few times as they can, in operations that torch runs
-with vector instructions: on a CPU truth values, `where`, `gather` and `%` take up to ten times as
-long. An image may also have one channel, its grey values: then it has no colours to change.
+has the four changes of colour in an order of its own. Crops begin and end at whole pixels, and are
+resized as Pillow does it: bilinear, with antialiasing where they shrink, rounded to whole grey
+values if the image has them. Changes of colour are Pillow's. They work in place, on floats from 0
+to 255, one channel after the other in memory, and pass over the pixels as few times as they can, in
+operations that torch runs with vector instructions: on a CPU truth values, `where`, `gather` and
+`%` take up to ten times as long. An image of one channel has no colours to change.
 
 Indices: n image, c channel (three, or one), then rows and columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -31,16 +29,13 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from hessalign._errors import InputError
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float, Int
 
 _WHITE: Final = 255.0
 
-_LUMA: Final = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value of an image (ITU-R 601)."""
-
-_ATTEMPTS: Final = 10
-"""Draws of a crop before the largest central one is taken."""
+_LUMA: Final = (0.299, 0.587, 0.114)  # red, green and blue in a grey value (ITU-R 601)
+_ATTEMPTS: Final = 10  # draws of a crop before the largest central one is taken
 
 
 @final
@@ -73,20 +68,14 @@ class Augmentation:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"Expected a size of 1 or more pixels, got {self.size}.")
-        for name, (low, high), most in (
-            ("scale", self.scale, 1.0),
-            ("ratio", self.ratio, float("inf")),
-        ):
-            if not 0 < low <= high <= most:
+        for name, (low, high), top in (("scale", self.scale, 1), ("ratio", self.ratio, math.inf)):
+            if not 0 < low <= high <= top:
                 raise InputError(
-                    f"Expected {name} as (least, largest) above 0 and up to {most:g}, got "
+                    f"Expected {name} as (least, largest) above 0 and up to {top:g}, got "
                     f"{(low, high)}."
                 )
-        for name, most in (
-            ("flip", 1.0), ("grayscale", 1.0), ("brightness", 1.0), ("contrast", 1.0),
-            ("saturation", 1.0), ("hue", 0.5),
-        ):  # fmt: skip
-            value = getattr(self, name)
+        for name in ("flip", "grayscale", "brightness", "contrast", "saturation", "hue"):
+            value, most = getattr(self, name), 0.5 if name == "hue" else 1.0
             if not 0 <= value <= most:
                 raise InputError(f"Expected {name} from 0 to {most:g}, got {value}.")
 
@@ -157,17 +146,24 @@ def augment(
         )
     boxes = _draw_crops(original_sizes, generator, settings.scale, settings.ratio)
     flipped = torch.rand(count, generator=generator) < settings.flip
-    factors = _factors(count, generator, settings)
+    # Of brightness, contrast and saturation around 1, of hue around 0.
+    extent = [settings.brightness, settings.contrast, settings.saturation, settings.hue]
+    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * torch.tensor(extent)
+    factors = drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
     order = torch.rand(count, 4, generator=generator).argsort(dim=1)
     grey = torch.rand(count, generator=generator) < settings.grayscale
     if out is None:
         floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
         out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)
     room = out.new_empty(3, settings.size, settings.size)
-    places = _stored_boxes(boxes, original_sizes, torch.tensor([width, height]))
+    # Left, top, right and bottom in whole pixels of what is here; at least one pixel each.
+    stored = torch.tensor([width, height])
+    corner = torch.minimum((boxes[:, :2] * (stored / original_sizes)).round(), stored - 1)
+    opposite = ((boxes[:, :2] + boxes[:, 2:]) * (stored / original_sizes)).round()
+    places = torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
     draws = (places, flipped, factors, order, grey)
-    for image, place, *drawn in zip(images, out, *(each.tolist() for each in draws), strict=True):
-        box, flip, factor, kinds, without_colour = drawn
+    for image, place, *own in zip(images, out, *(each.tolist() for each in draws), strict=True):
+        box, flip, factor, kinds, without_colour = own
         crop = _resized_crop(image, box, settings.size, flip)
         if torch.equal(crop[0], crop[1]) and torch.equal(crop[1], crop[2]):
             crop = crop[:1]  # a drawing in black and white: a third of the work
@@ -195,23 +191,12 @@ def _draw_crops(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Float[Tensor, "n 4"]:
-    r"""Draw one crop for each image.
-
-    The share of the area is uniform in `scale`, the logarithm of width / height uniform between
-    those of `ratio`, both sides are rounded to whole pixels, and the place is uniform among those
-    possible. What does not fit is drawn again, ten times in all; then the largest central crop with
-    an allowed ratio is taken.
-
-    Returns:
-        Left, top, width and height of each crop, in whole pixels.
-
-    Example:
-        >>> boxes = _draw_crops(torch.tensor([[9, 9]]), torch.Generator(), (1.0, 1.0), (1.0, 1.0))
-        >>> boxes.tolist()
-        [[0.0, 0.0, 9.0, 9.0]]
-    """
-    count = len(sizes)
-    limits = sizes.double()
+    """Draw left, top, width and height of one crop for each image, in whole pixels."""
+    # The share of the area is uniform in `scale`, the logarithm of width / height uniform between
+    # those of `ratio`, both sides are rounded to whole pixels, and the place is uniform among those
+    # possible. What does not fit is drawn again, ten times in all; then the largest central crop
+    # with an allowed ratio is taken.
+    count, limits = len(sizes), sizes.double()
     share, aspect = torch.rand(2, count, _ATTEMPTS, generator=generator, dtype=torch.float64)
     area = limits.prod(dim=1, keepdim=True) * (scale[0] + (scale[1] - scale[0]) * share)
     low, high = torch.tensor(ratio, dtype=torch.float64).log()
@@ -222,48 +207,23 @@ def _draw_crops(
     side = drawn[torch.arange(count), first]
     free = (limits - side).clamp(min=0) + 1
     corner = (torch.rand(count, 2, generator=generator, dtype=torch.float64) * free).floor()
-    central = _central_crops(limits, ratio)
+    width, height = limits.unbind(dim=1)
+    w = torch.where(width / height > ratio[1], (height * ratio[1]).round(), width)
+    h = torch.where(width / height < ratio[0], (width / ratio[0]).round(), height)
+    central = torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
     boxes = torch.where(fits.any(dim=1, keepdim=True), torch.cat([corner, side], dim=1), central)
     return boxes.float()
 
 
 def _resized_crop(image: Tensor, box: Sequence[int], size: int, flip: bool) -> Tensor:
-    """The crop left, top, right, bottom, resized to a square, perhaps flipped left to right.
-
-    It is fastest for uint8 with the channels of a pixel together in memory, as `ImageReader` gives.
-
-    Returns:
-        A new image of the same type, [3, size, size].
-
-    Example:
-        >>> image = torch.arange(12.0).reshape(3, 2, 2)
-        >>> _resized_crop(image, (0, 0, 2, 1), 2, True)[0].tolist()
-        [[1.0, 0.0], [1.0, 0.0]]
-    """
+    """The crop left, top, right, bottom, resized to a square, perhaps flipped left to right."""
+    # Fastest for uint8 with the channels of a pixel together in memory, as `ImageReader` gives.
     left, top, right, bottom = box
-    crop = image.permute(1, 2, 0)[
-        top:bottom, left:right
-    ].contiguous()  # a pixel's channels together
+    crop = image.permute(1, 2, 0)[top:bottom, left:right].contiguous()
     batch = crop.unsqueeze(0).permute(0, 3, 1, 2)
     resized = interpolate(batch, (size, size), mode="bilinear", antialias=True)
     planes = resized[0].contiguous()
     return planes.flip(2) if flip else planes
-
-
-def _stored_boxes(boxes: Tensor, original: Tensor, stored: Tensor) -> Int[Tensor, "n 4"]:
-    """Left, top, right and bottom in whole pixels of what is stored; at least one pixel each."""
-    ratio = stored / original
-    corner = torch.minimum((boxes[:, :2] * ratio).round(), stored - 1)
-    opposite = ((boxes[:, :2] + boxes[:, 2:]) * ratio).round()
-    return torch.cat([corner, torch.maximum(opposite, corner + 1)], dim=1).long()
-
-
-def _central_crops(limits: Tensor, ratio: tuple[float, float]) -> Float[Tensor, "n 4"]:
-    width, height = limits.unbind(dim=1)
-    shape = width / height
-    w = torch.where(shape > ratio[1], (height * ratio[1]).round(), width)
-    h = torch.where(shape < ratio[0], (width / ratio[0]).round(), height)
-    return torch.stack([(width - w).div(2).floor(), (height - h).div(2).floor(), w, h], dim=1)
 
 
 def _normalised(images: Tensor, out: Tensor) -> Tensor:
@@ -273,15 +233,6 @@ def _normalised(images: Tensor, out: Tensor) -> Tensor:
         shift = out.new_tensor(-mean / std)
         torch.add(shift, plane, alpha=1 / (_WHITE * std), out=out[..., channel, :, :])
     return out
-
-
-def _factors(count: int, generator: torch.Generator, settings: Augmentation) -> Tensor:
-    """Of brightness, contrast and saturation around 1, of hue around 0."""
-    extent = torch.tensor(
-        [settings.brightness, settings.contrast, settings.saturation, settings.hue]
-    )
-    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * extent
-    return drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
 
 
 def _grey_values(image: Float[Tensor, "c h w"]) -> Float[Tensor, "1 h w"]:
@@ -328,15 +279,6 @@ def _turn_hue(image: Float[Tensor, "c h w"], turn: float) -> None:
     no division: for red $r$, green $g$ and blue $b$,
 
     $$c\,h = \mathrm{sign}(g - b)\,(c + \max(g, b) + \max(r, \min(g, b)) - 2r).$$
-
-    Example:
-        >>> image = torch.tensor([1.0, 0.0, 0.0]).reshape(3, 1, 1)
-        >>> _turn_hue(image, 1 / 3)
-        >>> image.flatten().tolist()
-        [0.0, 1.0, 0.0]
-        >>> _turn_hue(image, 1 / 12)
-        >>> image.flatten().tolist()
-        [0.0, 1.0, 0.5]
     """
     if len(image) == 1:
         return

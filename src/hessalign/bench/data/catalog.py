@@ -6,18 +6,17 @@ those that are folders of images a preset says what the folder should hold and w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from importlib.resources import files
+from typing import Any, Final, Literal, final
 
 Family = Literal["small", "big", "DomainNet", "features"]
 """Which default hyper-parameters and search ranges a data set takes; "features" are vectors."""
 
-COLORED_MNIST: Final = "ColoredMNIST-IRM"
-"""Colored MNIST as the paper trains on it, which comes with the package; see `irm.py`."""
-
-DEFAULT_STEPS: Final = 5001
-"""Steps of training where nothing else is asked for."""
+COLORED_MNIST: Final = "ColoredMNIST-IRM"  # as the paper trains on it; comes with the package
+DEFAULT_STEPS: Final = 5001  # steps of training where nothing else is asked for
 
 
 @final
@@ -104,126 +103,14 @@ class ImageFolderPreset:
     note: str = ""
 
 
-_OFFICE_HOME = """
-    Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair
-    Clipboards Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet
-    Flipflops Flowers Folder Fork Glasses Hammer Helmet Kettle Keyboard Knives Lamp_Shade Laptop
-    Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil Postit_Notes Printer
-    Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker
-    Spoon TV Table Telephone ToothBrush Toys Trash_Can Webcam
-"""
-_OFFICE_HOME_CLASSES: Final = tuple(sorted(_OFFICE_HOME.split()))
-"""The 65 folders of each domain of OfficeHome."""
+def _tuples(value: object) -> Any:  # noqa: ANN401
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
-_DOMAIN_NET = """
-    The_Eiffel_Tower The_Great_Wall_of_China The_Mona_Lisa aircraft_carrier airplane alarm_clock
-    ambulance angel animal_migration ant anvil apple arm asparagus axe backpack banana bandage
-    barn baseball baseball_bat basket basketball bat bathtub beach bear beard bed bee belt bench
-    bicycle binoculars bird birthday_cake blackberry blueberry book boomerang bottlecap bowtie
-    bracelet brain bread bridge broccoli broom bucket bulldozer bus bush butterfly cactus cake
-    calculator calendar camel camera camouflage campfire candle cannon canoe car carrot castle
-    cat ceiling_fan cell_phone cello chair chandelier church circle clarinet clock cloud
-    coffee_cup compass computer cookie cooler couch cow crab crayon crocodile crown cruise_ship
-    cup diamond dishwasher diving_board dog dolphin donut door dragon dresser drill drums duck
-    dumbbell ear elbow elephant envelope eraser eye eyeglasses face fan feather fence finger
-    fire_hydrant fireplace firetruck fish flamingo flashlight flip_flops floor_lamp flower
-    flying_saucer foot fork frog frying_pan garden garden_hose giraffe goatee golf_club grapes
-    grass guitar hamburger hammer hand harp hat headphones hedgehog helicopter helmet hexagon
-    hockey_puck hockey_stick horse hospital hot_air_balloon hot_dog hot_tub hourglass house
-    house_plant hurricane ice_cream jacket jail kangaroo key keyboard knee knife ladder lantern
-    laptop leaf leg light_bulb lighter lighthouse lightning line lion lipstick lobster lollipop
-    mailbox map marker matches megaphone mermaid microphone microwave monkey moon mosquito
-    motorbike mountain mouse moustache mouth mug mushroom nail necklace nose ocean octagon
-    octopus onion oven owl paint_can paintbrush palm_tree panda pants paper_clip parachute
-    parrot passport peanut pear peas pencil penguin piano pickup_truck picture_frame pig pillow
-    pineapple pizza pliers police_car pond pool popsicle postcard potato power_outlet purse
-    rabbit raccoon radio rain rainbow rake remote_control rhinoceros rifle river roller_coaster
-    rollerskates sailboat sandwich saw saxophone school_bus scissors scorpion screwdriver
-    sea_turtle see_saw shark sheep shoe shorts shovel sink skateboard skull skyscraper
-    sleeping_bag smiley_face snail snake snorkel snowflake snowman soccer_ball sock speedboat
-    spider spoon spreadsheet square squiggle squirrel stairs star steak stereo stethoscope
-    stitches stop_sign stove strawberry streetlight string_bean submarine suitcase sun swan
-    sweater swing_set sword syringe t-shirt table teapot teddy-bear telephone television
-    tennis_racquet tent tiger toaster toe toilet tooth toothbrush toothpaste tornado tractor
-    traffic_light train tree triangle trombone truck trumpet umbrella underwear van vase violin
-    washing_machine watermelon waterslide whale wheel windmill wine_bottle wine_glass wristwatch
-    yoga zebra zigzag
-"""
-_DOMAIN_NET_CLASSES: Final = tuple(sorted(_DOMAIN_NET.split()))
-"""The 345 folders of each domain of DomainNet."""
 
-_PRESET_ROWS = (
-    ImageFolderPreset(
-        "VLCS",
-        "VLCS",
-        "VLCS",
-        ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-        ("bird", "car", "chair", "dog", "person"),
-        (1415, 2656, 3282, 3376),
-        (
-            (237, 123, 118, 67, 870),
-            (80, 1209, 89, 43, 1235),
-            (21, 933, 1036, 31, 1261),
-            (330, 699, 428, 420, 1499),
-        ),
-        "https://drive.google.com/uc?id=1skwblH1_okBwxWxmRsp9_qi15hyPpxg8 (VLCS.tar.gz, as "
-        "DomainBed packs it)",
-    ),
-    ImageFolderPreset(
-        "PACS",
-        "PACS",
-        "kfold",
-        ("art_painting", "cartoon", "photo", "sketch"),
-        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-        (2048, 2344, 1670, 3929),
-        (
-            (379, 255, 285, 184, 201, 295, 449),
-            (389, 457, 346, 135, 324, 288, 405),
-            (189, 202, 182, 186, 199, 280, 432),
-            (772, 740, 753, 608, 816, 80, 160),
-        ),
-        "https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd (PACS.zip, which unpacks "
-        "to kfold/); the data set's page is http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
-    ),
-    ImageFolderPreset(
-        "OfficeHome",
-        "office_home",
-        "OfficeHomeDataset_10072016",
-        ("Art", "Clipart", "Product", "Real World"),
-        _OFFICE_HOME_CLASSES,
-        (2427, 4365, 4439, 4357),
-        (),
-        "https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC (office_home.zip); the "
-        "data set's page is http://hemanthdv.org/OfficeHome-Dataset",
-    ),
-    ImageFolderPreset(
-        "TerraIncognita",
-        "terra_incognita",
-        "terra_incognita",
-        ("location_100", "location_38", "location_43", "location_46"),
-        (
-            "bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon",
-            "squirrel",
-        ),
-        (),
-        (),
-        "http://lila.science/datasets/caltech-camera-traps, sorted into folders by DomainBed's "
-        "domainbed/scripts/download.py",
-        "about 24,800 images; the number depends on the version of the annotations",
-    ),
-    ImageFolderPreset(
-        "DomainNet",
-        "domain_net",
-        "domain_net",
-        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-        _DOMAIN_NET_CLASSES,
-        (48_129, 51_605, 72_266, 172_500, 172_947, 69_128),
-        (),
-        "http://ai.bu.edu/M3SDA (one archive per domain; take the cleaned version)",
-        "numbers are those without the 9,431 images of DomainBed's "
-        "domainbed/misc/domain_net_duplicates.txt: put that file beside the domains as exclude.txt",
-    ),
-)  # fmt: skip
+_PRESET_ROWS = json.loads(files("hessalign.bench.data").joinpath("presets.json").read_bytes())
 
-PRESETS: Mapping[str, ImageFolderPreset] = {row.name: row for row in _PRESET_ROWS}
+PRESETS: Mapping[str, ImageFolderPreset] = {
+    row["name"]: ImageFolderPreset(**{key: _tuples(value) for key, value in row.items()})
+    for row in _PRESET_ROWS
+}
 """The data sets that are folders of images, by name."""

@@ -8,20 +8,14 @@ two training domains, 0.9 in the test domain. A predictor that ignores colour is
 time everywhere at best; one that follows it 80 and 90 % of the time in training, 10 % in the test.
 The correlation of colour and label, both written as ±1, is $1 - 2\varepsilon_e$: 0.6, 0.8, −0.8.
 
-The first 50,000 MNIST training images are the training pool, the last 10,000 the test pool. The
-training domains are the even and the odd places of the shuffled pool, or one of two imbalanced
-splits, which shift the digits between the domains as well:
-
-- `"paper"`: 95 % of one digit group (below 5, or not) and 5 % of the other in each domain.
-- `"released"`: what the code published with the paper builds instead, one domain with nearly all
-  of one group and a second domain with nothing but the other.
+The training domains are balanced, or one of two imbalanced splits shifts the digits between them as
+well: `"paper"` as it is described there, `"released"` as the code published with it builds it.
 
 References:
     Arjovsky, Bottou, Gulrajani and Lopez-Paz (2019), Invariant risk minimization: the data set.
     Hemati, Zhang, Estiri and Chen (2023), Understanding Hessian alignment for domain
     generalization: section 5.2 uses the balanced set, section 5.3 the imbalanced one. Its text
     numbers the classes the other way round (class 1 from digit 5 on); its code labels as here.
-    For MNIST itself see `hessalign.bench.data.mnist`.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.mnist import load_mnist14
@@ -45,15 +39,12 @@ TEST_POOL: Final = 10_000
 _LABEL_NOISE: Final = 0.25
 TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
 TEST_COLOUR_NOISE: Final = 0.9
-
 _NAMES: Final = ("source 1", "source 2", "target")
 
 Imbalance = Literal["paper", "released"]
 
 _MAJORITY: Final = 0.95
 _RELEASED_MAJORITY: Final = 0.97
-_MIN_BALANCED: Final = 4  # two images per training domain
-_MIN_IMBALANCED: Final = 100  # enough for the small share of a digit group to be there at all
 
 
 @final
@@ -69,9 +60,8 @@ class ColoredDomain:
         digit: The digit the image shows; neither label nor colour noise touches it.
 
     Example:
-        >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-        >>> domain.name, len(domain), domain.pixels().shape
-        ('test', 50, torch.Size([50, 2, 14, 14]))
+        >>> make_colored_mnist(0, train_images=100, test_images=50).test.pixels().shape
+        torch.Size([50, 2, 14, 14])
     """
 
     name: str
@@ -84,17 +74,7 @@ class ColoredDomain:
         return len(self.label)
 
     def pixels(self) -> Float[Tensor, "n 2 14 14"]:
-        """Coloured images: the grey image in channel `colour`, zeros in the other.
-
-        Returns:
-            A new float32 tensor.
-
-        Example:
-            >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-            >>> lit = domain.pixels().sum(dim=(2, 3)) > 0
-            >>> torch.equal(lit.long(), torch.nn.functional.one_hot(domain.colour, 2))
-            True
-        """
+        """Coloured images: the grey image in channel `colour`, zeros in the other."""
         pixels = self.images.new_zeros(len(self), 2, *self.images.shape[1:])
         pixels[torch.arange(len(self)), self.colour] = self.images
         return pixels
@@ -108,40 +88,17 @@ class ColoredDomain:
 
         Returns:
             A new float32 tensor.
-
-        Example:
-            >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-            >>> torch.equal(domain.grey().amax(dim=1), domain.pixels().sum(dim=1))
-            True
         """
         return torch.stack([self.images, self.images], dim=1)
 
     def every(self, step: int, first: int) -> ColoredDomain:
-        """Every so many images, starting with one of the first.
-
-        Args:
-            step: How many images later the next one is.
-            first: The first image, below `step`.
-
-        Returns:
-            A part of the domain; those with different first images are disjoint.
-
-        Example:
-            >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-            >>> [len(domain.every(3, first)) for first in range(3)]
-            [17, 17, 16]
-        """
+        """Every `step`-th image from the `first` on, which is below it: disjoint parts."""
         return self.rows(torch.arange(first, len(self), step))
 
     def rows(self, places: Int[Tensor, " m"]) -> ColoredDomain:
         """Some of the images, in another order."""
-        return replace(
-            self,
-            images=self.images[places],
-            colour=self.colour[places],
-            label=self.label[places],
-            digit=self.digit[places],
-        )
+        every = (self.images, self.colour, self.label, self.digit)
+        return ColoredDomain(self.name, *(each[places] for each in every))
 
     def recoloured(self, correlation: float, generator: torch.Generator) -> ColoredDomain:
         r"""The same images and labels with new colours, for the invariance profile.
@@ -158,12 +115,6 @@ class ColoredDomain:
 
         Raises:
             InputError: If the correlation is not between −1 and 1.
-
-        Example:
-            >>> domain = make_colored_mnist(0, train_images=100, test_images=50).test
-            >>> opposite = domain.recoloured(-1.0, torch.Generator().manual_seed(0))
-            >>> torch.equal(opposite.colour, 1 - domain.label)
-            True
         """
         if not -1 <= correlation <= 1:
             raise InputError(
@@ -195,7 +146,7 @@ def make_colored_mnist(
     train_images: int = TRAIN_POOL,
     test_images: int = TEST_POOL,
 ) -> ColoredMnist:
-    r"""Make Colored MNIST from the shipped MNIST images.
+    r"""Make Colored MNIST from the shipped MNIST images: 50,000 to train on, 10,000 to test.
 
     With $N$ = `train_images`, of which $L$ show a digit below 5 and $H$ another (25,538 and
     24,462 of the full pool), the training domains hold
@@ -208,15 +159,14 @@ def make_colored_mnist(
     | `"released"` | 0 | $\min(L, r)$ | $N - r$ | 25,538 + 1,500 |
     | | 1 | the rest | the rest | 0 + 22,962 |
 
-    where $a$ = round(0.95 $m$): both domains of `"paper"` together use $m$ images of either
-    group, so the largest $m$ is $\min(L, H)$ = 24,462 per domain; and $r$ = round(0.97 $N$), a
-    share of the whole pool rather than of the group, which is why `"released"` leaves domain 1
-    no digit below 5.
+    where $a$ = round(0.95 $m$): both domains of `"paper"` together use $m = \min(L, H)$ images of
+    either group; and $r$ = round(0.97 $N$), a share of the whole pool rather than of the group,
+    which is why `"released"` leaves domain 1 no digit below 5.
 
-    One generator, seeded with `seed`, draws everything, the test domain first, and noise belongs
-    to an image rather than to a domain. So for one seed the test domain is the same for every
-    `train_images` and `imbalance`, and an image has the same label in every split. The rows of
-    every domain come in random order: any prefix is a fair sample.
+    One generator draws everything, the test domain first, and noise belongs to an image rather than
+    to a domain. So for one seed the test domain is the same for every `train_images` and
+    `imbalance`, and an image has the same label in every split. The rows of every domain come in
+    random order: any prefix is a fair sample.
 
     Args:
         seed: Seed of the shuffle, the label noise and the colours.
@@ -228,8 +178,7 @@ def make_colored_mnist(
         Two training domains and the test domain.
 
     Raises:
-        UnknownNameError: If the split is unknown; a ValueError too, as is one about a number of
-            images out of range.
+        InputError: If a number of images is out of range, or the split is unknown.
 
     Example:
         >>> data = make_colored_mnist(0, train_images=2000, test_images=1000)
@@ -238,23 +187,29 @@ def make_colored_mnist(
         >>> [round((d.colour == d.label).float().mean().item(), 1) for d in data.train]
         [0.8, 0.9]
     """
-    if imbalance is not None and imbalance not in get_args(Imbalance):
-        raise UnknownNameError("imbalance", imbalance, (*get_args(Imbalance), None))
-    smallest = _MIN_BALANCED if imbalance is None else _MIN_IMBALANCED
-    _check_count("train_images", train_images, smallest, TRAIN_POOL)
-    _check_count("test_images", test_images, 1, TEST_POOL)
+    check_name("imbalance", imbalance, (*get_args(Imbalance), None))
+    # Two images per training domain; or enough for the small share of a digit group to be there.
+    smallest = 4 if imbalance is None else 100
+    for name, count, least, most in (
+        ("train_images", train_images, smallest, TRAIN_POOL),
+        ("test_images", test_images, 1, TEST_POOL),
+    ):
+        if not least <= count <= most:
+            raise InputError(
+                f"Expected {name} from {least:,} to {most:,}, got {count:,}. "
+                f"Pass {name}={min(max(count, least), most)}, the nearest possible number."
+            )
 
     generator = torch.Generator().manual_seed(seed)
-    test = _Pool.draw(TRAIN_POOL, TEST_POOL, test_images, generator)
-    train = _Pool.draw(0, TRAIN_POOL, train_images, generator)
-    first, second = _split(train.digit, imbalance, generator)
-    return ColoredMnist(
-        train=(
-            train.domain("train0", first, TRAIN_COLOUR_NOISE[0]),
-            train.domain("train1", second, TRAIN_COLOUR_NOISE[1]),
-        ),
-        test=test.domain("test", torch.arange(test_images), TEST_COLOUR_NOISE),
-    )
+    test, test_draw = _pool("test", TRAIN_POOL, TEST_POOL, test_images, generator)
+    pool, draw = _pool("train", 0, TRAIN_POOL, train_images, generator)
+    train = [
+        _coloured(replace(pool, name=f"train{number}"), draw, noise).rows(places)
+        for number, (places, noise) in enumerate(
+            zip(_split(pool.digit, imbalance, generator), TRAIN_COLOUR_NOISE, strict=True)
+        )
+    ]
+    return ColoredMnist(tuple(train), _coloured(test, test_draw, TEST_COLOUR_NOISE))
 
 
 @lru_cache(maxsize=1)  # the same data are planned with, trained on and looked at again
@@ -265,20 +220,10 @@ def make_colored_mnist_domains(
     train_images: int = TRAIN_POOL,
     test_images: int = TEST_POOL,
 ) -> DomainDataset:
-    """Colored MNIST as a data set of three domains, each with a part that is held out.
-
-    What is held out of the training domains are two thirds of the images of the test pool, split
-    and coloured by the rule of the training domains; of the test domain, its other third. Images
-    of one colour stand together, which the network of this data set makes use of.
-
-    Returns:
-        The data set; its last domain is the one to test on.
-
-    Example:
-        >>> data = make_colored_mnist_domains(0, train_images=200, test_images=90)
-        >>> [(len(domain), len(domain.held_out)) for domain in data.domains]
-        [(130, 30), (130, 30), (90, 30)]
-    """
+    """Colored MNIST as three domains, the last to test on, each with a part that is held out."""
+    # What is held out of the training domains are two thirds of the images of the test pool, split
+    # and coloured by the rule of the training domains; of the test domain, its other third. Images
+    # of one colour stand together, which the network of this data set makes use of.
     made = make_colored_mnist(
         seed, imbalance=imbalance, train_images=train_images, test_images=test_images
     )
@@ -290,62 +235,33 @@ def make_colored_mnist_domains(
     for number, (train, part) in enumerate(zip(made.train, parts, strict=True)):
         held_out = made.test.rows(unseen[part])
         held_out = held_out.recoloured(1 - 2 * TRAIN_COLOUR_NOISE[number], generator)
-        domains.append(_samples(_NAMES[number], train, held_out))
-    order = torch.argsort(made.test.colour, stable=True)
+        both = [each.rows(each.colour.argsort(stable=True)) for each in (train, held_out)]
+        pixels = torch.cat([each.pixels() for each in both])
+        label = torch.cat([each.label for each in both])
+        last = torch.arange(len(train), len(label))
+        domains.append(DomainSamples(_NAMES[number], pixels, label, last))
+    order = made.test.colour.argsort(stable=True)
     third = (order % 3 == 2).nonzero().squeeze(1)
     test = made.test.rows(order)
     domains.append(DomainSamples(_NAMES[2], test.pixels(), test.label, third))
     return DomainDataset(COLORED_MNIST, ("digit from 5", "digit below 5"), tuple(domains))
 
 
-def _samples(name: str, train: ColoredDomain, held_out: ColoredDomain) -> DomainSamples:
-    """A training domain: what is trained on, then what is held out, both sorted by colour."""
-    parts = [part.rows(torch.argsort(part.colour, stable=True)) for part in (train, held_out)]
-    return DomainSamples(
-        name,
-        torch.cat([part.pixels() for part in parts]),
-        torch.cat([part.label for part in parts]),
-        torch.arange(len(train), len(train) + len(held_out)),
-    )
+def _pool(
+    name: str, first: int, size: int, count: int, generator: torch.Generator
+) -> tuple[ColoredDomain, Float[Tensor, " n"]]:
+    """Shuffled images coloured as their labels, and the draw by which colours will differ."""
+    mnist = load_mnist14()
+    chosen = first + torch.randperm(size, generator=generator)[:count]
+    flipped = torch.rand(size, generator=generator)[:count] < _LABEL_NOISE
+    uniform = torch.rand(size, generator=generator)[:count]
+    digit = mnist.digits[chosen]
+    label = (digit < 5).long() ^ flipped.long()
+    return ColoredDomain(name, mnist.images[chosen].float() / 255, label, label, digit), uniform
 
 
-def _check_count(name: str, count: int, smallest: int, largest: int) -> None:
-    if not smallest <= count <= largest:
-        raise InputError(
-            f"Expected {name} from {smallest:,} to {largest:,}, got {count:,}. "
-            f"Pass {name}={min(max(count, smallest), largest)}, the nearest possible number."
-        )
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    """Shuffled images before they are coloured: what does not depend on the domain."""
-
-    images: Tensor  # uint8, [n, 14, 14]
-    digit: Int[Tensor, " n"]
-    label: Int[Tensor, " n"]
-    uniform: Float[Tensor, " n"]  # the colour differs from the label where this is below the noise
-
-    @staticmethod
-    def draw(first: int, size: int, count: int, generator: torch.Generator) -> _Pool:
-        mnist = load_mnist14()
-        chosen = first + torch.randperm(size, generator=generator)[:count]
-        flipped = torch.rand(size, generator=generator)[:count] < _LABEL_NOISE
-        uniform = torch.rand(size, generator=generator)[:count]
-        digit = mnist.digits[chosen]
-        label = (digit < 5).long() ^ flipped.long()
-        return _Pool(mnist.images[chosen], digit, label, uniform)
-
-    def domain(self, name: str, places: Int[Tensor, " n"], colour_noise: float) -> ColoredDomain:
-        label = self.label[places]
-        return ColoredDomain(
-            name=name,
-            images=self.images[places].float() / 255,
-            colour=label ^ (self.uniform[places] < colour_noise).long(),
-            label=label,
-            digit=self.digit[places],
-        )
+def _coloured(domain: ColoredDomain, uniform: Tensor, noise: float) -> ColoredDomain:
+    return replace(domain, colour=domain.label ^ (uniform < noise).long())
 
 
 def _split(
@@ -359,14 +275,12 @@ def _split(
     if imbalance == "paper":
         size = min(len(low), len(high))
         majority = round(_MAJORITY * size)
-        minority = size - majority
-        first = torch.cat([low[:majority], high[:minority]])
-        second = torch.cat([low[majority:size], high[minority:size]])
     else:
-        majority = round(_RELEASED_MAJORITY * len(digit))
-        minority = len(digit) - majority
-        first = torch.cat([low[:majority], high[:minority]])
-        second = torch.cat([low[majority:], high[minority:]])
+        size = len(digit)
+        majority = round(_RELEASED_MAJORITY * size)
+    minority = size - majority
+    first = torch.cat([low[:majority], high[:minority]])
+    second = torch.cat([low[majority:size], high[minority:size]])
     # Differs from the released code, which leaves each domain sorted by digit group: the order
     # of the rows means nothing to a full batch, and a minibatch should see both groups.
     return (

@@ -9,14 +9,12 @@ are missing. The fingerprint covers class, name, length and time of change of ev
 their order: a part made from other files is made again.
 
 What is stored is the image resized to `size` × `size` pixels, 224 by default, without regard to its
-shape. That is the evaluation image of the protocol, to the byte. Training crops, which hold 70 to
+shape: the evaluation image of the protocol, to the byte, at 150 kB each. Training crops, 70 to
 100 % of the area, are taken from the same pixels rather than from the file. So they are resized
-twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original: they are
-slightly softer, and they begin and end at whole pixels of what is stored. On photos of PACS, 227
-pixels wide, the grey values of a crop differ by 2.4 of 255 on average. DomainBed itself resizes
-first for its WILDS data. To store more pixels would make the evaluation image inexact, or the cache
-more than twice as large; at 224 it takes 150 kB for each image. The original's width and height are
-kept, so that a crop has the shape it would have had there (see `augment`).
+twice and enlarged by 1.1 on average, where DomainBed shrinks a crop of a large original, and begin
+and end at whole pixels of what is stored: on photos of PACS, 227 pixels wide, the grey values of a
+crop differ by 2.4 of 255 on average. (DomainBed itself resizes first for its WILDS data.) The
+original's width and height are kept, so that a crop has the shape it would have had there.
 """
 
 from __future__ import annotations
@@ -36,14 +34,13 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._files import exclusive, write_atomically
+from hessalign._files import PARTIAL, exclusive, file_digest, write_atomically
 from hessalign._processes import completed
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
 from hessalign.bench.data.samples import DomainDataset
 
-_FORMAT: Final = 2
-"""2: the channels of a pixel are together; 1 had one channel after the other."""
+_FORMAT: Final = 2  # 2: the channels of a pixel are together; 1 had one channel after the other
 
 _PER_PART: Final = 128
 SIZE: Final = 224
@@ -54,11 +51,11 @@ _FAULTS: Final = {
     "damaged": "is damaged",
 }
 
-_WAIT_SECONDS: Final = 6 * 3600.0
-"""How long to wait at most for another process that prepares the same cache."""
+_WAIT_SECONDS: Final = 6 * 3600.0  # at most, for another process that prepares the same cache
 
 _Report = Callable[[int, int], None]
 _Warn = Callable[[str], None]
+_Stamp = tuple[int, int, int]
 
 
 @final
@@ -87,49 +84,54 @@ class _Part:
         return self.stem.with_suffix(".json")
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (len(self.paths), self.size, self.size, 3)
-
-    @property
     def length(self) -> int:
-        return int(np.prod(self.shape))
+        return len(self.paths) * self.size * self.size * 3
 
+    def described(self) -> Any:  # noqa: ANN401
+        """What is written of it."""
+        return json.loads(self.description.read_text(encoding="utf-8"))
 
-@final
-class _PixelFile:
-    """The pixels of a part, as they were when they were first looked at.
+    def original_sizes(self) -> Any:  # noqa: ANN401
+        """Widths and heights of the images before they were resized."""
+        found = self.described()
+        if found["fingerprint"] != self.fingerprint:
+            raise _changed(self.pixels)
+        return found["sizes"]
 
-    The file is open only while an image is read, so that a cache may have any number of parts.
-    """
-
-    def __init__(self, part: _Part) -> None:
-        self._path = str(part.pixels)
-        self._stamp = _stamp(os.stat(self._path))
-
-    def read(self, number: int, pixels: np.ndarray) -> None:
-        """Copy the pixels of an image."""
-        with open(self._path, "rb", buffering=0) as file:
-            same = _stamp(os.fstat(file.fileno())) == self._stamp
+    def read(self, number: int, pixels: np.ndarray, stamp: _Stamp) -> None:
+        """Copy the pixels of an image, if the file is still the one that had this stamp."""
+        # Open only while an image is read, so that a cache may have any number of parts.
+        with open(self.pixels, "rb", buffering=0) as file:
+            same = _stamp(os.fstat(file.fileno())) == stamp
             file.seek(number * pixels.nbytes)
             if not same or file.readinto(pixels.data) != pixels.nbytes:
-                raise _changed(self._path)
+                raise _changed(self.pixels)
+
+    def fault(self, *, verify: bool) -> str | None:
+        """Why it cannot be used: a key of `_FAULTS`, or "missing"."""
+        try:
+            found = self.described()
+            if found["format"] != _FORMAT:
+                return "old"
+            if found["size"] != self.size or found["fingerprint"] != self.fingerprint:
+                return "other files"
+            whole = self.pixels.stat().st_size == self.length
+            if not whole or (verify and file_digest(self.pixels) != found["sha256"]):
+                return "damaged"
+        except FileNotFoundError:
+            return "missing"
+        except (ValueError, KeyError, TypeError):
+            return "damaged"
+        return None
 
 
-def _original_sizes(part: _Part) -> list[list[int]]:
-    found = _description(part)
-    if found["fingerprint"] != part.fingerprint:
-        raise _changed(part.pixels)
-    sizes: list[list[int]] = found["sizes"]
-    return sizes
-
-
-def _changed(pixels: Path | str) -> ImageCacheError:
+def _changed(pixels: Path) -> ImageCacheError:
     return ImageCacheError(
         f"The cache {pixels} was changed while it was in use. Run the same command again."
     )
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -150,15 +152,9 @@ class ImageBatch:
 
 @final
 class ImageReader:
-    """Images of a data set, from its cache if there is one, else from their files.
+    """Images of a data set, from its cache if there is one, else from their files: the same pixels.
 
-    `open_images` makes it. Both give the same pixels.
-
-    Args:
-        data: The data set.
-        size: Height and width of the images.
-        parts: The parts of the cache for each domain; None to read files.
-        allow_truncated: Fill what is missing of truncated images with grey.
+    `open_images` and `prepare_images` make it; without parts of a cache it reads files.
     """
 
     def __init__(
@@ -173,11 +169,8 @@ class ImageReader:
         self.cached = parts is not None
         self._parts = parts
         self._allow_truncated = allow_truncated
-        self._files: list[list[_PixelFile]] = []
-        self._sizes: list[np.ndarray] = []
-        for domain in parts or ():
-            self._files.append([_PixelFile(part) for part in domain])
-            self._sizes.append(np.concatenate([_original_sizes(part) for part in domain]))
+        self._stamps = [[_stamp(os.stat(p.pixels)) for p in domain] for domain in parts or ()]
+        self._sizes = [np.concatenate([p.original_sizes() for p in d]) for d in parts or ()]
 
     def __reduce__(self) -> tuple[type[ImageReader], tuple[object, ...]]:
         """Another process looks at the files anew."""
@@ -194,19 +187,19 @@ class ImageReader:
                 f"{self.data.domains[domain].name!r}, got {wrong[0]}."
             )
         pixels = np.empty((len(chosen), self.size, self.size, 3), np.uint8)
-        if self.cached:
-            files = self._files[domain]
-            for row, index in zip(pixels, chosen.tolist(), strict=True):
-                files[index // _PER_PART].read(index % _PER_PART, row)
-            sizes = self._sizes[domain][chosen]
-        else:
-            paths = self.data.domains[domain].paths
-            sizes = np.empty((len(chosen), 2), np.int64)
-            for place, index in enumerate(chosen):
-                image = read_image(paths[index], self.size, allow_truncated=self._allow_truncated)
+        sizes = np.empty((len(chosen), 2), np.int64)
+        for place, index in enumerate(chosen.tolist()):
+            if self._parts is None:
+                path = self.data.domains[domain].paths[index]
+                image = read_image(path, self.size, allow_truncated=self._allow_truncated)
                 pixels[place], sizes[place] = image.pixels, (image.width, image.height)
+            else:
+                number, within = divmod(index, _PER_PART)
+                stamp = self._stamps[domain][number]
+                self._parts[domain][number].read(within, pixels[place], stamp)
+                sizes[place] = self._sizes[domain][index]
         channels_second = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        return ImageBatch(channels_second, torch.from_numpy(sizes.copy()))
+        return ImageBatch(channels_second, torch.from_numpy(sizes))
 
 
 def cache_folder(source: Path, size: int = SIZE) -> Path:
@@ -255,16 +248,16 @@ def open_images(
     parts = _parts(data, folder, size, allow_truncated)
     if not folder.is_dir():
         return ImageReader(data, size, None, allow_truncated)
-    if _is_stale(parts):
+
+    def stale() -> bool:
+        return any(part.fault(verify=False) for domain in parts for part in domain)
+
+    if stale():
         with _writing(folder, warn):
-            stale = _is_stale(parts)  # another process may just have brought it up to date
-        if stale:
+            still = stale()  # another process may just have brought it up to date
+        if still:
             return prepare_images(data, folder, size, allow_truncated=allow_truncated, warn=warn)
     return ImageReader(data, size, parts, allow_truncated)
-
-
-def _is_stale(parts: Sequence[Sequence[_Part]]) -> bool:
-    return any(_fault(part, verify=False) for domain in parts for part in domain)
 
 
 def prepare_images(
@@ -296,15 +289,25 @@ def prepare_images(
 
     Returns:
         A reader of the cache.
+
+    Raises:
+        ImageCacheError: If there is no room for it, or the folder cannot be written.
     """
     parts = _parts(data, folder, size, allow_truncated)
     every = [part for domain in parts for part in domain]
     with _writing(folder, warn):
-        faults = _verified(every, report_verified)
-        _tell(folder, faults, warn)
-        _clean(folder, {file for part in every for file in (part.pixels, part.description)})
-        missing = [part for part, fault in faults if fault is not None]
-        _check_room(folder, sum(part.length for part in missing))
+        missing = _faulty(every, report_verified, warn)
+        wanted = {file for part in every for file in (part.pixels, part.description)}
+        for path in folder.iterdir():  # what other files, or a process that was killed, left
+            left = path.suffix in {".bin", ".json"} and path not in wanted
+            if left or path.suffix == PARTIAL:
+                path.unlink(missing_ok=True)
+        needed, free = sum(part.length for part in missing), shutil.disk_usage(folder).free
+        if needed > free:
+            raise ImageCacheError(
+                f"The cache needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are "
+                "free. Make room, or choose another place with --cache DIR."
+            )
         total = len(data)
         done = total - sum(len(part.paths) for part in missing)
         report(done, total)
@@ -319,24 +322,19 @@ def _parts(
 ) -> list[list[_Part]]:
     if size < 1:
         raise InputError(f"Expected a size of 1 or more pixels, got {size}.")
-    parts = []
+    parts: list[list[_Part]] = []
     for number, domain in enumerate(data.domains):
         if not domain.paths:
             raise InputError(
                 f"Expected image files in {data.name}; the domain {domain.name!r} holds arrays, "
                 "which need no preparation."
             )
-        parts.append([
-            _Part(
-                folder / f"{number:02d}-{first // _PER_PART:05d}",
-                domain.name,
-                domain.paths[first : first + _PER_PART],
-                _fingerprint(domain.name, domain.paths[first : first + _PER_PART]),
-                size,
-                allow_truncated,
-            )
-            for first in range(0, len(domain), _PER_PART)
-        ])  # fmt: skip
+        parts.append([])
+        for first in range(0, len(domain), _PER_PART):
+            stem = folder / f"{number:02d}-{first // _PER_PART:05d}"
+            paths = domain.paths[first : first + _PER_PART]
+            fingerprint = _fingerprint(domain.name, paths)
+            parts[-1].append(_Part(stem, domain.name, paths, fingerprint, size, allow_truncated))
     return parts
 
 
@@ -352,77 +350,23 @@ def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _description(part: _Part) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(part.description.read_text(encoding="utf-8"))
-    return content
-
-
-def _fault(part: _Part, *, verify: bool) -> str | None:
-    """Why a part cannot be used: a key of `_FAULTS`, or "missing"."""
-    try:
-        found = _description(part)
-        if found["format"] != _FORMAT:
-            return "old"
-        if found["size"] != part.size or found["fingerprint"] != part.fingerprint:
-            return "other files"
-        if part.pixels.stat().st_size != part.length:
-            return "damaged"
-        if verify and _digest(part.pixels) != found["sha256"]:
-            return "damaged"
-    except FileNotFoundError:
-        return "missing"
-    except (ValueError, KeyError, TypeError):
-        return "damaged"
-    return None
-
-
-def _verified(parts: Sequence[_Part], report: _Report) -> list[tuple[_Part, str | None]]:
-    """The parts and what is wrong with them, by their checksums too."""
+def _faulty(parts: Sequence[_Part], report: _Report, warn: _Warn) -> list[_Part]:
+    """The parts to be made, by checksums of what is there too, after saying which and why."""
     there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
     faults, done = [], 0
     for part in parts:
-        faults.append((part, _fault(part, verify=True)))
+        faults.append((part, part.fault(verify=True)))
         if part.stem in there:
             done += there[part.stem]
             report(done, sum(there.values()))
-    return faults
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _tell(folder: Path, faults: Sequence[tuple[_Part, str | None]], warn: _Warn) -> None:
-    """Say what will be made again and why; what was never made needs no words."""
-    for kind, meaning in _FAULTS.items():
+    for kind, meaning in _FAULTS.items():  # what was never made needs no words
         domains = [part.domain for part, fault in faults if fault == kind]
         if domains:
-            where = ", ".join(dict.fromkeys(domains))
             warn(
-                f"The cache {folder} {meaning}: {len(domains)} of {len(faults)} parts, in {where}. "
-                "They are made again."
+                f"The cache {parts[0].stem.parent} {meaning}: {len(domains)} of {len(parts)} "
+                f"parts, in {', '.join(dict.fromkeys(domains))}. They are made again."
             )
-
-
-def _clean(folder: Path, wanted: set[Path]) -> None:
-    """Remove what an earlier list of files, or a process that was killed, left behind."""
-    for path in folder.iterdir():
-        left = path.suffix in {".bin", ".json"} and path not in wanted
-        if left or path.suffix == ".partial":
-            path.unlink(missing_ok=True)
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ImageCacheError(
-            f"The cache needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are "
-            "free. Make room, or choose another place with --cache DIR."
-        )
+    return [part for part, fault in faults if fault is not None]
 
 
 def _make(part: _Part) -> int:

@@ -1,13 +1,12 @@
-"""Reading image files, with Pillow, as the protocol reads them.
+"""Images: data sets of the form `root/<domain>/<class>/<image>`, and how an image is read.
 
-An image becomes RGB and is resized to a square without regard to its shape: what torchvision's
-`Resize((224, 224))` does to a Pillow image, to the byte.
+Folders are listed in DomainBed's order. An image becomes RGB and is resized to a square without
+regard to its shape: what torchvision's `Resize((224, 224))` does to a Pillow image, to the byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -15,11 +14,144 @@ from typing import Any, Final, Literal, final
 import numpy as np
 
 from hessalign._errors import InputError, MissingPackageError
+from hessalign._names import check_name
+from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
+from hessalign.bench.data.files import read_utf8
+from hessalign.bench.data.samples import DomainDataset, group_samples
+
+EXTENSIONS: Final = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+"""What counts as an image, in any case: the list of torchvision's ImageFolder."""
+
+EXCLUSIONS: Final = "exclude.txt"  # beside the domains: lists images to leave out
 
 _Damage = Literal["truncated", "unreadable"]
 
-_DEEP_MODES: Final = ("I", "F")
-"""Pillow's modes with more than 8 bits for a grey value, or the beginning of their names."""
+_DEEP_MODES: Final = ("I", "F")  # Pillow's with more than 8 bits for a grey value begin so
+
+
+def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
+    """List the images of a folder, except those that its `exclude.txt` names.
+
+    Domains and classes are the sorted sub-folders whose names do not begin with a dot; the images
+    of a class are sorted as torchvision's ImageFolder sorts them: folder by folder below the class,
+    each by name. A class need not be in every domain: labels number the classes of all together.
+    (DomainBed numbers them in each anew, so that labels disagree where a class is missing.)
+
+    Args:
+        root: The folder; with a preset, also the folder that holds the data set's folder.
+        preset: A name in `PRESETS`: only its domains are read, in its order.
+
+    Returns:
+        The data set, called as the preset or the folder.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or a domain of the preset is missing.
+        InputError: If it has no domains, a domain has no images, or the preset is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp()) / "pets"
+        >>> for name in ("photo/dog/1.png", "sketch/cat/1.png"):
+        ...     (root / name).parent.mkdir(parents=True)
+        ...     (root / name).touch()
+        >>> data = read_image_folder(root)
+        >>> data.name, data.classes, data.domain_names
+        ('pets', ('cat', 'dog'), ('photo', 'sketch'))
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"Expected a folder of domains, found no folder {root}.")
+    if preset is not None:
+        check_name("preset", preset, PRESETS)
+        root = _find_root(root, PRESETS[preset])
+    name = root.resolve().name if preset is None else preset
+    domains = _folders(root) if preset is None else list(PRESETS[preset].domains)
+    if not domains:
+        raise InputError(
+            f"Expected {root} to hold a folder for each domain (domain/class/image), found none."
+        )
+    left_out, _ = read_exclusions(root)
+    rows = []
+    for domain in domains:
+        found = [
+            (domain, label, path)
+            for label in _folders(root / domain)
+            for path in _images(root / domain / label)
+            if path not in left_out
+        ]
+        if not found:
+            raise InputError(
+                f"Expected images in {root / domain}/<class>/, found none. Add images "
+                f"({' '.join(EXTENSIONS)}) or remove the folder: every folder of {root} is a "
+                "domain."
+            )
+        rows += found
+    return group_samples(name, rows, root, domains)
+
+
+def _find_root(folder: Path, preset: ImageFolderPreset) -> Path:
+    """The folder that holds the domains of a benchmark data set."""
+    places = _places(folder, preset)
+    best = max(places, key=lambda root: sum((root / d).is_dir() for d in preset.domains))
+    missing = [domain for domain in preset.domains if not (best / domain).is_dir()]
+    if missing:
+        raise FileNotFoundError(
+            f"Expected the domains {', '.join(preset.domains)} of {preset.name} as folders of "
+            f"{best}; missing: {', '.join(missing)}. {preset.name} can be obtained from "
+            f"{preset.source}."
+        )
+    return best
+
+
+def _places(folder: Path, preset: ImageFolderPreset) -> list[Path]:
+    names = dict.fromkeys((preset.folder, preset.unpacked, preset.name))
+    return [folder, *(folder / name for name in names)]
+
+
+def matching_preset(root: Path) -> str | None:
+    """The benchmark that a folder looks like, by the names of its domains; None if none."""
+    for preset in PRESETS.values():
+        for candidate in _places(root, preset):
+            if candidate.is_dir() and _folders(candidate) == sorted(preset.domains):
+                return preset.name
+    return None
+
+
+def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
+    """The images of a folder that are to be left out, and lines of its list that name no file."""
+    # The list, `exclude.txt` beside the domains, has an image on each line: as
+    # `domain/class/image`, or with any folders before that.
+    path = root / EXCLUSIONS
+    lines = read_utf8(path).splitlines() if path.is_file() else []
+    named = [(line, _named_image(root, line)) for line in filter(None, map(str.strip, lines))]
+    found = {image for _, image in named if image is not None}
+    return found, [line for line, image in named if image is None]
+
+
+def _named_image(root: Path, line: str) -> Path | None:
+    """The file below the folder that a line ends in, whatever stands before it."""
+    path = Path(line)
+    parts = [part for part in path.parts if part not in {path.anchor, os.pardir}]
+    for first in range(len(parts) - 2):  # a domain, a class and a file
+        image = root.joinpath(*parts[first:])
+        if os.path.lexists(image) and not image.is_dir():
+            return image
+    return None
+
+
+def _folders(root: Path) -> list[str]:
+    with os.scandir(root) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    return [
+        Path(where) / name
+        for where, _, names in sorted(os.walk(folder, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(EXTENSIONS)
+    ]
 
 
 @final
@@ -76,23 +208,19 @@ def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> Resiz
         allow_truncated: Fill what is missing of a truncated image with grey.
 
     Returns:
-        The image.
-
-        A file that is not a complete image raises an `ImageError`.
+        The image; a file that is not a complete one raises an `ImageError`.
 
     Example:
         >>> import tempfile
         >>> from PIL import Image
         >>> path = Path(tempfile.mkdtemp()) / "red.png"
         >>> Image.new("RGB", (30, 20), "red").save(path)
-        >>> image = read_image(path, 4)
-        >>> image.pixels.shape, image.pixels[0, 0].tolist(), image.width, image.height
-        ((4, 4, 3), [255, 0, 0], 30, 20)
+        >>> read_image(path, 4).pixels[0, 0].tolist()
+        [255, 0, 0]
     """
-    _, resampling = _pillow()
     image = _decoded(path, allow_truncated)
-    width, height = image.size
-    return ResizedImage(np.asarray(image.resize((size, size), resampling)), width, height)
+    resized = image.resize((size, size), import_pillow("Reading").Resampling.BILINEAR)
+    return ResizedImage(np.asarray(resized), *image.size)
 
 
 def find_damage(path: Path) -> ImageError | None:
@@ -106,29 +234,32 @@ def find_damage(path: Path) -> ImageError | None:
 
 def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     """A Pillow image; untyped, because Pillow is only imported where it is used."""
-    open_image, _ = _pillow()
+    pillow = import_pillow("Reading")
     try:
-        return _loaded(open_image, path, allow_truncated)
+        return _loaded(pillow, path, allow_truncated)
     except Exception as error:  # a damaged file makes Pillow's readers stumble in any way
-        raise ImageError(path, _damage(open_image, path), _reason(error)) from error
+        damage: _Damage = "truncated"
+        try:
+            _loaded(pillow, path, allow_truncated=True)
+        except Exception:
+            damage = "unreadable"
+        raise ImageError(path, damage, _reason(error)) from error
 
 
-def _loaded(open_image: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
-    with _truncated_images(allow_truncated), path.open("rb") as file, open_image(file) as image:
-        if image.mode.startswith(_DEEP_MODES):
-            raise InputError(
-                f"it has more than 8 bits for a grey value (mode {image.mode}), and would be cut "
-                "off at 255; scale it to 8 bits first"
-            )
-        return image.convert("RGB")
+def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
+    from PIL import ImageFile
 
-
-def _damage(open_image: Any, path: Path) -> _Damage:  # noqa: ANN401
+    before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, allow_truncated
     try:
-        _loaded(open_image, path, allow_truncated=True)
-    except Exception:
-        return "unreadable"
-    return "truncated"
+        with path.open("rb") as file, pillow.open(file) as image:
+            if image.mode.startswith(_DEEP_MODES):
+                raise InputError(
+                    f"it has more than 8 bits for a grey value (mode {image.mode}), and would be "
+                    "cut off at 255; scale it to 8 bits first"
+                )
+            return image.convert("RGB")
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def _reason(error: BaseException) -> str:
@@ -140,24 +271,11 @@ def _reason(error: BaseException) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-@contextmanager
-def _truncated_images(allowed: bool) -> Iterator[None]:
-    from PIL import ImageFile
-
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = allowed
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
-
-
-def _pillow() -> tuple[Any, Any]:
-    """How to open an image, and the filter that resizes it."""
+def import_pillow(doing: str) -> Any:  # noqa: ANN401
+    """Pillow's module Image, untyped; without it an error says how to install it."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError(
-            "Reading images needs Pillow: pip install 'hessalign[images]'."
-        ) from error
-    return Image.open, Image.Resampling.BILINEAR
+        remedy = "pip install 'hessalign[images]'"
+        raise MissingPackageError(f"{doing} images needs Pillow: {remedy}.") from error
+    return Image

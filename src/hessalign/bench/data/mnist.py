@@ -6,17 +6,14 @@ recognition"); licence: Creative Commons Attribution-ShareAlike 3.0 (CC BY-SA 3.
 
 **At 14×14 pixels** its training set ships with the package, under the same licence. Changed: of
 each of the 60,000 images every second row and column is kept, starting with the first; images and
-labels are packed into one file. Order and grey values are untouched. The file is one xz stream of
-60,000 × 14 × 14 grey values, image by image and row by row, then 60,000 digits, one byte each;
-`scripts/build_mnist14.py` writes it. `hessalign.bench.data.colored_mnist` makes the Colored MNIST
-of the paper from it.
+labels are packed into one xz stream of 60,000 × 14 × 14 grey values, image by image and row by row,
+then 60,000 digits, one byte each; order and grey values are untouched (`scripts/build_mnist14.py`).
 
 **At 28×28 pixels** it is read from its four files, which are checked by the SHA-256 of what they
-hold, not of the gzip files: mirrors compress the same MNIST differently. Rotated MNIST and
-DomainBed's Colored MNIST are made from all 70,000 images. They are shuffled and dealt out: with
-$E$ domains, domain $e$ gets every $E$-th one from the $e$-th on. DomainBed draws from torch's
-global generator, which it seeds with the job's seed just before; here a generator with that seed
-draws, so the same seed gives the same data.
+hold, not of the gzip files: mirrors compress the same MNIST differently. All 70,000 images are
+shuffled and dealt out: with $E$ domains, domain $e$ gets every $E$-th one from the $e$-th on.
+DomainBed draws from torch's global generator, which it seeds with the job's seed just before; here
+a generator with that seed draws, so the same seed gives the same data.
 """
 
 from __future__ import annotations
@@ -39,6 +36,7 @@ from torch import Tensor
 from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._shapes import Int
+from hessalign.bench.data.images import import_pillow
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 
 _SHIPPED: Final = "mnist14.bin.xz"
@@ -59,38 +57,13 @@ _REMEDY: Final = (
 )
 
 
-@final
-@dataclass(frozen=True)
-class _IdxFile:
-    """One of the four files, without `.gz`, its shape, and the SHA-256 of what it holds."""
-
-    name: str
-    shape: tuple[int, ...]
-    sha256: str
-
-
-_FILES: Final = (
-    _IdxFile(
-        "train-images-idx3-ubyte",
-        (60_000, _SIDE, _SIDE),
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ),
-    _IdxFile(
-        "train-labels-idx1-ubyte",
-        (60_000,),
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ),
-    _IdxFile(
-        "t10k-images-idx3-ubyte",
-        (10_000, _SIDE, _SIDE),
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    ),
-    _IdxFile(
-        "t10k-labels-idx1-ubyte",
-        (10_000,),
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
-)
+_FILES: Final = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""The four files, without `.gz`, and the SHA-256 of what they hold."""
 
 
 @final
@@ -158,41 +131,42 @@ def load_mnist(folder: Path) -> Mnist:
     Returns:
         Training and test images together.
     """
-    train_images, train_labels, test_images, test_labels = (_read_idx(folder, f) for f in _FILES)
+    read = {}
+    for name, sha256 in _FILES.items():
+        count = 60_000 if name.startswith("train") else 10_000
+        shape = (count, _SIDE, _SIDE) if "images" in name else (count,)
+        read[name] = _read_idx(folder, name, shape, sha256)
+    train_images, train_labels, test_images, test_labels = read.values()
     return Mnist(
         torch.tensor(np.concatenate([train_images, test_images])),
         torch.tensor(np.concatenate([train_labels, test_labels]).astype(np.int64)),
     )
 
 
-def _read_idx(folder: Path, expected: _IdxFile) -> np.ndarray:
+def _read_idx(folder: Path, name: str, shape: tuple[int, ...], sha256: str) -> np.ndarray:
     """Read one idx file of unsigned bytes and check its header and content."""
     places = [folder, folder / "MNIST" / "raw", folder / "raw"]
-    candidates = [p / f"{expected.name}{end}" for p in places for end in (".gz", "")]
+    candidates = [p / f"{name}{end}" for p in places for end in (".gz", "")]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise FileNotFoundError(
-            f"Expected {expected.name}.gz in {folder}, found no such file. {_REMEDY}"
-        )
+        raise FileNotFoundError(f"Expected {name}.gz in {folder}, found no such file. {_REMEDY}")
     content = path.read_bytes()
     if path.suffix == ".gz":
         try:
             content = gzip.decompress(content)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InputError(f"{path} is not a complete gzip file: {error}. {_REMEDY}") from error
-    header = bytes([0, 0, _UNSIGNED_BYTE, len(expected.shape)])
-    header += b"".join(length.to_bytes(4, "big") for length in expected.shape)
+    header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)])
+    header += b"".join(length.to_bytes(4, "big") for length in shape)
     if content[: len(header)] != header:
         raise InputError(
             f"{path}: expected the idx header {header.hex()} (unsigned bytes of shape "
-            f"{expected.shape}), found {content[: len(header)].hex()}. {_REMEDY}"
+            f"{shape}), found {content[: len(header)].hex()}. {_REMEDY}"
         )
     found = hashlib.sha256(content).hexdigest()
-    if found != expected.sha256:
-        raise InputError(
-            f"{path}: expected content of SHA-256 {expected.sha256}, found {found}. {_REMEDY}"
-        )
-    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(expected.shape)
+    if found != sha256:
+        raise InputError(f"{path}: expected content of SHA-256 {sha256}, found {found}. {_REMEDY}")
+    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape)
 
 
 def make_rotated_mnist(
@@ -207,33 +181,19 @@ def make_rotated_mnist(
 
     Returns:
         Six domains, named by their angles, with images of one channel from 0 to 1.
-
-    Raises:
-        MissingPackageError: If Pillow is not installed.
     """
     check_name("interpolation", interpolation, get_args(_Interpolation))
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError(
-            "Rotating images needs Pillow: pip install 'hessalign[images]'."
-        ) from error
-    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-
-    def rotated(images: Tensor, angle: int) -> Tensor:
-        turned = [
-            np.asarray(Image.fromarray(image).rotate(angle, method[interpolation], fillcolor=0))
-            for image in images.numpy()
-        ]
-        return torch.from_numpy(np.stack(turned)).unsqueeze(1).float() / 255
-
+    pillow = import_pillow("Rotating")
+    method = pillow.Resampling[interpolation.upper()]
     generator = torch.Generator().manual_seed(seed)
+    domains = []
     parts = _dealt(load_mnist(folder), len(_ANGLES), generator)
-    domains = tuple(
-        DomainSamples(str(angle), rotated(images, angle), digits)
-        for angle, (images, digits) in zip(_ANGLES, parts, strict=True)
-    )
-    return DomainDataset("RotatedMNIST", tuple(map(str, range(10))), domains)
+    for angle, (images, digits) in zip(_ANGLES, parts, strict=True):
+        grey = [pillow.fromarray(image) for image in images.numpy()]
+        turned = np.stack([np.asarray(image.rotate(angle, method, fillcolor=0)) for image in grey])
+        pixels = torch.from_numpy(turned).unsqueeze(1).float() / 255
+        domains.append(DomainSamples(str(angle), pixels, digits))
+    return DomainDataset("RotatedMNIST", tuple(map(str, range(10))), tuple(domains))
 
 
 def make_domainbed_colored_mnist(folder: Path, seed: int) -> DomainDataset:

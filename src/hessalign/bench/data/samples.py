@@ -2,6 +2,10 @@
 
 A folder of images, a manifest, a file of arrays and the MNIST variants all become a
 `DomainDataset`, so what uses data does not know where they come from.
+
+Each domain is split into a part to train on and a part held out. As DomainBed draws it, the split
+depends on the trial and on the domain's index alone, so all algorithms and hyper-parameters of a
+trial see the same one. A data set may bring its own.
 """
 
 from __future__ import annotations
@@ -11,18 +15,20 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
+from hessalign._protocol import seed_hash
 from hessalign._shapes import Int
 
-LARGEST: Final = torch.finfo(torch.float32).max
-"""Larger inputs become infinite in float32, which networks compute in."""
+HOLDOUT_FRACTION: Final = 0.2  # how much of each domain is held out, as in DomainBed
 
 
 @final
@@ -60,9 +66,11 @@ class DomainSamples:
         held_out = [] if self.held_out is None else sorted(self.held_out.tolist())
         within = not held_out or (held_out[0] >= 0 and held_out[-1] < len(self))
         if not within or len(set(held_out)) != len(held_out) or 0 < len(self) == len(held_out):
+            short = f"{len(held_out)} from {held_out[0]} to {held_out[-1]}"
             raise InputError(
                 f"Expected different places from 0 to {len(self) - 1} in held_out of the domain "
-                f"{self.name!r}, and not all of them, got {_short(held_out)}."
+                f"{self.name!r}, and not all of them, got "
+                f"{held_out if len(held_out) <= 5 else short}."
             )
 
     def __len__(self) -> int:
@@ -96,10 +104,6 @@ class DomainDataset:
         >>> data = DomainDataset("pets", ("cat", "dog"), (photo, sketch))
         >>> data.domain_index("sketch"), data.missing_classes()
         (1, {'sketch': ('cat',)})
-        >>> data.domain_index("sketc")
-        Traceback (most recent call last):
-        hessalign._names.UnknownNameError: Unknown domain of pets 'sketc'. Expected one of: \
-'photo', 'sketch'. Did you mean 'sketch'?
     """
 
     name: str
@@ -115,7 +119,17 @@ class DomainDataset:
             if repeated:
                 raise InputError(f"Expected different {what} in {self.name}, got {repeated} twice.")
         for domain in self.domains:
-            _check_labels(self.name, domain, len(self.classes))
+            if len(domain) == 0:
+                raise InputError(
+                    f"Expected samples in the domain {domain.name!r} of {self.name}, found none. "
+                    "Add some, or leave the domain out."
+                )
+            least, most = int(domain.labels.min()), int(domain.labels.max())
+            if least < 0 or most >= len(self.classes):
+                raise InputError(
+                    f"Expected labels from 0 to {len(self.classes) - 1} in the domain "
+                    f"{domain.name!r} of {self.name}, found {least if least < 0 else most}."
+                )
 
     def __len__(self) -> int:
         return sum(map(len, self.domains))
@@ -156,34 +170,15 @@ class DomainDataset:
 
     def missing_classes(self) -> dict[str, tuple[str, ...]]:
         """Classes of which a domain has no sample, by domain: allowed, but worth knowing."""
-        missing = {
-            domain.name: tuple(
-                name
-                for name, count in zip(self.classes, domain.counts(len(self.classes)), strict=True)
-                if count == 0
-            )
-            for domain in self.domains
-        }
+        missing = {}
+        for domain in self.domains:
+            counted = zip(self.classes, domain.counts(len(self.classes)), strict=True)
+            missing[domain.name] = tuple(name for name, number in counted if number == 0)
         return {name: classes for name, classes in missing.items() if classes}
 
 
 def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
-    """The number of a domain, given as a name or a number; what is both, as years are, is a name.
-
-    Returns:
-        The number.
-
-    Raises:
-        UnknownNameError: If there is no such domain.
-
-    Example:
-        >>> domain_index("PACS", ["art_painting", "cartoon"], "cartoon")
-        1
-        >>> domain_index("PACS", ["art_painting", "cartoon"], 7)
-        Traceback (most recent call last):
-        hessalign._names.UnknownNameError: Unknown domain of PACS 7. Expected one of: \
-'art_painting', 'cartoon'.
-    """
+    """The number of a domain, by its name or number; what is both, as years are, is a name."""
     if str(domain) in names:
         return names.index(str(domain))
     if str(domain).isdecimal() and int(domain) < len(names):
@@ -192,35 +187,23 @@ def domain_index(dataset: str, names: Sequence[str], domain: str | int) -> int:
 
 
 def group_samples(
-    name: str, rows: Sequence[tuple[str, str, Path]], domains: Sequence[str] | None = None
+    name: str,
+    rows: Sequence[tuple[str, str, Path]],
+    root: Path,
+    domains: Sequence[str] | None = None,
 ) -> DomainDataset:
-    """Sort images into domains and classes, in the order in which DomainBed lists them.
-
-    Domains and classes are sorted by name, and the samples of a domain by class. Within a class
-    they keep the order given.
-
-    Returns:
-        The data set; classes are those of all domains together.
-
-    Example:
-        >>> rows = [("b", "dog", Path("1")), ("a", "dog", Path("2")), ("b", "cat", Path("3"))]
-        >>> data = group_samples("pets", rows)
-        >>> data.classes, [(d.name, [str(p) for p in d.paths]) for d in data.domains]
-        (('cat', 'dog'), [('a', ['2']), ('b', ['3', '1'])])
-    """
-    names = sorted({domain for domain, _, _ in rows}) if domains is None else list(domains)
-    classes = tuple(sorted({label for _, label, _ in rows}))
-    number = {label: index for index, label in enumerate(classes)}
-    grouped: dict[str, list[tuple[int, Path]]] = {domain: [] for domain in names}
-    for domain, label, path in rows:
-        grouped[domain].append((number[label], path))
-    return DomainDataset(name, classes, tuple(_domain(n, grouped[n]) for n in names))
-
-
-def _domain(name: str, samples: list[tuple[int, Path]]) -> DomainSamples:
-    ordered = sorted(samples, key=lambda sample: sample[0])
-    labels = torch.tensor([label for label, _ in ordered], dtype=torch.int64)
-    return DomainSamples(name, tuple(path for _, path in ordered), labels)
+    """Images of a domain, class and path as a data set, in the order of DomainBed's."""
+    # Domains and classes are sorted by name, and the samples of a domain by class. Within a class
+    # they keep the order given.
+    names = sorted({domain for domain, _, _ in rows}) if domains is None else domains
+    classes = {label: number for number, label in enumerate(sorted({row[1] for row in rows}))}
+    paths: dict[str, list[Path]] = {domain: [] for domain in names}
+    labels: dict[str, list[int]] = {domain: [] for domain in names}
+    for domain, label, path in sorted(rows, key=lambda row: row[1]):
+        paths[domain].append(path)
+        labels[domain].append(classes[label])
+    samples = [DomainSamples(n, tuple(paths[n]), torch.tensor(labels[n]).long()) for n in names]
+    return DomainDataset(name, tuple(classes), tuple(samples), root)
 
 
 def _content(values: Tensor) -> memoryview:
@@ -228,21 +211,102 @@ def _content(values: Tensor) -> memoryview:
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _short(places: Sequence[int]) -> str:
-    return (
-        str(list(places)) if len(places) <= 5 else f"{len(places)} from {places[0]} to {places[-1]}"
-    )
+@final
+@dataclass(frozen=True)
+class Split:
+    """Indices of the samples of one domain, in two parts.
+
+    Attributes:
+        inner: The larger part ("in"): trained on in a training domain, tested on in a test domain.
+        outer: The part held out ("out"): validates a training domain, or the oracle's test domain.
+    """
+
+    inner: np.ndarray
+    outer: np.ndarray
 
 
-def _check_labels(name: str, domain: DomainSamples, classes: int) -> None:
-    if len(domain) == 0:
+def split_domain(
+    size: int, trial_seed: int, domain: int, holdout_fraction: float = HOLDOUT_FRACTION
+) -> Split:
+    """Split the samples of a domain.
+
+    Args:
+        size: Number of samples of the domain.
+        trial_seed: Which trial.
+        domain: Index of the domain in its data set.
+        holdout_fraction: How much is held out; the number of samples is rounded down.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: If the size is negative or the fraction is not from 0 to 1.
+
+    Example:
+        >>> split = split_domain(10, trial_seed=0, domain=0)
+        >>> split.outer.tolist(), split.inner.tolist()
+        ([2, 3], [8, 1, 4, 5, 0, 9, 6, 7])
+    """
+    if size < 0:
+        raise InputError(f"Expected a size of 0 or more samples, got {size}.")
+    if not 0 <= holdout_fraction <= 1:
+        raise InputError(f"Expected a holdout_fraction from 0 to 1, got {holdout_fraction}.")
+    order = np.arange(size)
+    np.random.RandomState(seed_hash(trial_seed, domain)).shuffle(order)
+    held_out = int(size * holdout_fraction)
+    return Split(inner=order[held_out:], outer=order[:held_out])
+
+
+def split_dataset(
+    data: DomainDataset, trial_seed: int, holdout_fraction: float = HOLDOUT_FRACTION
+) -> tuple[Split, ...]:
+    """Split all domains: as the data set says, else as DomainBed does.
+
+    Args:
+        data: The data set.
+        trial_seed: Which trial; it does not matter to domains with a split of their own.
+        holdout_fraction: How much of the other domains is held out.
+
+    Returns:
+        One split for each domain.
+
+    Raises:
+        InputError: If a domain is too small to be split.
+
+    Example:
+        >>> x, y = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
+        >>> official = DomainSamples("photo", x, y, held_out=torch.tensor([3, 0]))
+        >>> (split,) = split_dataset(DomainDataset("pets", ("cat",), (official,)), trial_seed=0)
+        >>> split.inner.tolist(), split.outer.tolist()
+        ([1, 2], [3, 0])
+    """
+    least = least_size(holdout_fraction)
+    small = [
+        f"{domain.name!r} has {len(domain)}"
+        for domain in data.domains
+        if domain.held_out is None and len(domain) < least
+    ]
+    if small:
         raise InputError(
-            f"Expected samples in the domain {domain.name!r} of {name}, found none. "
-            "Add some, or leave the domain out."
+            f"Expected {least} or more samples in each domain of {data.name}, of which "
+            f"{holdout_fraction:.0%} are held out; {', '.join(small)}. Merge small domains with "
+            "others, or leave them out."
         )
-    least, most = int(domain.labels.min()), int(domain.labels.max())
-    if least < 0 or most >= classes:
+    splits = []
+    for number, domain in enumerate(data.domains):
+        if domain.held_out is None:
+            splits.append(split_domain(len(domain), trial_seed, number, holdout_fraction))
+        else:
+            outer = domain.held_out.numpy().astype(np.int64)
+            splits.append(Split(np.setdiff1d(np.arange(len(domain)), outer), outer))
+    return tuple(splits)
+
+
+def least_size(holdout_fraction: float = HOLDOUT_FRACTION) -> int:
+    """How many samples a domain needs for both of its parts to have some."""
+    if not 0 < holdout_fraction < 1:
         raise InputError(
-            f"Expected labels from 0 to {classes - 1} in the domain {domain.name!r} of {name}, "
-            f"found {least if least < 0 else most}."
+            f"Expected a holdout_fraction above 0 and below 1, got {holdout_fraction}: both parts "
+            "of a domain need samples."
         )
+    return next(size for size in count(2) if int(size * holdout_fraction) >= 1)

@@ -25,24 +25,16 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
 
 _Shift = Literal["correlation", "diversity", "label"]
 
-_CORE_SIGNAL = 1.0
-"""Distance of the classes' means from 0 along the core direction, in standard deviations."""
-
-_TARGET = 2.0
-"""The place of the target; those of source domains run from 0 to 1."""
-
-_AGREES = (0.98, 0.86, 0.1)
-"""How often s follows the label: first and last source domain, target."""
-
-_PRIORS = (0.95, 0.75, 0.1)
-"""Share of class 1: first and last source domain, target."""
-
-_OWN_SIGNAL = 2.0
-"""Distance of the classes' means from 0 along a domain's own direction, under diversity shift."""
+_CORE_SIGNAL = 1.0  # distance of the classes' means from 0 along the core direction, in deviations
+_OWN_SIGNAL = 2.0  # the same along a domain's own direction, under diversity shift
+_TARGET = 2.0  # the place of the target; those of source domains run from 0 to 1
+_AGREES = (0.98, 0.86, 0.1)  # how often s follows the label: first and last source domain, target
+_PRIORS = (0.95, 0.75, 0.1)  # share of class 1: first and last source domain, target
 
 
 @final
@@ -121,21 +113,14 @@ def make_shifted_data(
         0.1
     """
     check_name("shift", shift, get_args(_Shift))
-    for name, value, least in (
-        ("domains", domains, 1),
-        ("samples", samples, 1),
-        ("core", core, 1),
-        ("other", other, 1),
-    ):
-        if value < least:
-            raise InputError(f"Expected {name} of {least} or more, got {value}.")
+    counts = {"domains": domains, "samples": samples, "core": core, "other": other}
+    for name, value in counts.items():
+        check_count(value, name)
     if not 0 <= strength <= 1:
         raise InputError(f"Expected strength from 0 to 1, got {strength}.")
     generator = torch.Generator().manual_seed(seed)
-    direction = torch.randn(core, generator=generator)
-    direction /= direction.norm()
-    common = torch.randn(other, generator=generator)
-    common /= common.norm()
+    direction, common = (torch.randn(n, generator=generator) for n in (core, other))
+    direction, common = direction / direction.norm(), common / common.norm()
 
     def draw(name: str, place: float) -> SyntheticDomain:
         prior = _between(_PRIORS, place, strength) if shift == "label" else 0.5

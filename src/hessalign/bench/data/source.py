@@ -11,15 +11,14 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
-from hessalign.bench.data import arrays, tables
+from hessalign.bench.data import files
 from hessalign.bench.data.catalog import COLORED_MNIST, PRESETS
 from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
-from hessalign.bench.data.image_folder import read_image_folder
+from hessalign.bench.data.images import read_image_folder
 from hessalign.bench.data.mnist import make_domainbed_colored_mnist, make_rotated_mnist
 from hessalign.bench.data.samples import DomainDataset
 
-ENTRY_POINTS: Final = "hessalign.datasets"
-"""The group of entry points by which installed packages offer data sets."""
+ENTRY_POINTS: Final = "hessalign.datasets"  # by which installed packages offer data sets
 
 _MADE: Final[Mapping[str, Callable[[Path, int], DomainDataset]]] = {
     "ColoredMNIST": make_domainbed_colored_mnist,
@@ -59,16 +58,14 @@ def read_dataset(path: Path, preset: str | None = None) -> DomainDataset:
         return read_image_folder(path, preset)
     if preset is not None:
         raise InputError(f"Expected a folder for a preset, got the file {path}.")
-    if tables.is_number_table(path):
-        return tables.read_number_table(path)
-    if path.suffix in tables.SUFFIXES:
-        return tables.read_manifest(path)
-    if path.suffix in arrays.SUFFIXES:
-        return arrays.read_arrays(path)
-    raise InputError(
-        f"Expected a folder, or a file named {', '.join(tables.SUFFIXES + arrays.SUFFIXES)}; got "
-        f"{path}."
-    )
+    if files.is_number_table(path):
+        return files.read_number_table(path)
+    if path.suffix in files.LISTS:
+        return files.read_manifest(path)
+    if path.suffix in files.ARRAYS:
+        return files.read_arrays(path)
+    known = ", ".join(files.LISTS + files.ARRAYS)
+    raise InputError(f"Expected a folder, or a file named {known}; got {path}.")
 
 
 def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> DomainDataset:
@@ -100,8 +97,8 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
         places = [folder / "MNIST" / "raw", folder / "MNIST", folder / "mnist", folder]
         place = next(place for place in places if place.is_dir() or place == folder)
         return _make_once(name, place, seed)
-    files = [folder / f"{name}{suffix}" for suffix in (*arrays.SUFFIXES, *tables.SUFFIXES)]
-    for path in (*files, folder / name):
+    paths = [folder / f"{name}{suffix}" for suffix in (*files.ARRAYS, *files.LISTS, "")]
+    for path in paths:
         if path.is_file() or (path.is_dir() and name not in PRESETS):
             return _read_once(path, path.stat().st_mtime_ns, None)
     if name in PRESETS and folder.is_dir():
@@ -112,7 +109,7 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
     offered = entry_point_names(ENTRY_POINTS)
     raise FileNotFoundError(
         f"Expected the data set {name!r} in {folder.absolute()}, found none of: "
-        f"{', '.join(path.name for path in (*files, folder / name))}. "
+        f"{', '.join(path.name for path in paths)}. "
         + (f"Installed packages offer: {', '.join(offered)}. " if offered else "")
         + "A function of your own that makes one is named 'package.module:function'."
     )
@@ -127,7 +124,7 @@ def _from_user(name: str, make: object, data_dir: Path, seed: int) -> DomainData
         )
     parameters = inspect.signature(make).parameters
     given = {"data_dir": data_dir, "seed": seed}
-    taken = tuple((each, value) for each, value in given.items() if each in parameters)
+    taken = {each: value for each, value in given.items() if each in parameters}
     needed = [
         each.name
         for each in parameters.values()
@@ -140,14 +137,12 @@ def _from_user(name: str, make: object, data_dir: Path, seed: int) -> DomainData
             f"Expected a function of data_dir and seed, of one or of neither as {name!r}; it needs "
             f"{', '.join(needed)} too. Give them defaults."
         )
-    return _call_once(make, name, taken)
+    return _call_once(make, name, **taken)
 
 
 @lru_cache(maxsize=2)
-def _call_once(
-    make: Callable[..., object], name: str, given: tuple[tuple[str, object], ...]
-) -> DomainDataset:
-    made = call_plugin(name, "data set", make, **dict(given))
+def _call_once(make: Callable[..., object], name: str, **given: object) -> DomainDataset:
+    made = call_plugin(name, "data set", make, **given)
     if not isinstance(made, DomainDataset):
         raise InputError(
             f"Expected {name!r} to return a hessalign.bench.data.DomainDataset, got "

@@ -19,31 +19,21 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
-from hessalign.bench.models.published import (
-    import_timm,
-    make_timm_model,
-    make_torchvision_model,
-    torchvision_names,
-)
-from hessalign.bench.models.weights import (
-    IMAGENET,
-    WeightsError,
-    load_state,
-    named_file,
-    read_state,
-)
+from hessalign.bench.models import published
+from hessalign.bench.models.weights import IMAGENET, WeightsError, load_file, named_file
 
 MNIST_CNN: Final = "mnist_cnn"
 _ENTRY_POINTS: Final = "hessalign.backbones"
 
-_LIBRARIES: Final = {"torchvision": make_torchvision_model, "timm": make_timm_model}
+_LIBRARIES: Final = {
+    "torchvision": published.make_torchvision_model,
+    "timm": published.make_timm_model,
+}
 """Whose models have ImageNet weights, and how they are made."""
 
 _EXPECTED: Final = (
     f"a model of torchvision or timm, {MNIST_CNN!r}, or 'package.module:name' for your own"
 )
-_WIDTHS: Final = (64, 128, 128, 128)
-_GROUPS: Final = 8
 
 
 def make_backbone(
@@ -59,36 +49,34 @@ def make_backbone(
             weights, or None for the initial ones, which come from torch's global generator.
 
     Returns:
-        A module that maps images with ImageNet's statistics to features, in evaluation mode. An
-        unknown name and weights that cannot be had or do not fit raise errors that say what would.
+        A module that maps images with ImageNet's statistics to features, in evaluation mode.
+
+    Raises:
+        WeightsError: If the weights cannot be had, or do not fit.
 
     Example:
         >>> make_backbone("mnist_cnn", channels=1)(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 128])
     """
-    if isinstance(backbone, nn.Module):
-        module = _with_weights(copy.deepcopy(backbone), type(backbone).__name__, weights)
-    elif backbone == MNIST_CNN:
-        module = _with_weights(_make_mnist_cnn(channels), MNIST_CNN, weights)
-    elif is_published(backbone):
-        library, name = _located(backbone)
+    if isinstance(backbone, str) and is_published(backbone):
+        library, _, name = (backbone if ":" in backbone else _located(backbone)).partition(":")
         module = _LIBRARIES[library](name, weights)
     else:
-        module = _with_weights(_from_user(backbone), backbone, weights)
+        module = _unpublished(backbone, channels)
+        if weights == IMAGENET:
+            own = backbone if isinstance(backbone, str) else type(backbone).__name__
+            raise WeightsError(
+                f"There are no ImageNet weights for {own}: give a file, or none if it brings its "
+                "own."
+            )
+        if weights is not None:
+            load_file(module, named_file(weights, ()))
     _adapt_channels(module, channels)
     return module.eval()
 
 
 def is_published(backbone: str) -> bool:
-    """Whether there are ImageNet weights for a backbone.
-
-    Returns:
-        Whether it is a model of torchvision or timm.
-
-    Example:
-        >>> [is_published(name) for name in ("resnet50", "timm:vit_b", "mnist_cnn", "mine:make")]
-        [True, True, False, False]
-    """
+    """Whether there are ImageNet weights for a backbone: it is a model of torchvision or timm."""
     library, colon, _ = backbone.partition(":")
     if colon:
         return library in _LIBRARIES
@@ -96,28 +84,22 @@ def is_published(backbone: str) -> bool:
 
 
 def describe_random_weights(backbone: str, weights: str | None = None) -> str | None:
-    """What users should know of a backbone whose weights are random.
-
-    Whether those of one's own are, is seen by making it twice, from different random numbers.
-
-    Returns:
-        A sentence that says how to give it others; None if they are not random.
-
-    Example:
-        >>> print(describe_random_weights("mnist_cnn"))
-        The weights of the backbone mnist_cnn are random: it was trained on nothing. Name ...
-        >>> describe_random_weights("mnist_cnn", "digits.pt")
-    """
+    """What users should know of a backbone whose weights are random; None if they are not."""
     if weights is not None:
         return None
-    named = f"{IMAGENET} or a file" if is_published(backbone) else "a file of weights"
-    option = f"Name {named} (--weights; `train` and `sweep`: weights=…)."
     if backbone == MNIST_CNN or is_published(backbone):
+        named = f"{IMAGENET} or a file" if is_published(backbone) else "a file of weights"
         return (
             f"The weights of the backbone {backbone} are random: it was trained on nothing. "
-            f"{option}"
+            f"Name {named} (--weights; `train` and `sweep`: weights=…)."
         )
-    first, second = (_from_seed(backbone, seed) for seed in (1, 2))
+    # Whether those of one's own are, is seen by making it twice, from different random numbers.
+    made = []
+    for seed in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made.append(dict(_unpublished(backbone, channels=3).named_parameters()))
+    first, second = made
     random = [each for each in first if not torch.equal(first[each], second[each])]
     if not random:
         return None
@@ -126,13 +108,6 @@ def describe_random_weights(backbone: str, weights: str | None = None) -> str | 
         f"{random[0]}. Let it load its weights itself, or name a file of them (--weights; `train` "
         "and `sweep`: weights=…)."
     )
-
-
-def _from_seed(backbone: str, seed: int) -> dict[str, Tensor]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made = _from_user(backbone)
-    return {name: value.detach() for name, value in made.named_parameters()}
 
 
 def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object) -> int:
@@ -156,23 +131,24 @@ def feature_width(backbone: nn.Module, input_shape: Sequence[int], name: object)
     return features.shape[1]
 
 
-def _located(backbone: str) -> tuple[str, str]:
-    """The library, and the name there."""
-    if ":" in backbone:
-        library, name = backbone.split(":", 1)
-        return library, name
-    names = torchvision_names()
+def _located(backbone: str) -> str:
+    """A model with the library before its name."""
+    names = published.torchvision_names()
     if backbone in names:
-        return "torchvision", backbone
-    timm = import_timm()
+        return f"torchvision:{backbone}"
+    timm = published.import_library("timm")
     if timm.is_model(backbone):
-        return "timm", backbone
+        return f"timm:{backbone}"
     valid = [*names, *timm.list_models(), *entry_point_names(_ENTRY_POINTS)]
     raise UnknownNameError("backbone", backbone, valid, _EXPECTED)
 
 
-def _from_user(backbone: str) -> nn.Module:
-    """What the user's function, or that of an installed package, returns."""
+def _unpublished(backbone: str | nn.Module, channels: int) -> nn.Module:
+    """A copy of the user's module, or what their function or an installed package's returns."""
+    if isinstance(backbone, nn.Module):
+        return copy.deepcopy(backbone)
+    if backbone == MNIST_CNN:
+        return _make_mnist_cnn(channels)
     make = find_plugin(_ENTRY_POINTS, backbone, "backbone")
     if make is None:
         raise InputError(f"Expected {_EXPECTED} as backbone, got {backbone!r}.")
@@ -182,17 +158,6 @@ def _from_user(backbone: str) -> nn.Module:
             f"Expected {backbone!r} to return a torch.nn.Module, got {type(made).__name__}."
         )
     return made
-
-
-def _with_weights(module: nn.Module, name: str, weights: str | None) -> nn.Module:
-    if weights == IMAGENET:
-        raise WeightsError(
-            f"There are no ImageNet weights for {name}: give a file, or none if it brings its own."
-        )
-    if weights is not None:
-        path = named_file(weights, ())
-        load_state(module, read_state(path), path)
-    return module
 
 
 def _adapt_channels(module: nn.Module, channels: int) -> None:
@@ -212,11 +177,11 @@ def _adapt_channels(module: nn.Module, channels: int) -> None:
 def _make_mnist_cnn(channels: int) -> nn.Module:
     """DomainBed's network for 28×28 digits; the second of its four convolutions has stride 2."""
     layers: list[nn.Module] = []
-    for number, width in enumerate(_WIDTHS):
+    for number, width in enumerate((64, 128, 128, 128)):
         layers += [
             nn.Conv2d(channels, width, 3, stride=2 if number == 1 else 1, padding=1),
             nn.ReLU(),
-            nn.GroupNorm(_GROUPS, width),
+            nn.GroupNorm(8, width),
         ]
         channels = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -11,13 +11,15 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign._shapes import Float
 from hessalign.bench.models.backbones import feature_width, make_backbone
-from hessalign.bench.models.normalisation import FrozenBatchNorm
+
+_ENTRY_POINTS: Final = "hessalign.heads"
 
 
 @final
@@ -45,7 +47,40 @@ class Network(nn.Module):
         return logits
 
 
-_ENTRY_POINTS: Final = "hessalign.heads"
+@final
+class FrozenBatchNorm(nn.Module):
+    """A backbone whose batch normalisation keeps its statistics in training, as DomainBed's does.
+
+    All its batch normalisation stays in evaluation mode; the factors and shifts behind it are
+    trained like other parameters.
+
+    Args:
+        inner: The backbone.
+
+    Example:
+        >>> layer = FrozenBatchNorm(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))).train()
+        >>> [module.training for module in layer.inner]
+        [True, False]
+        >>> all(parameter.requires_grad for parameter in layer.parameters())
+        True
+    """
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the backbone makes of its inputs."""
+        features: Tensor = self.inner(x)
+        return features
+
+    def train(self, mode: bool = True) -> FrozenBatchNorm:
+        """Enter or leave training mode, all but the batch normalisation."""
+        super().train(mode)
+        for module in self.inner.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
 
 
 @final
@@ -84,10 +119,10 @@ class NetworkSpec:
     head: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.input_shape or min(self.input_shape) < 1 or self.outputs < 1:
+        if not self.input_shape or min(*self.input_shape, self.outputs) < 1:
             raise InputError(
-                "Expected sizes of 1 or more, got inputs of "
-                f"{self.input_shape} and {self.outputs} outputs."
+                f"Expected sizes of 1 or more, got inputs of {self.input_shape} and {self.outputs} "
+                "outputs."
             )
         if self.hidden < 0:
             raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")
@@ -123,7 +158,14 @@ def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int
         >>> [layer.out_features for layer in make_network(digits).head[::2]]
         [64, 32, 2]
     """
-    layers, width = _backbone_layers(spec, extra_channels)
+    first, *rest = spec.input_shape
+    shape = (first + extra_channels, *rest)
+    layers: list[nn.Module] = [nn.Flatten()] if rest else []
+    width = math.prod(shape)
+    if spec.backbone is not None:
+        module = make_backbone(spec.backbone, shape[0], spec.weights)
+        width = feature_width(module, shape, spec.backbone)
+        layers = [(FrozenBatchNorm(module) if spec.freeze_batch_norm else module).train()]
     if spec.hidden:
         layers += [nn.Linear(width, spec.hidden), nn.ReLU()]
         width = spec.hidden
@@ -133,30 +175,14 @@ def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int
     return Network(featurizer, _head(head_factor * width, spec))
 
 
-def _backbone_layers(spec: NetworkSpec, extra_channels: int) -> tuple[list[nn.Module], int]:
-    """What comes before `hidden`, and how many features it gives."""
-    first, *rest = spec.input_shape
-    shape = (first + extra_channels, *rest)
-    if spec.backbone is None:
-        return ([nn.Flatten()] if rest else []), math.prod(shape)
-    module = make_backbone(spec.backbone, shape[0], spec.weights)
-    width = feature_width(module, shape, spec.backbone)
-    layer = FrozenBatchNorm(module) if spec.freeze_batch_norm else module
-    return [layer.train()], width
-
-
 def _head(width: int, spec: NetworkSpec) -> nn.Module:
     if spec.head is not None:
         return _own_head(spec.head, width, spec.outputs)
     if not spec.nonlinear_head:
         return nn.Linear(width, spec.outputs)
-    return nn.Sequential(
-        nn.Linear(width, width // 2),
-        nn.ReLU(),
-        nn.Linear(width // 2, width // 4),
-        nn.ReLU(),
-        nn.Linear(width // 4, spec.outputs),
-    )
+    half, quarter = width // 2, width // 4
+    layers = nn.Linear(width, half), nn.Linear(half, quarter), nn.Linear(quarter, spec.outputs)
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
 
 
 def _own_head(name: str, features: int, outputs: int) -> nn.Module:

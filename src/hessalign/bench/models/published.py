@@ -1,41 +1,38 @@
 """Models of torchvision and timm as backbones, without their classifiers.
 
-Both packages import torchvision, which describes its operators to torch when it is imported. The
-operators come from a compiled extension, which cannot be loaded where torch was built without CUDA
-but torchvision with it, as the wheels of PyPI are. Then the import itself fails ("operator
-torchvision::nms does not exist"), although no model or transform needs these operators: they are
-for the detection of objects.
-
-The cure is to declare the two operators that the import looks for. They still cannot be called,
-and say so if they are. Where the extension can be loaded nothing is declared.
+Both packages import torchvision, which describes its operators to torch. They come from a compiled
+extension, which cannot be loaded where torch was built without CUDA but torchvision with it, as the
+wheels of PyPI are. Then the import itself fails ("operator torchvision::nms does not exist"),
+although no model or transform needs these operators: they are for the detection of objects. The
+cure is to declare the two that the import looks for; they still cannot be called, and say so.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hessalign._errors import InputError, MissingPackageError
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._names import UnknownNameError, check_name
-from hessalign.bench.models.normalisation import Renormalised
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
+from hessalign._shapes import Float
 from hessalign.bench.models.weights import (
     IMAGENET,
     SUFFIXES,
     WeightsError,
     fetch_file,
     find_file,
-    load_state,
+    load_file,
     missing_message,
     named_file,
-    read_state,
 )
 
 _SCHEMAS: Final = (
@@ -43,21 +40,11 @@ _SCHEMAS: Final = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_declared: list[torch.library.Library] = []
-"""Declarations last as long as the object that made them."""
+_declared: list[torch.library.Library] = []  # declarations last as long as what made them
 
 
-def import_torchvision() -> Any:  # noqa: ANN401
-    """The module torchvision, untyped; without it an error says how to install it."""
-    return _imported("torchvision")
-
-
-def import_timm() -> Any:  # noqa: ANN401
-    """The module timm, untyped; without it an error says how to install it."""
-    return _imported("timm")
-
-
-def _imported(name: str) -> ModuleType:
+def import_library(name: str) -> Any:  # noqa: ANN401
+    """The module torchvision or timm, untyped; without it an error says how to install it."""
     if importlib.util.find_spec(name) is None:
         raise MissingPackageError(f"Backbones of {name} need it: pip install 'hessalign[vision]'.")
     make_importable()
@@ -66,45 +53,28 @@ def _imported(name: str) -> ModuleType:
 
 @cache
 def make_importable() -> None:
-    """Make torchvision importable where its extension cannot be loaded.
-
-    A process that reads a pickled model imports what the model is made of, so it calls this before.
-    """
-    if importlib.util.find_spec("torchvision") is None or _has_operator("nms") or _load_extension():
+    """Make torchvision importable; for processes, too, that read a pickled model made of it."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or hasattr(torch.ops.torchvision, "nms"):
         return
+    extensions = sorted(Path(spec.origin).parent.glob("_C.*")) if spec.origin else []
+    for extension in extensions[:1]:
+        with suppress(ImportError, OSError):
+            torch.ops.load_library(extension)
+            return
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)
     _declared.append(library)
 
 
-def _has_operator(name: str) -> bool:
-    return hasattr(torch.ops.torchvision, name)
-
-
-def _load_extension() -> bool:
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
-        return False
-    for library in sorted(Path(spec.origin).parent.glob("_C.*")):
-        try:
-            torch.ops.load_library(library)
-        except (ImportError, OSError):
-            return False
-        return True
-    return False
-
-
-_FIRST_VERSION: Final = "IMAGENET1K_V1"
-"""The weights that "imagenet" means: those of DomainBed's published tables."""
-
-_AUXILIARY: Final = ("googlenet", "inception_v3")
-"""Models that give several outputs in training."""
+_FIRST_VERSION: Final = "IMAGENET1K_V1"  # what "imagenet" means: of DomainBed's published tables
+_AUXILIARY: Final = ("googlenet", "inception_v3")  # models that give several outputs in training
 
 
 def torchvision_names() -> list[str]:
     """Names of the models with which torchvision classifies images."""
-    models = import_torchvision().models
+    models = import_library("torchvision").models
     names: list[str] = models.list_models(module=models)
     return names
 
@@ -112,45 +82,70 @@ def torchvision_names() -> list[str]:
 def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
     """A model of torchvision without its classifier, which must be one linear layer."""
     check_name("model of torchvision", name, torchvision_names())
-    models = import_torchvision().models
+    models = import_library("torchvision").models
     model: nn.Module | None = None if name in _AUXILIARY else models.get_model(name, weights=None)
-    head = None if model is None else _last_linear(model)
-    if model is None or head is None:
+    named = [] if model is None else model.named_modules()
+    heads = [each for each, module in named if isinstance(module, nn.Linear)]
+    if model is None or not heads:
         raise InputError(
             f"The model {name} of torchvision does not end in a linear classifier alone, so it "
             f"cannot be a backbone. timm may have it: 'timm:{name}'."
         )
-    _take_off(model, head)
+    _take_off(model, heads[-1])
     if weights is not None:
         available = models.get_model_weights(name).__members__
         chosen = _FIRST_VERSION if weights == IMAGENET else weights
-        path = (
-            fetch_file(available[chosen].url)
-            if chosen in available
-            else named_file(weights, available)
-        )
-        load_state(model, read_state(path), path, ignored=[head])
+        known = chosen in available
+        path = fetch_file(available[chosen].url) if known else named_file(weights, available)
+        load_file(model, path, ignored=heads[-1:])
     return model
 
 
-def make_timm_model(name: str, weights: str | None) -> nn.Module:
-    """A model of timm without its classifier, for images with ImageNet's statistics.
+@final
+class Renormalised(nn.Module):
+    """A backbone that expects other statistics of its images than ImageNet's.
 
-    timm keeps weights on the Hugging Face hub, under names without checksums; a file called as the
-    model, for example `resnet18.a1_in1k.safetensors`, is taken instead where there is one.
+    Args:
+        inner: The backbone.
+        mean: The mean of each channel that it expects.
+        std: The deviation of each channel that it expects.
 
-    Returns:
-        The module.
-
-    Raises:
-        UnknownNameError: If timm has no such model.
+    Example:
+        >>> layer = Renormalised(nn.Identity(), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+        >>> white = (1 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
+        >>> layer(white.reshape(1, 3, 1, 1)).flatten().round(decimals=5).tolist()
+        [1.0, 1.0, 1.0]
     """
-    timm = import_timm()
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, inner: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.inner = inner
+        theirs, ours = torch.tensor(std), torch.tensor(IMAGENET_STD)
+        self.register_buffer("scale", ours / theirs, persistent=False)
+        shift = (torch.tensor(IMAGENET_MEAN) - torch.tensor(mean)) / theirs
+        self.register_buffer("shift", shift, persistent=False)
+
+    def forward(self, images: Float[Tensor, "n c h w"]) -> Tensor:
+        """What the backbone makes of the images."""
+        channel = torch.arange(images.shape[1], device=images.device) % len(self.scale)
+        scale, shift = (each[channel].reshape(-1, 1, 1) for each in (self.scale, self.shift))
+        features: Tensor = self.inner(images * scale + shift)
+        return features
+
+
+def make_timm_model(name: str, weights: str | None) -> nn.Module:
+    """A model of timm without its classifier, for images with ImageNet's statistics."""
+    timm = import_library("timm")
     if not timm.is_model(name):
         raise UnknownNameError("model of timm", name, timm.list_models(), "one that timm has")
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
     config: Any = model.pretrained_cfg
     if weights is not None:
+        # timm keeps weights on the Hugging Face hub, under names without checksums; a file called
+        # as the model, such as resnet18.a1_in1k.safetensors, is taken instead where there is one.
         stem = ".".join(filter(None, (config["architecture"], config.get("tag"))))
         names = [stem + suffix for suffix in SUFFIXES]
         path = find_file(names) if weights == IMAGENET else named_file(weights, [IMAGENET])
@@ -159,16 +154,11 @@ def make_timm_model(name: str, weights: str | None) -> nn.Module:
         else:
             head = config.get("classifier") or ()
             ignored = [head] if isinstance(head, str) else list(head)
-            load_state(model, read_state(path), path, ignored)
+            load_file(model, path, ignored)
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     if (tuple(mean), tuple(std)) == (IMAGENET_MEAN, IMAGENET_STD):
         return model
     return Renormalised(model, mean, std)
-
-
-def _last_linear(model: nn.Module) -> str | None:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return names[-1] if names else None
 
 
 def _take_off(model: nn.Module, head: str) -> None:

@@ -9,8 +9,7 @@ import re
 import socket
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, final
 from urllib.error import URLError
@@ -19,37 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
+from hessalign._files import file_digest
 from hessalign._names import UnknownNameError
 
-_FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"
-"""The environment variable that names a folder of weights."""
-
-IMAGENET: Final = "imagenet"
-"""The name of the weights that most people mean."""
-
-SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")
-"""How files of weights are called."""
-
-_SECONDS: Final = 30.0
-"""How long a server that gives weights may stay silent."""
+_FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"  # the variable that names a folder of weights
+IMAGENET: Final = "imagenet"  # the name of the weights that most people mean
+SUFFIXES: Final = (".pth", ".pt", ".bin", ".safetensors")  # how files of weights are called
+_SECONDS: Final = 30.0  # how long a server that gives weights may stay silent
 
 DAMAGE: Final = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    EOFError,
-    pickle.UnpicklingError,
-    struct.error,
-    zipfile.BadZipFile,
-)
+    OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    EOFError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
 """What torch.load raises for files that are not what they should be."""
 
-_SHOWN: Final = 3
-"""How many entries of each kind an error names."""
+_SHOWN: Final = 3  # how many entries of each kind an error names
 
 
 @final
@@ -59,11 +42,8 @@ class WeightsError(InputError):
 
 def _weights_folders() -> list[Path]:
     """Where files of weights are looked for."""
-    chosen = os.environ.get(_FOLDER_VARIABLE)
-    return [
-        *([Path(chosen).expanduser()] if chosen else []),
-        Path(torch.hub.get_dir(), "checkpoints"),
-    ]
+    chosen, common = os.environ.get(_FOLDER_VARIABLE), Path(torch.hub.get_dir(), "checkpoints")
+    return [Path(chosen).expanduser(), common] if chosen else [common]
 
 
 def named_file(weights: str, names: Iterable[str]) -> Path:
@@ -82,36 +62,30 @@ def find_file(names: Sequence[str]) -> Path | None:
 
 
 def fetch_file(url: str) -> Path:
-    """The file behind an address, downloaded unless it is here already, and checked.
-
-    torch's model files carry the first eight digits of their SHA-256 sum in their names.
-
-    Returns:
-        The file.
-
-    Raises:
-        WeightsError: If it is damaged, or not here and cannot be downloaded.
-    """
+    """The file behind an address, downloaded unless it is here already, and checked."""
+    # torch's model files carry the first eight digits of their SHA-256 sum in their names.
     name = url.rsplit("/", 1)[-1]
     found = find_file([name])
-    expected = re.search(r"-([0-9a-f]{8,})\.", name)
+    checksum = re.search(r"-([0-9a-f]{8,})\.", name)
+    expected = checksum[1] if checksum else None
     if found is not None:
-        digest = _file_digest(found)
-        if expected is not None and not digest.startswith(expected[1]):
+        digest = file_digest(found)
+        if expected is not None and not digest.startswith(expected):
             raise WeightsError(
-                f"Expected a SHA-256 sum that begins with {expected[1]} for the weights {found}, "
+                f"Expected a SHA-256 sum that begins with {expected} for the weights {found}, "
                 f"got {digest[:8]}: the file is damaged. Replace it by {url}."
             )
         return found
     target = _weights_folders()[0] / name
+    patience = socket.getdefaulttimeout()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _impatient():
-            torch.hub.download_url_to_file(
-                url, str(target), expected[1] if expected else None, progress=False
-            )
+        socket.setdefaulttimeout(_SECONDS)
+        torch.hub.download_url_to_file(url, str(target), expected, progress=False)
     except (OSError, URLError, RuntimeError) as error:
         raise WeightsError(missing_message(name, url, error)) from error
+    finally:
+        socket.setdefaulttimeout(patience)
     return target
 
 
@@ -126,16 +100,8 @@ def missing_message(name: str, url: str, error: Exception) -> str:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The entries of a file of weights, as `torch.save` or safetensors writes them.
-
-    They may be inside a dictionary, as "state_dict" or "model", and begin with "module.".
-
-    Returns:
-        Tensors by name.
-
-    Raises:
-        WeightsError: If there is no such file, or it holds something else.
-    """
+    """The entries of a file of weights by name, as `torch.save` or safetensors writes them."""
+    # They may be inside a dictionary, as "state_dict" or "model", and begin with "module.".
     if not path.is_file():
         raise WeightsError(f"Expected a file of weights, found no file {path}.")
     try:
@@ -163,22 +129,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return content
 
 
-def load_state(
-    module: nn.Module, state: Mapping[str, Tensor], source: object, ignored: Sequence[str] = ()
-) -> None:
-    """Give a module its weights; all of them, and nothing else.
-
-    Entries whose names begin with one of `ignored`, as of a classifier taken off, may be left over.
-
-    Raises:
-        WeightsError: If they are weights of another architecture.
-    """
+def load_file(module: nn.Module, path: Path, ignored: Sequence[str] = ()) -> None:
+    """Give a module all weights of a file and nothing else, but for those of `ignored` parts."""
     own = module.state_dict()
-    state = {
-        name: value
-        for name, value in state.items()
-        if name in own or not name.startswith(tuple(f"{each}." for each in ignored))
-    }
+    left = tuple(f"{each}." for each in ignored)
+    found = read_state(path).items()
+    state = {name: value for name, value in found if name in own or not name.startswith(left)}
     faults = {
         "missing": [n for n in own if n not in state and not n.endswith("num_batches_tracked")],
         "unexpected": [name for name in state if name not in own],
@@ -188,15 +144,15 @@ def load_state(
             if name in state and state[name].shape != own[name].shape
         ],
     }
-    found = [
+    told = [
         f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
         for kind, names in faults.items()
         if names
     ]
-    if found:
+    if told:
         raise WeightsError(
-            f"The weights {source} are of another architecture. Of {len(own)} entries "
-            f"{'; '.join(found)}. Choose the backbone that they were trained with."
+            f"The weights {path} are of another architecture. Of {len(own)} entries "
+            f"{'; '.join(told)}. Choose the backbone that they were trained with."
         )
     module.load_state_dict(state, strict=False)
 
@@ -210,36 +166,14 @@ def state_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _file_digest(path: Path) -> str:
-    """The checksum of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _shape(value: Tensor) -> str:
     return "×".join(map(str, value.shape)) or "scalar"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    import safetensors.torch
 
     try:
-        content: dict[str, Tensor] = load_file(path)
-    except SafetensorError as error:
+        return safetensors.torch.load_file(path)
+    except safetensors.SafetensorError as error:
         raise InputError(f"{error}.") from error
-    return content
-
-
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """Give up on servers that do not answer."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

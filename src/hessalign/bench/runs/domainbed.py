@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
 from hessalign.bench.algorithms.kinds import penalty_schedule
 from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign.bench.data import ImageError, normalise, read_image
-from hessalign.bench.data.image_folder import EXTENSIONS
+from hessalign.bench.data.images import EXTENSIONS
 
 InputKind = Literal["images", "arrays"]
 """Whether a model was trained on image files or on arrays."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputTypeError
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.bench.models import Network
 from hessalign.bench.runs.machine import device_of

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
-from hessalign._seeds import LARGEST_SEED
+from hessalign._protocol import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
     AbstractAlgorithm,
@@ -48,7 +48,7 @@ from hessalign.bench.data.colored_mnist import (
     Imbalance,
     make_colored_mnist_domains,
 )
-from hessalign.bench.data.splits import split_dataset
+from hessalign.bench.data.samples import split_dataset
 from hessalign.bench.models import Network, make_coloured_mlp
 from hessalign.bench.runs.inputs import Inputs, TensorInputs
 from hessalign.bench.runs.job import Job

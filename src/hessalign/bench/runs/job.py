@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from hessalign._errors import InputError
-from hessalign._seeds import seed_hash
-from hessalign.bench.data.splits import HOLDOUT_FRACTION
+from hessalign._protocol import seed_hash
+from hessalign.bench.data.samples import HOLDOUT_FRACTION
 
 
 def _is_whole(value: object) -> bool:

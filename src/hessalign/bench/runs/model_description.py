@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, final, get_args
 
 from hessalign._errors import InputError, UserError
 from hessalign._files import write_atomically
-from hessalign._imagenet import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._names import check_name
+from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.models import NetworkSpec
 from hessalign.bench.runs.given_inputs import InputKind
 

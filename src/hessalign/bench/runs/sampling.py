@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import (
     Augmentation,

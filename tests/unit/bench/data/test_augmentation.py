@@ -29,7 +29,7 @@ from hessalign.bench.data.augmentation import (
     _resized_crop,
     _turn_hue,
 )
-from hessalign.bench.models.published import import_torchvision
+from hessalign.bench.models.published import import_library
 
 SCALE, RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
 
@@ -203,7 +203,7 @@ def test_augmented_images_have_the_distribution_of_the_reference(seed):
 
 def test_augmented_images_have_the_distribution_of_torchvision():
     try:
-        transforms = import_torchvision().transforms
+        transforms = import_library("torchvision").transforms
     except ImportError as error:
         pytest.skip(str(error))
     image, count, size = picture(5, (20, 16)), 2500, 12

@@ -19,7 +19,13 @@ from hessalign.bench.data import (
     make_domainbed_colored_mnist,
     make_rotated_mnist,
 )
-from hessalign.bench.data.mnist import _FILES, _IdxFile, _read_idx
+from hessalign.bench.data.mnist import _FILES, _read_idx
+
+LABELS = "t10k-labels-idx1-ubyte"
+
+
+def read_labels(folder):
+    return _read_idx(folder, LABELS, (10_000,), _FILES[LABELS])
 
 
 @pytest.fixture
@@ -51,27 +57,25 @@ def test_the_real_files_hold_what_the_package_ships_at_half_the_size():
 def test_the_folder_of_torchvision_and_plain_files(tmp_path):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    name = _FILES[3].name
-    (raw / name).write_bytes(gzip.decompress((MNIST / f"{name}.gz").read_bytes()))
-    assert np.array_equal(_read_idx(tmp_path, _FILES[3]), _read_idx(MNIST, _FILES[3]))
+    (raw / LABELS).write_bytes(gzip.decompress((MNIST / f"{LABELS}.gz").read_bytes()))
+    assert np.array_equal(read_labels(tmp_path), read_labels(MNIST))
 
 
 @needs_mnist
 def test_damaged_files_are_refused(tmp_path):
-    labels = _FILES[3]
-    path = tmp_path / f"{labels.name}.gz"
+    path = tmp_path / f"{LABELS}.gz"
     original = (MNIST / path.name).read_bytes()
     path.write_bytes(original[:-20])
     with pytest.raises(ValueError, match=r"is not a complete gzip file: .*Obtain MNIST again"):
-        _read_idx(tmp_path, labels)
+        read_labels(tmp_path)
     content = bytearray(gzip.decompress(original))
     content[100] ^= 1
     path.write_bytes(gzip.compress(content))
     with pytest.raises(ValueError, match=r"expected content of SHA-256 ff7bcfd4.*, found "):
-        _read_idx(tmp_path, labels)
-    shutil.copy(MNIST / f"{_FILES[1].name}.gz", path)
+        read_labels(tmp_path)
+    shutil.copy(MNIST / "train-labels-idx1-ubyte.gz", path)
     with pytest.raises(ValueError, match=r"expected the idx header 0000080100002710 .*found 0000"):
-        _read_idx(tmp_path, labels)
+        read_labels(tmp_path)
 
 
 def test_missing_files_are_named(tmp_path):
@@ -84,8 +88,8 @@ def test_an_idx_file_of_any_shape(tmp_path):
 
     content = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, *range(6)])
     (tmp_path / "small").write_bytes(content)
-    file = _IdxFile("small", (2, 3), hashlib.sha256(content).hexdigest())
-    assert _read_idx(tmp_path, file).tolist() == [[0, 1, 2], [3, 4, 5]]
+    digest = hashlib.sha256(content).hexdigest()
+    assert _read_idx(tmp_path, "small", (2, 3), digest).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 # --- domains ------------------------------------------------------------------------------------

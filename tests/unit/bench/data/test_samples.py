@@ -21,7 +21,7 @@ from hessalign.bench.data import (
     read_image_folder,
     read_manifest,
 )
-from hessalign.bench.data.image_folder import _find_root, matching_preset, read_exclusions
+from hessalign.bench.data.images import _find_root, matching_preset, read_exclusions
 
 
 def relative(data, root):
@@ -288,6 +288,14 @@ def test_numbers_that_do_not_begin_at_0_name_themselves(tmp_path):
     data = read_arrays(tmp_path / "f.npz")
     assert (data.classes, data.domain_names) == (("1", "2"), ("2012", "2015"))
     assert data.domains[0].labels.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("what", ["classes", "domains"])
+def test_names_that_are_there_twice_are_refused(tmp_path, what):
+    names = {"classes": ["a", "b"], "domains": ["c", "d"], what: ["e", "e"]}
+    np.savez(tmp_path / "f.npz", x=np.eye(2), y=[0, 1], domain=[0, 1], **names)
+    with pytest.raises(ValueError, match=rf"Expected different {what} in f, got \['e'\] twice"):
+        read_arrays(tmp_path / "f.npz")
 
 
 def test_damaged_arrays_and_python_objects_are_refused(tmp_path):

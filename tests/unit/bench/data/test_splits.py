@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from hessalign._seeds import seed_hash
+from hessalign._protocol import seed_hash
 from hessalign.bench.data import split_domain
-from hessalign.bench.data.splits import least_size
+from hessalign.bench.data.samples import least_size
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hessalign.bench.models import (
     make_network,
 )
 from hessalign.bench.models.backbones import feature_width, is_published
-from hessalign.bench.models.published import import_timm, import_torchvision
+from hessalign.bench.models.published import import_library
 
 SIZE = 32
 
@@ -50,7 +50,7 @@ def test_a_model_of_torchvision_gives_what_enters_its_classifier(images, name, h
     torch.manual_seed(5)
     backbone = make_backbone(name)
     torch.manual_seed(5)
-    whole = import_torchvision().models.get_model(name).eval()
+    whole = import_library("torchvision").models.get_model(name).eval()
     seen = []
     whole.get_submodule(head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     whole(images)
@@ -60,7 +60,7 @@ def test_a_model_of_torchvision_gives_what_enters_its_classifier(images, name, h
 def test_a_model_of_timm_gives_what_enters_its_classifier(images):
     torch.manual_seed(5)
     backbone = make_backbone("timm:resnet18")
-    whole = import_timm().create_model("resnet18").eval()
+    whole = import_library("timm").create_model("resnet18").eval()
     whole.load_state_dict(backbone.state_dict(), strict=False)
     torch.testing.assert_close(
         linear(backbone(images), whole.fc.weight, whole.fc.bias), whole(images)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from hessalign.bench.models import relu_layers as module
-from hessalign.bench.models.relu_layers import relu_layers
+from hessalign.bench.models import coloured as module
+from hessalign.bench.models.coloured import relu_layers
 
 
 def make_inputs(seed=0, runs=((1, 5), (0, 3), (1, 6))):

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hessalign.bench.models import WeightsError, make_backbone, state_digest
-from hessalign.bench.models.published import import_timm, import_torchvision
+from hessalign.bench.models.published import import_library
 from hessalign.bench.models.weights import read_state
 
 URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
@@ -41,7 +41,7 @@ def offline(monkeypatch):
 
 def whole(name="resnet18", seed=1):
     torch.manual_seed(seed)
-    return import_torchvision().models.get_model(name)
+    return import_library("torchvision").models.get_model(name)
 
 
 def publish(folder, monkeypatch, state, name="resnet18"):
@@ -49,7 +49,7 @@ def publish(folder, monkeypatch, state, name="resnet18"):
     file = folder / "unnamed"
     torch.save(state, file)
     digest = sha256(file.read_bytes()).hexdigest()[:8]
-    models = import_torchvision().models
+    models = import_library("torchvision").models
     member = models.get_model_weights(name).IMAGENET1K_V1
     url = f"https://download.pytorch.org/models/{name}-{digest}.pth"
     monkeypatch.setattr(type(member), "url", property(lambda _: url))
@@ -106,13 +106,13 @@ def test_names_of_weights(folder, offline, weights, file):
 
 
 def test_timm_weights_are_taken_from_the_folder(folder):
-    model = import_timm().create_model("resnet18")
+    model = import_library("timm").create_model("resnet18")
     save_file(model.state_dict(), folder / "resnet18.a1_in1k.safetensors")
     assert_loaded(make_backbone("timm:resnet18", weights="imagenet"), model)
 
 
 def test_timm_weights_that_cannot_be_fetched(folder, monkeypatch):
-    timm = import_timm()
+    timm = import_library("timm")
     create = timm.create_model
 
     def fail(name, pretrained, **options):
@@ -130,7 +130,7 @@ def test_timm_weights_that_cannot_be_fetched(folder, monkeypatch):
 
 
 def test_timm_models_that_nobody_trained(folder, monkeypatch):
-    timm = import_timm()
+    timm = import_library("timm")
     model = timm.create_model("resnet18", num_classes=0)
     model.pretrained_cfg.update(hf_hub_id=None, url="")
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: model)
@@ -245,10 +245,10 @@ def test_the_checksum_covers_values_and_names():
 def test_torchvision_can_be_imported_in_a_fresh_process(python):
     printed = python(
         """
-        from hessalign.bench.models.published import import_timm, import_torchvision
-        timm = import_timm()
+        from hessalign.bench.models.published import import_library
+        timm = import_library("timm")
         import torchvision
-        assert import_torchvision() is torchvision
+        assert import_library("torchvision") is torchvision
         from torchvision import transforms
         print(len(torchvision.models.list_models()) > 50, timm.is_model("resnet18"))
     """.replace("\n        ", "\n")
