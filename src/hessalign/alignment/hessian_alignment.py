@@ -165,7 +165,7 @@ class HessianAlignment:
         """
         # Mixed precision would round the very differences that are to be measured.
         device = logits.device.type if isinstance(logits, Tensor) else "cpu"
-        with torch.autocast(device, enabled=False):
+        with torch.autocast("cpu" if device == "meta" else device, enabled=False):
             if head is None:
                 return self._terms(self._linear(z, logits, y, domain, weight), logits)
             if weight is not None:

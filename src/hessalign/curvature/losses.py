@@ -20,7 +20,7 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, vmap
+from torch.func import grad, jacrev, vmap
 from torch.nn import functional
 
 from hessalign._errors import InputError, InputTypeError
@@ -318,7 +318,7 @@ class OwnLoss:
         """The Hessian of the function."""
         if y is None:
             raise InputError("Expected targets y: the curvature of a loss of one's own needs them.")
-        return DenseCurvature(vmap(hessian(self.function))(logits, y))
+        return DenseCurvature(vmap(jacrev(grad(self.function)))(logits, y))
 
 
 @final
