@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import check_name
+from hessalign._processes import Interruption
 from hessalign._shapes import Float
 from hessalign.bench.algorithms import (
     MAIN,
@@ -32,7 +33,6 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
-from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder
