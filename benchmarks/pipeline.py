@@ -44,8 +44,7 @@ from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.models.published import import_torchvision
 from hessalign.bench.runs.domainbed import evaluated_parts
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.plan import Evaluated
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import Evaluated, plan_job
 from hessalign.bench.runs.sampling import ImageMinibatches
 
 BATCH = 32

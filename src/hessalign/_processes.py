@@ -193,7 +193,8 @@ def completed(
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _receive, (prepare, _Parcel(function)))
+    begin: Callable[..., None] = _receive  # the parcel is bytes when it arrives
+    pool = ProcessPoolExecutor(workers, context, begin, (prepare, _Parcel(function)))
     processes = cast("MutableMapping[int, BaseProcess]", pool._processes)
     try:
         with holding_back_interrupts():

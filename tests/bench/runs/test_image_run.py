@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hessalign.bench.runs.domainbed import DomainBed, default_backbone, network_spec
+from hessalign.bench.runs.domainbed import DomainBed, default_backbone
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.run import train_job
 from hessalign.cli import main
 
@@ -167,4 +167,4 @@ def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expecte
 )
 def test_a_backbone_of_the_user_brings_its_own_weights(data_dir, backbone, weights):
     plan = plan_job(job_of(data_dir, 1, backbone=backbone))
-    assert network_spec(plan).weights == weights
+    assert plan.protocol.network(plan).weights == weights

@@ -12,8 +12,8 @@ from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
 from hessalign.bench.models import make_coloured_mlp
 from hessalign.bench.runs import plan_job, train_job
-from hessalign.bench.runs.entries import ConfigurationError
 from hessalign.bench.runs.irm import IrmOptions, irm_job, measure
+from hessalign.bench.runs.job import ConfigurationError
 from hessalign.bench.sweep.selection import read_run
 from hessalign.cli import main
 

@@ -18,11 +18,10 @@ from hessalign._errors import InputError
 from hessalign.bench.models.weights import DAMAGE
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run import open_folder
-from hessalign.bench.runs.run_folder import RunFolderError, read_config
-from hessalign.bench.runs.state import TrainingState
+from hessalign.bench.runs.run_folder import RunFolderError, TrainingState, read_config
 
 _DONE: Final = "done.json"
 _RECORDS: Final = "records.jsonl"

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Final, cast, final, get_args, get_type_hints
@@ -26,7 +27,6 @@ from hessalign._seeds import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
     AbstractAlgorithm,
-    AlgorithmInfo,
     Batch,
     PenaltySchedule,
     Setting,
@@ -48,21 +48,13 @@ from hessalign.bench.data.colored_mnist import (
     Imbalance,
     make_colored_mnist_domains,
 )
-from hessalign.bench.data.splits import split_dataset
-from hessalign.bench.models import Network, make_coloured_mlp
-from hessalign.bench.runs.inputs import Inputs, TensorInputs
+from hessalign.bench.models import Network
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
+from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
 from hessalign.bench.runs.machine import device_of, keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
-from hessalign.bench.runs.plan import (
-    AbstractProtocol,
-    Evaluated,
-    Plan,
-    check_test_domains,
-)
-from hessalign.bench.runs.sampling import FullBatch, Sampler
-from hessalign.bench.runs.state import LrSchedule
+from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
+from hessalign.bench.runs.sampling import FullBatch, Inputs, Sampler, TensorInputs
 from hessalign.curvature import LinearHead, make_loss
 from hessalign.curvature.linear import arranged_head
 
@@ -147,36 +139,25 @@ class Irm(AbstractProtocol):
             train_images=options.train_images,
             test_images=options.test_images,
         )
-        check_test_domains(job, data)
-        splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
-        plan = Plan(
-            job,
-            self,
-            data_dir,
-            data,
-            options,
-            config,
-            values,
-            steps,
-            options.evaluate_every,
-            tuple(split.inner for split in splits),
-            tuple(split.outer for split in splits),
-        )
-        self.loop(plan)
-        return plan
+        every = options.evaluate_every
+        return Plan(job, self, data_dir, data, options, config, values, steps, every)
 
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm, which follows the released scripts where options do not say otherwise."""
-        seed, shape = plan.job.trial_seed, _shape(plan)
-        generator, weights = _generator(seed, 1), _generator(seed, 2)
-
-        def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
-            channels, width = shape[0] + extra_channels, plan.options.width
-            return make_coloured_mlp(channels, shape[1], width, weights, head_factor)
-
+        spec, seed = self.network(plan), plan.job.trial_seed
+        # A source of randomness of its own for each purpose, all determined by the seed.
+        generator, weights = (
+            torch.Generator().manual_seed((seed << 8) + stream) for stream in (1, 2)
+        )
         setting = Setting(
-            make_network, 1, len(plan.sources), plan.loss, plan.steps, generator, input_shape=shape
+            partial(spec.make, weights),
+            outputs=1,
+            domains=len(plan.sources),
+            loss=plan.loss,
+            steps=plan.steps,
+            generator=generator,
+            input_shape=spec.row_shape,
         )
         return plan.info.make(plan.algorithm, setting), generator
 
@@ -209,18 +190,13 @@ class Irm(AbstractProtocol):
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
-        """Accuracy and loss where it trains and where it does not, as the paper reports them.
-
-        Returns:
-            What measures: "train_accuracy" is the mean over training domains of that on the images
-            trained on, "test_accuracy" that on all images of the test domains.
-        """
+        """Accuracy and loss where it trains and where it does not, as the paper reports them."""
+        # "train_accuracy" is the mean over training domains of that on the images trained on,
+        # "test_accuracy" that on all images of the test domains.
         tested = plan.job.test_domains
-        every = [torch.arange(len(domain)).numpy() for domain in plan.data.domains]
-        source, target = (
-            image_batch(plan, plan.inner, plan.sources),
-            image_batch(plan, every, tested),
-        )
+        every = [np.arange(len(domain)) for domain in plan.data.domains]
+        source = image_batch(plan, plan.inner, plan.sources)
+        target = image_batch(plan, every, tested)
         held_out = image_batch(plan, plan.outer, plan.sources)
 
         def evaluate(network: Network) -> dict[str, float]:
@@ -316,23 +292,16 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
             )
         if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
-    values = {**_drawn(job, info), **given}
-    options = cast("dict[str, Any]", {key: values[key] for key in values if key in ours})
-    own = {key: value for key, value in values.items() if key in theirs}
-    settled = cast("dict[str, Any]", {**info.released, **own})
-    return IrmOptions(**options), info.configure(settled)
-
-
-def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
-    """A draw of hyper-parameters; the weights of penalties are left to the schedule."""
-    if job.hparams_seed == 0:
-        return {}
-    own = {
-        option: distribution
-        for option, (_, distribution) in search_space(info, "small", "domainbed-2022").items()
-        if option not in {*_SCHEDULED, *info.released}
-    }
-    return draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+    drawn: dict[str, Value] = {}
+    if job.hparams_seed != 0:  # the weights of penalties are left to the schedule
+        space = search_space(info, "small", "domainbed-2022").items()
+        fixed = {*_SCHEDULED, *info.released}
+        own = {option: found for option, (_, found) in space if option not in fixed}
+        drawn = draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+    values = {**drawn, **given}
+    options: dict[str, Any] = {key: values[key] for key in values if key in ours}
+    rest = {key: value for key, value in values.items() if key in theirs}
+    return IrmOptions(**options), info.configure({**info.released, **rest})
 
 
 def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) -> Batch:
@@ -347,12 +316,7 @@ def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) 
 
 
 def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Tensor]]:
-    """What a network with one logit makes of some images.
-
-    Returns:
-        The statistics of its head, None if its logits are not finite; and for each domain, which
-        images it is right about, as zeros and ones.
-    """
+    """The head's statistics, None if logits are not finite, and which images are right (0 or 1)."""
     batch = batch.to(device_of(network))
     z = network.features(batch.x)
     logits = network.head(z)
@@ -368,14 +332,3 @@ def _mean(right: Tensor) -> float:
 
 def _accuracies(domain: int, inner: Tensor, outer: Tensor) -> dict[str, float]:
     return {f"env{domain}_in_acc": _mean(inner), f"env{domain}_out_acc": _mean(outer)}
-
-
-def _shape(plan: Plan) -> tuple[int, int]:
-    """Channels and pixels of an image."""
-    channels, *sides = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
-    return channels, math.prod(sides)
-
-
-def _generator(seed: int, stream: int) -> torch.Generator:
-    """A source of randomness of its own for each purpose, all determined by the seed."""
-    return torch.Generator().manual_seed((seed << 8) + stream)

@@ -1,15 +1,19 @@
-"""What a run reports while it goes: a record per evaluation, a JSON line each, as in DomainBed."""
+"""What a run reports while it goes: a record per evaluation, a JSON line each, as in DomainBed.
+
+People see a line of each as it comes, or curves in TensorBoard.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, TextIO, final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, MissingPackageError
+from hessalign.report.progress import Progress
 
 RESULTS: Final = "results.jsonl"
 """The file that holds the records of a run."""
@@ -47,25 +51,12 @@ class RecordForm:
     Two entries are ours: "seconds", the training time so far, and what `extra` says. The step time
     includes the evaluation; terms of the loss are those of the step, not means since the last
     record.
-
-    Attributes:
-        hparams: Hyper-parameters of the run.
-        args: Its arguments, under DomainBed's names.
-        steps_per_epoch: Steps in which the smallest domain is seen once.
-        extra: Further entries of every line.
-
-    Example:
-        >>> form = RecordForm({"lr": 0.1}, {"dataset": "PACS"}, steps_per_epoch=50)
-        >>> record = Record(100, 2.0, {"loss": 0.5}, {"env0_in_acc": 0.75})
-        >>> line = form.line([record])
-        >>> json.loads(line)["epoch"], form.parse(line) == record
-        (2.0, True)
     """
 
     hparams: Mapping[str, object] = field(default_factory=dict)
-    args: Mapping[str, object] = field(default_factory=dict)
-    steps_per_epoch: float = 1.0
-    extra: Mapping[str, object] = field(default_factory=dict)
+    args: Mapping[str, object] = field(default_factory=dict)  # under DomainBed's names
+    steps_per_epoch: float = 1.0  # steps in which the smallest domain is seen once
+    extra: Mapping[str, object] = field(default_factory=dict)  # further entries of every line
 
     def line(self, records: Sequence[Record]) -> str:
         """The last of all records so far as one line of JSON, without its end."""
@@ -86,8 +77,10 @@ class RecordForm:
         )
 
     def parse(self, line: str) -> Record:
-        """The record in a line; an InputError if it holds none."""
-        entry = _entries(line)
+        """The record in a line; a ValueError if it holds none."""
+        entry = json.loads(line)
+        if not isinstance(entry, dict):
+            raise InputError("Expected names with values.")
         known = {"step", "epoch", "step_time", "seconds", "hparams", "args", "software"}
         known |= {"domain_names", *self.extra}
         rest = {key: value for key, value in entry.items() if key not in known}
@@ -101,25 +94,8 @@ class RecordForm:
         return Record(step, seconds, terms, metrics)
 
 
-def _entries(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"It is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise InputError("It holds no names with values.")
-    return found
-
-
 def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Record]]:
-    """The lines of a run, without ends, with their records; a half-written last one is left out.
-
-    Returns:
-        Lines without their ends, and what they say; none if there is no file.
-
-    Raises:
-        InputError: If another line than the last is not a record.
-    """
+    """The lines of a run, without ends, with their records; a half-written last one is left out."""
     form = form or RecordForm()
     if not path.exists():
         return []
@@ -136,7 +112,7 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
             continue
         try:
             found.append((line, form.parse(line)))
-        except InputError as error:
+        except ValueError as error:
             if number == len(lines):
                 break
             raise InputError(
@@ -149,3 +125,57 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
 def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
     """The records of a run, in the order of its file; see `read_lines`."""
     return [record for _, record in read_lines(path, form)]
+
+
+_ACCURACIES: Final = {
+    "train_accuracy": "train",
+    "validation_accuracy": "validation",
+    "test_accuracy": "OOD",
+}
+"""What accuracies are called in a line."""
+
+
+def _describe(record: Record) -> str:
+    """What was measured at a step, for people: accuracies, loss terms and Hessian distance."""
+    parts = [
+        f"{title} {100 * record.metrics[name]:.1f} %"
+        for name, title in _ACCURACIES.items()
+        if name in record.metrics
+    ]
+    for name, value in record.terms.items():
+        if name not in {"loss", "penalty"}:
+            parts.append(f"{name} {value:.3f}" if name == "risk" else f"{name} {value:.1e}")
+    if "hessian_distance" in record.metrics:
+        parts.append(f"‖H₁−H₂‖ {record.metrics['hessian_distance']:.2e}")
+    return "  ".join(parts)
+
+
+def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callable[[Record], None]:
+    """What shows the records of a run as they come, by default on the standard error stream."""
+    progress = Progress(f"{title:<12}", "steps", stream)
+
+    def show(record: Record) -> None:
+        progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
+
+    return show
+
+
+@final
+class TensorBoard:
+    """Writes the records of a run into a folder that `tensorboard --logdir` shows."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingPackageError(
+                "Logging to TensorBoard needs tensorboard: pip install 'hessalign[tensorboard]'."
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, record: Record) -> None:
+        """Write a record."""
+        for group, values in (("terms", record.terms), ("metrics", record.metrics)):
+            for name, value in values.items():
+                self._writer.add_scalar(f"{group}/{name}", value, record.step)
+        self._writer.flush()

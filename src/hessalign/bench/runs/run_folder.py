@@ -17,21 +17,25 @@ import copy
 import io
 import json
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from torch.optim import Optimizer
 
 from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
+from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models.weights import DAMAGE
-from hessalign.bench.runs.model_description import ModelDescription
+from hessalign.bench.runs.model_description import ModelDescription, write_model
 from hessalign.bench.runs.records import (
     DONE,
     RESULTS,
@@ -40,8 +44,7 @@ from hessalign.bench.runs.records import (
     read_lines,
     read_records,
 )
-from hessalign.bench.runs.state import TrainingState
-from hessalign.bench.runs.trained import write_model
+from hessalign.bench.runs.sampling import Sampler
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
@@ -107,6 +110,52 @@ def read_config(folder: Path) -> dict[str, Any]:
 def runs_below(folder: Path) -> list[Path]:
     """The folders of runs in a folder, sorted."""
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+@final
+@dataclass(eq=False)
+class TrainingState:
+    """All that changes while a run trains: the learning rate does not, it follows from the step."""
+
+    algorithm: AbstractAlgorithm
+    optimizers: Mapping[str, Optimizer]
+    sampler: Sampler
+    generator: torch.Generator  # of the algorithm
+    step: int = 0  # the next to take
+    seconds: float = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything as tensors, numbers and strings."""
+        numpy_state: Any = np.random.get_state()
+        version, words, gauss = random.getstate()
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
+            "sampler": self.sampler.state_dict(),
+            "generator": self.generator.get_state(),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+            "numpy": [numpy_state[0], torch.from_numpy(numpy_state[1].copy()), *numpy_state[2:]],
+            "python": [version, list(words), gauss],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put everything back."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.sampler.load_state_dict(state["sampler"])
+        self.generator.set_state(state["generator"])
+        torch.set_rng_state(state["torch"])
+        if state.get("cuda") is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, keys.numpy(), *rest))
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(words), gauss))
+        self.step, self.seconds = state["step"], state["seconds"]
 
 
 @final
@@ -176,12 +225,7 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def _check_config(self) -> None:
@@ -191,21 +235,17 @@ class RunFolder:
             write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
             return
         found = read_config(self.path)
-        keys = [
-            key
+        differences = [
+            f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
             for key in {**self.config, **found}
             if key not in self.beside and self.config.get(key) != found.get(key)
         ]
-        if keys:
-            differences = "; ".join(
-                f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
-                for key in keys
-            )
+        if differences:
             old = "seed" in found and "trial_seed" not in found
             converted = " `hessalign convert` makes runs of version 0.1 into today's." * old
             raise RunFolderError(
-                f"{self.path} belongs to another configuration: {differences}. Choose another "
-                f"folder, or remove that one.{converted}"
+                f"{self.path} belongs to another configuration: {'; '.join(differences)}. Choose "
+                f"another folder, or remove that one.{converted}"
             )
 
     @property
@@ -233,21 +273,16 @@ class RunFolder:
             try:
                 state.load_state_dict(self._load(path))
             except DAMAGE as error:
-                instead = (
-                    f"Trying {left[-1].name} instead"
-                    if left
-                    else "There is no other: the run begins afresh"
-                )
-                self.warn(f"Cannot use {path}: {_first_line(error)}. {instead}.")
+                reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+                instead = "There is no other: the run begins afresh"
+                if left:
+                    instead = f"Trying {left[-1].name} instead"
+                self.warn(f"Cannot use {path}: {reason}. {instead}.")
                 state.load_state_dict(fresh)
                 continue
             break
         path = self.path / RESULTS
-        kept = [
-            (line, record)
-            for line, record in read_lines(path, self.form)
-            if record.step < state.step
-        ]
+        kept = [pair for pair in read_lines(path, self.form) if pair[1].step < state.step]
         write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
         return [record for _, record in kept]
 
@@ -277,7 +312,10 @@ class RunFolder:
         """Write a checkpoint, then remove those that are no longer needed."""
         path = self.path / f"checkpoint-{state.step:08d}.pt"
         content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
-        self._write(path, content)
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        with self._keeping_checkpoints():
+            write_atomically(path, buffer.getvalue())
         for old in self._checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
         self._saved = time.monotonic()
@@ -297,12 +335,6 @@ class RunFolder:
         """The newest checkpoint, if there is one."""
         return next(reversed(self._checkpoints()), None)
 
-    def _write(self, path: Path, content: Mapping[str, object]) -> None:
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        with self._keeping_checkpoints():
-            write_atomically(path, buffer.getvalue())
-
     @contextmanager
     def _keeping_checkpoints(self) -> Iterator[None]:
         """Let an error of writing say which checkpoint is there to continue from."""
@@ -315,13 +347,9 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        found = [
-            (match, path)
+        found = {
+            int(match[1]): path
             for path in self.path.iterdir()
             if (match := _CHECKPOINT.fullmatch(path.name))
-        ]
-        return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        }
+        return [found[step] for step in sorted(found)]

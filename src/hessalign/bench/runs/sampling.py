@@ -1,32 +1,40 @@
-"""Where the batches of a run come from; every source can be put back to where it was.
+"""The inputs of a data set as a run asks for them: batches to train on, and all of a part in turn.
 
-Batch k of images is a function of the run's seed and k alone: which images, and every random change
-of them, come from a generator with the seed `seed_hash(seed, k)`. So batches may be made ahead, by
-any process, and a run that is continued meets the very images it would have met.
+Every source of batches can be put back to where it was. Batch k of images is a function of the
+run's seed and k alone: which images, and every random change of them, come from a generator with
+the seed `seed_hash(seed, k)`. So batches may be made ahead, by any process, and a run that is
+continued meets the very images it would have met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, InputTypeError
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import (
     Augmentation,
-    ImageBatch,
+    DomainDataset,
     ImageError,
     ImageReader,
     augment,
+    cache_folder,
     normalise,
+    open_images,
 )
+from hessalign.bench.models import Network
 from hessalign.bench.runs.batch_workers import BatchWorkers, default_workers
+from hessalign.bench.runs.machine import device_of
+
+EVALUATION_BATCH: Final = 64
+"""Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
 
 
 class Sampler(Protocol):
@@ -137,13 +145,8 @@ class _Recipe:
         for place, (domain, rows) in enumerate(self.rows.items()):
             part = slice(place * self.batch_size, (place + 1) * self.batch_size)
             drawn = torch.randint(len(rows), (self.batch_size,), generator=generator).numpy()
-            images = _read(self.reader, domain, rows[drawn])
             y[part] = self.reader.data.domains[domain].labels[rows[drawn]]
-            if self.augmentation is None:
-                x[part] = normalise(images.pixels)
-            else:
-                sizes = images.original_sizes
-                augment(images.pixels, generator, self.augmentation, sizes, out=x[part])
+            _prepare(self.reader, domain, rows[drawn], self.augmentation, generator, x[part])
 
 
 @final
@@ -153,24 +156,6 @@ class ImageMinibatches:
     Worker processes, one pool for all domains, make batches ahead of the training step; `close`, or
     leaving a `with` block, ends them. A batch stays in memory that is shared with them until the
     next one is drawn: copy what is to last longer.
-
-    Args:
-        reader: The images, see `open_images`.
-        rows: For each training domain, by its number, the samples to train on.
-        batch_size: Images per domain and step.
-        seed: Determines which images are drawn and how they change.
-        augmentation: How they change; None for not at all.
-        workers: How many processes make batches; 0: this one; None: what suits the machine.
-
-    Raises:
-        InputError: If there is no domain, a domain has no rows, or a number is out of range.
-
-    Example:
-        ```python
-        rows = {0: split_domain(len(data.domains[0]), trial_seed, 0).inner, ...}
-        with ImageMinibatches(reader, rows, 32, seed, Augmentation()) as sampler:
-            train(algorithm, sampler, evaluate, config, generator)
-        ```
     """
 
     def __init__(
@@ -180,7 +165,7 @@ class ImageMinibatches:
         batch_size: int,
         seed: int,
         augmentation: Augmentation | None,
-        workers: int | None = None,
+        workers: int | None = None,  # 0: this process makes them; None: what suits the machine
     ) -> None:
         if batch_size < 1:
             raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
@@ -227,44 +212,152 @@ class ImageMinibatches:
         self.close()
 
 
-def image_chunks(
-    reader: ImageReader,
-    domain: int,
-    rows: _Rows,
-    *,
-    size: int = 64,
-    augmentation: Augmentation | None = None,
-    seed: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images of a domain, a few at a time, as an evaluation sees them.
+@final
+@dataclass(frozen=True, eq=False)
+class ImageChunks:
+    """Images of a domain, a few at a time, as an evaluation sees them; to be gone through again.
 
     Random changes follow from the seed, the domain and the place of the chunk.
-
-    Yields:
-        Normalised images and their labels.
-
-    Raises:
-        InputError: If the size is not positive.
     """
-    if size < 1:
-        raise InputError(f"Expected chunks of 1 or more images, got {size}.")
-    chosen = np.asarray(rows, np.int64)
-    for first in range(0, len(chosen), size):
-        part = chosen[first : first + size]
-        batch = _read(reader, domain, part)
-        generator = torch.Generator().manual_seed(seed_hash(seed, domain, first))
-        if augmentation is None:
-            x = normalise(batch.pixels)
-        else:
-            x = augment(batch.pixels, generator, augmentation, batch.original_sizes)
-        yield x, reader.data.domains[domain].labels[part]
+
+    reader: ImageReader
+    domain: int
+    rows: _Rows
+    size: int = EVALUATION_BATCH
+    augmentation: Augmentation | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"Expected chunks of 1 or more images, got {self.size}.")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        chosen = np.asarray(self.rows, np.int64)
+        for first in range(0, len(chosen), self.size):
+            generator = torch.Generator().manual_seed(seed_hash(self.seed, self.domain, first))
+            part = chosen[first : first + self.size]
+            yield _prepare(self.reader, self.domain, part, self.augmentation, generator)
 
 
-def _read(reader: ImageReader, domain: int, rows: np.ndarray) -> ImageBatch:
+def _prepare(
+    reader: ImageReader,
+    domain: int,
+    rows: np.ndarray,
+    augmentation: Augmentation | None,
+    generator: torch.Generator,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Images as a network takes them, changed at random or not."""
     try:
-        return reader.read(domain, rows)
+        images = reader.read(domain, rows)
     except ImageError as error:
         raise InputError(
             f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
             "prepare` meets them before training does."
         ) from error
+    if augmentation is not None:
+        return augment(images.pixels, generator, augmentation, images.original_sizes, out=out)
+    prepared = normalise(images.pixels)
+    return prepared if out is None else out.copy_(prepared)
+
+
+class Inputs(Protocol):
+    """The inputs of all domains."""
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches of `size` samples per domain, from the given rows of each training domain."""
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
+
+    def close(self) -> None:
+        """End what works in the background."""
+
+
+@final
+class TensorInputs:
+    """Inputs that are in memory: features, or small images."""
+
+    def __init__(self, data: DomainDataset) -> None:
+        self.x: list[Tensor] = []
+        for domain in data.domains:
+            if not isinstance(domain.inputs, Tensor):
+                raise InputTypeError(f"Expected tensors as inputs of {data.name}, got files.")
+            self.x.append(domain.inputs.float())
+        self.y = [domain.labels for domain in data.domains]
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches drawn with replacement."""
+        x = [self.x[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
+        y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
+        return Minibatches(x, y, size, seed)
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some inputs of a domain, a few at a time."""
+        gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
+        return list(torch.split(gathered, EVALUATION_BATCH))
+
+    def close(self) -> None:
+        """Nothing works in the background."""
+
+
+def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
+    """How often a network in evaluation mode is right; NaN if there are no samples."""
+    device = device_of(network)
+    made = [network(x.to(device)).cpu() for x in chunks]
+    if not made:
+        return float("nan")
+    logits = torch.cat(made)  # a single one tells the second of two classes
+    predicted = logits.argmax(1) if logits.shape[1] > 1 else logits.squeeze(1) > 0
+    return float((predicted == labels).double().mean())
+
+
+@final
+class ImageInputs:
+    """Images from their cache where there is one, else from their files."""
+
+    def __init__(
+        self,
+        data: DomainDataset,
+        size: int,
+        seed: int,
+        *,
+        augment: bool = True,
+        workers: int | None = None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        if data.root is None:
+            self.reader = ImageReader(data, size, None, allow_truncated=False)
+            remedy = (
+                "If it names the folder it comes from as its root, `hessalign datasets prepare` "
+                "can keep decoded images beside that, which makes training several times faster."
+            )
+        else:
+            self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
+            remedy = (
+                f"`hessalign datasets prepare {data.root} --size {size}` decodes it once and makes "
+                "training several times faster."
+            )
+        if not self.reader.cached:
+            warn(f"{data.name} is read image by image. {remedy}")
+        self.seed = seed
+        self.augmentation = Augmentation(size=size)
+        self.training = self.augmentation if augment else None
+        self.workers = workers
+        self._samplers: list[ImageMinibatches] = []
+
+    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
+        """Batches drawn with replacement, made ahead by one pool of workers."""
+        made = ImageMinibatches(self.reader, dict(rows), size, seed, self.training, self.workers)
+        self._samplers.append(made)
+        return made
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some images of a domain, a few at a time."""
+        change, seed = self.augmentation if augmented else None, seed_hash(self.seed, "evaluation")
+        return ImageChunks(self.reader, domain, rows, augmentation=change, seed=seed)
+
+    def close(self) -> None:
+        """End the workers."""
+        for sampler in self._samplers:
+            sampler.close()
