@@ -241,11 +241,12 @@ def test_what_cannot_be_sampled(reader, rows, batch_size, workers, message):
         ImageMinibatches(reader, rows, batch_size, 0, None, workers)
 
 
-def test_images_that_come_from_nowhere_have_no_cache(cached):
+def test_images_that_come_from_nowhere_have_no_cache(cached, monkeypatch):
+    monkeypatch.setenv("HESSALIGN_BATCH_WORKERS", "0")
     said = []
     data = dataclasses.replace(cached.data, root=None)
-    inputs = ImageInputs(data, SIZE, 0, augment=False, workers=0, warn=said.append)
-    batch = inputs.sampler([(0, np.array([2]))], 1, 0).draw()
+    inputs = ImageInputs(data, SIZE, 0, augment=False, warn=said.append)
+    batch = inputs.sampler({0: np.array([2])}, 1, 0).draw()
     assert torch.equal(batch.x, normalise(cached.read(0, [2]).pixels))
     assert len(said) == 1
     assert "If it names the folder it comes from as its root" in said[0]

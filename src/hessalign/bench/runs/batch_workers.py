@@ -36,7 +36,6 @@ from hessalign._processes import (
 _FillBatch = Callable[[int, Tensor, Tensor], None]
 """Fills in the inputs and labels of a batch, which depend on its number and on nothing else."""
 
-
 _AHEAD: Final = 2
 """Batches of each worker that are ready or being made."""
 
@@ -52,12 +51,12 @@ class BatchWorkerError(OSError):
 def default_workers() -> int:
     """How many workers suit this machine, or the number that the environment asks for."""
     wanted = os.environ.get(WORKERS_VARIABLE, "")
-    if wanted:
-        if not wanted.isdecimal():
-            raise InputError(
-                f"Expected {WORKERS_VARIABLE} as a whole number of 0 or more, got {wanted!r}."
-            )
+    if wanted.isdecimal():
         return int(wanted)
+    if wanted:
+        raise InputError(
+            f"Expected {WORKERS_VARIABLE} as a whole number of 0 or more, got {wanted!r}."
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(_MOST_WORKERS, (cores or 1) - 1)
 
@@ -67,13 +66,8 @@ class BatchWorkers:
     """Numbered batches, a few of them made ahead of the one that is asked for.
 
     It does not matter which process makes a batch or when, and any batch can be asked for next. The
-    processes start with the first batch and end with this one, even if it is killed.
-
-    Args:
-        fill: Makes a batch; it is copied into the processes.
-        x: A tensor of the shape and type of a batch's inputs.
-        y: The same for the labels.
-        workers: How many processes; with 0 this one makes its batches itself.
+    processes start with the first batch and end with this one, even if it is killed; with 0 of them
+    this one makes its batches itself. x and y have the shapes and types of a batch.
     """
 
     def __init__(self, fill: _FillBatch, x: Tensor, y: Tensor, workers: int) -> None:
@@ -87,13 +81,7 @@ class BatchWorkers:
         weakref.finalize(self, _end, self.processes)
 
     def get(self, number: int) -> tuple[Tensor, Tensor]:
-        """A batch.
-
-        Returns:
-            Inputs and labels, in memory that another batch takes when the next one is asked for.
-            Whatever making the batch raised is raised again here; a worker that died raises
-            `BatchWorkerError`.
-        """
+        """Inputs and labels, in memory that another batch takes when the next one is asked for."""
         if self._loader is None or self._batches is None:
             self._batches, self._loader = self._make()
         with self._noticing_deaths(number):
@@ -113,13 +101,12 @@ class BatchWorkers:
 
     def _make(self) -> tuple[_Batches, DataLoader[Exception | None]]:
         # While a batch is in use, as many as the loader allows are asked for.
-        places = _AHEAD * self._workers + 1
+        places, parallel = _AHEAD * self._workers + 1, self._workers > 0
         x, y = (
             torch.empty(places, *each.shape, dtype=each.dtype).share_memory_()
             for each in self._templates
         )
         batches = _Batches(self._fill, x, y)
-        parallel = self._workers > 0
         with warnings.catch_warnings():  # more workers than cores were asked for, then
             warnings.filterwarnings("ignore", "This DataLoader will create")
             return batches, DataLoader(
@@ -140,8 +127,7 @@ class BatchWorkers:
         before = multiprocessing.active_children()
         with holding_back_interrupts(), _keeping_child_signals():
             self._ready = iter(loader)
-        new = (each for each in multiprocessing.active_children() if each not in before)
-        self.processes.extend(new)
+        self.processes += [each for each in multiprocessing.active_children() if each not in before]
 
     @contextmanager
     def _noticing_deaths(self, number: int) -> Iterator[None]:

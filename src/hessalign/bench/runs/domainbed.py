@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
 from hessalign.bench.runs.model_description import Loss
 from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
-from hessalign.bench.runs.sampling import ImageInputs, Inputs, Sampler, TensorInputs, accuracy
+from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
@@ -184,16 +183,9 @@ class DomainBed(AbstractProtocol):
             head=options.head,
         )
 
-    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """Rows in memory, or images."""
-        if isinstance(plan.data.domains[0].inputs, Tensor):
-            return TensorInputs(plan.data)
-        size, augment = plan.options.image_size, plan.options.data_augmentation
-        return ImageInputs(plan.data, size, plan.job.seed, augment=augment, warn=warn)
-
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
         """Minibatches, drawn with replacement."""
-        rows = [(domain, plan.inner[domain]) for domain in plan.sources]
+        rows = {domain: plan.inner[domain] for domain in plan.sources}
         return inputs.sampler(rows, plan.options.batch_size, seed_hash(plan.job.seed, "batches"))
 
     def loop(self, plan: Plan) -> LoopConfig:

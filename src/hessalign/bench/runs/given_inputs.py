@@ -38,28 +38,17 @@ def given_batches(
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
 ) -> Iterator[_Batch]:
-    """Inputs of any form as batches for a network that was trained on a kind of inputs.
-
-    `unreadable` is called with what is wrong with an image, which is then left out; None raises it.
-
-    Yields:
-        Names, paths of images or numbers of rows, and inputs.
-
-    Raises:
-        InputError: If they are not what the network takes.
-    """
+    """Inputs of any form as batches, with their names: paths of images, or numbers of rows."""
+    # `unreadable` is called with what is wrong with an image, which is then left out.
     if batch_size < 1:
         raise InputError(f"Expected a batch_size of 1 or more, got {batch_size}.")
     if isinstance(given, np.ndarray | Tensor):
         yield from _array_batches(given, kind, shape, batch_size, "x", "")
         return
-    images: list[Path] = []
-    for path in _paths(given):
-        if path.suffix.lower() in _ARRAY_FILES and not path.is_dir():
-            rows = _read_array(path)
-            yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
-        else:
-            images.append(path)
+    arrays, images = _told_apart(_paths(given))
+    for path in arrays:
+        rows = _read_array(path)
+        yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
     if images:
         if kind != "images":
             raise InputError(
@@ -73,10 +62,18 @@ def given_batches(
 
 def count_given(paths: Iterable[_PathLike]) -> int:
     """How many samples, also unreadable ones, files of arrays, images and folders of them hold."""
-    every = [Path(path) for path in paths]
-    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
-    images = [path for path in every if path not in arrays]
+    arrays, images = _told_apart(map(Path, paths))
     return sum(len(_read_array(path)) for path in arrays) + len(_find_images(images))
+
+
+def _told_apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Files of arrays, and the rest: images and folders of them."""
+    arrays: list[Path] = []
+    images: list[Path] = []
+    for path in paths:
+        is_array = path.suffix.lower() in _ARRAY_FILES and not path.is_dir()
+        (arrays if is_array else images).append(path)
+    return arrays, images
 
 
 def _find_images(paths: Iterable[Path]) -> list[Path]:
@@ -86,21 +83,17 @@ def _find_images(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(_walk(path))
+        inside = []
+        for place, folders, files in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            shown = (name for name in files if not name.startswith("."))
+            inside += [Path(place, name) for name in shown if name.lower().endswith(EXTENSIONS)]
         if not inside:
             raise InputError(
                 f"Expected images ({', '.join(EXTENSIONS)}) in the folder {path}, found none."
             )
-        found += inside
+        found += sorted(inside)
     return found
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                yield Path(place, name)
 
 
 def _paths(given: object) -> list[Path]:
@@ -134,12 +127,12 @@ def _image_batches(
             pixels.append(read_image(path, size).pixels)
             names.append(str(path))
         except ImageError as error:
-            text = (
+            told = InputError(
                 f"The image {path} is {error.damage}: {error.reason}. Replace it, or leave it out."
             )
             if unreadable is None:
-                raise InputError(text) from error
-            unreadable(InputError(text))
+                raise told from error
+            unreadable(told)
         if pixels and (len(pixels) == batch_size or number == len(paths) - 1):
             stacked = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
             yield tuple(names), normalise(stacked)
@@ -149,7 +142,17 @@ def _image_batches(
 def _read_array(path: Path) -> np.ndarray:
     """The rows in a file: its array `x`, or the only one it holds."""
     try:
-        arrays = _read_arrays(path)
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load_file
+
+            arrays: dict[str, np.ndarray] = load_file(path)
+        else:
+            with path.open("rb") as file:
+                loaded = np.load(file, allow_pickle=False)
+                if isinstance(loaded, np.ndarray):
+                    return loaded
+                names = ["x"] if "x" in loaded.files else loaded.files
+                arrays = {name: loaded[name] for name in names}
     except OSError:
         raise
     except Exception as error:  # a damaged file makes its reader stumble in any way
@@ -160,20 +163,6 @@ def _read_array(path: Path) -> np.ndarray:
             f"{', '.join(sorted(arrays)) or 'none'}."
         )
     return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix.lower() == ".safetensors":
-        from safetensors.numpy import load_file
-
-        tensors: dict[str, np.ndarray] = load_file(path)
-        return tensors
-    with path.open("rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"x": loaded}
-        names = ["x"] if "x" in loaded.files else loaded.files
-        return {name: loaded[name] for name in names}
 
 
 def _array_batches(
@@ -226,18 +215,18 @@ def _check_grey_values(x: Tensor, what: str) -> None:
 
 
 def _wrong_shape(found: tuple[int, ...], shape: tuple[int, ...], what: str) -> str:
-    text = f"Expected {what} of shape [n, {_written(shape)}], got [{_written(found)}]."
+    remedy = "Give one row per sample, as in training."
     if found == shape:
-        return f"{text} For a single sample, give {what}[None]."
-    if len(shape) == 3 and found[1:] == (*shape[1:], shape[0]):
-        return f"{text} The channels come first: permute the axes, (0, 3, 1, 2)."
-    if len(shape) == 3 and len(found) == 4 and found[1] == shape[0]:
-        return f"{text} Resize the images to {shape[1]}×{shape[2]} pixels; image files are resized."
-    if len(shape) == 3 and len(found) == 4:
-        return f"{text} Give images of {shape[0]} channels, as those that it was trained on."
-    if len(shape) == 1 and len(found) == 2:
-        return f"{text} Give the {shape[0]} features that it was trained on, in the same order."
-    return f"{text} Give one row per sample, as in training."
+        remedy = f"For a single sample, give {what}[None]."
+    elif len(shape) == 3 and found[1:] == (*shape[1:], shape[0]):
+        remedy = "The channels come first: permute the axes, (0, 3, 1, 2)."
+    elif len(shape) == 3 and len(found) == 4 and found[1] == shape[0]:
+        remedy = f"Resize the images to {shape[1]}×{shape[2]} pixels; image files are resized."
+    elif len(shape) == 3 and len(found) == 4:
+        remedy = f"Give images of {shape[0]} channels, as those that it was trained on."
+    elif len(shape) == 1 and len(found) == 2:
+        remedy = f"Give the {shape[0]} features that it was trained on, in the same order."
+    return f"Expected {what} of shape [n, {_written(shape)}], got [{_written(found)}]. {remedy}"
 
 
 def _written(shape: Sequence[int]) -> str:

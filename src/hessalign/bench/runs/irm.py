@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,7 @@ from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, L
 from hessalign.bench.runs.machine import device_of, keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
-from hessalign.bench.runs.sampling import FullBatch, Inputs, Sampler, TensorInputs
+from hessalign.bench.runs.sampling import FullBatch, Inputs, Sampler
 from hessalign.curvature import LinearHead, make_loss
 from hessalign.curvature.linear import arranged_head
 
@@ -166,13 +166,9 @@ class Irm(AbstractProtocol):
         shape = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
         return ColouredMlp(tuple(shape), plan.options.width)
 
-    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """Images in memory."""
-        keep_freed_memory()
-        return TensorInputs(plan.data)
-
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
         """All images of the training domains at every step."""
+        keep_freed_memory()
         return FullBatch(image_batch(plan, plan.inner, plan.sources))
 
     def loop(self, plan: Plan) -> LoopConfig:

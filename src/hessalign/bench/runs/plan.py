@@ -18,6 +18,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hessalign._errors import (
     MENDABLE,
@@ -37,7 +38,7 @@ from hessalign.bench.models.backbones import MNIST_CNN, describe_random_weights
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
-from hessalign.bench.runs.sampling import Inputs, Sampler
+from hessalign.bench.runs.sampling import ImageInputs, Inputs, Sampler, TensorInputs
 
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
@@ -118,9 +119,12 @@ class AbstractProtocol(ABC):
     def network(self, plan: Plan) -> NetworkSpec | ColouredMlp:
         """The network that is trained, described so that it can be made again."""
 
-    @abstractmethod
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """What gives the inputs of all domains, to be closed after use."""
+        """What gives the inputs of all domains: rows in memory, or images."""
+        if isinstance(plan.data.domains[0].inputs, Tensor):
+            return TensorInputs(plan.data)
+        size, augment = plan.options.image_size, plan.options.data_augmentation
+        return ImageInputs(plan.data, size, plan.job.seed, augment=augment, warn=warn)
 
     @abstractmethod
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:

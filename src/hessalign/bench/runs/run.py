@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,8 @@ from hessalign.bench.runs.machine import describe_software, find_device
 from hessalign.bench.runs.model_description import DESCRIPTION, ModelDescription, load_weights
 from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
 from hessalign.bench.runs.records import DONE, Record, RecordForm
-from hessalign.bench.runs.run_folder import (
-    CONFIG,
-    RunFolder,
-    RunFolderError,
-    find_run,
-    read_config,
-)
+from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, find_run, read_config
+from hessalign.bench.runs.sampling import ImageMinibatches
 
 _DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
@@ -104,14 +99,13 @@ def train_job(
         if kept is not None and kept.done:
             return Run(plan, kept.records(), _trained(plan, kept.path))
         protocol = plan.protocol
-        with closing(protocol.inputs(plan, warn)) as inputs:
-            algorithm, generator = protocol.start(plan)
-            algorithm.to(find_device())
-            sampler = protocol.sampler(plan, inputs)
-            measure = protocol.evaluation(plan, inputs, evaluate)
-            records = train(
-                algorithm, sampler, measure, protocol.loop(plan), generator, kept, report
-            )
+        inputs = protocol.inputs(plan, warn)
+        algorithm, generator = protocol.start(plan)
+        algorithm.to(find_device())
+        sampler, loop = protocol.sampler(plan, inputs), protocol.loop(plan)
+        measure = protocol.evaluation(plan, inputs, evaluate)
+        with sampler if isinstance(sampler, ImageMinibatches) else nullcontext():
+            records = train(algorithm, sampler, measure, loop, generator, kept, report)
     return Run(plan, records, algorithm.cpu())
 
 
@@ -290,13 +284,13 @@ def trained_head(
         raise InputError(f"Expected a run with a linear head, got {type(network.head).__name__}.")
     generator = np.random.RandomState(seed)
     z, y, domain = [], [], []
-    with closing(plan.protocol.inputs(plan, lambda message: None)) as inputs:
-        for number, data in enumerate(plan.data.domains):
-            rows = generator.permutation(plan.outer[number] if held_out else len(data))[:samples]
-            with torch.no_grad():
-                z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
-            y.append(data.labels[torch.from_numpy(rows)])
-            domain.append(torch.full((len(rows),), number))
+    inputs = plan.protocol.inputs(plan, lambda message: None)
+    for number, data in enumerate(plan.data.domains):
+        rows = generator.permutation(plan.outer[number] if held_out else len(data))[:samples]
+        with torch.no_grad():
+            z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
+        y.append(data.labels[torch.from_numpy(rows)])
+        domain.append(torch.full((len(rows),), number))
     return TrainedHead(
         torch.cat(z),
         torch.cat(y),

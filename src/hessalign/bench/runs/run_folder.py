@@ -36,14 +36,7 @@ from hessalign._files import naming, write_atomically
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models.weights import DAMAGE
 from hessalign.bench.runs.model_description import ModelDescription, write_model
-from hessalign.bench.runs.records import (
-    DONE,
-    RESULTS,
-    Record,
-    RecordForm,
-    read_lines,
-    read_records,
-)
+from hessalign.bench.runs.records import DONE, RESULTS, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.sampling import Sampler
 
 CONFIG: Final = "config.json"

@@ -98,21 +98,20 @@ class Minibatches:
     ) -> None:
         if batch_size < 1:
             raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
-        for index, labels in enumerate(y):
-            if len(labels) == 0:
-                raise InputError(f"Expected samples in every domain, domain {index} has none.")
+        if empty := [index for index, labels in enumerate(y) if len(labels) == 0]:
+            raise InputError(f"Expected samples in every domain, domain {empty[0]} has none.")
         self.x, self.y, self.batch_size = x, y, batch_size
         self.generator = torch.Generator().manual_seed(seed)
         self.domain = torch.arange(len(y)).repeat_interleave(batch_size)
 
     def draw(self) -> Batch:
         """The next batch, one forward pass for all domains."""
-        rows = [
-            torch.randint(len(labels), (self.batch_size,), generator=self.generator)
-            for labels in self.y
-        ]
-        x = torch.cat([inputs[index] for inputs, index in zip(self.x, rows, strict=True)])
-        y = torch.cat([labels[index] for labels, index in zip(self.y, rows, strict=True)])
+        size, generator = (self.batch_size,), self.generator
+        rows = [torch.randint(len(labels), size, generator=generator) for labels in self.y]
+        x, y = (
+            torch.cat([values[index] for values, index in zip(part, rows, strict=True)])
+            for part in (self.x, self.y)
+        )
         return Batch(x, y, self.domain)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -174,10 +173,9 @@ class ImageMinibatches:
             raise InputError(f"Expected 0 or more workers, got {workers}.")
         if not rows:
             raise InputError("Expected one or more training domains, got none.")
-        for domain, chosen in rows.items():
-            if len(chosen) == 0:
-                name = reader.data.domains[domain].name
-                raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
+        if empty := [domain for domain, chosen in rows.items() if len(chosen) == 0]:
+            name = reader.data.domains[empty[0]].name
+            raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
         recipe = _Recipe(reader, arrays, batch_size, seed, augmentation)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
@@ -261,22 +259,9 @@ def _prepare(
     return prepared if out is None else out.copy_(prepared)
 
 
-class Inputs(Protocol):
-    """The inputs of all domains."""
-
-    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """Batches of `size` samples per domain, from the given rows of each training domain."""
-
-    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
-
-    def close(self) -> None:
-        """End what works in the background."""
-
-
 @final
 class TensorInputs:
-    """Inputs that are in memory: features, or small images."""
+    """Inputs of all domains that are in memory: features, or small images."""
 
     def __init__(self, data: DomainDataset) -> None:
         self.x: list[Tensor] = []
@@ -286,35 +271,20 @@ class TensorInputs:
             self.x.append(domain.inputs.float())
         self.y = [domain.labels for domain in data.domains]
 
-    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """Batches drawn with replacement."""
-        x = [self.x[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
-        y = [self.y[domain][torch.from_numpy(chosen)] for domain, chosen in rows]
+    def sampler(self, rows: Mapping[int, np.ndarray], size: int, seed: int) -> Sampler:
+        """Batches of `size` samples per domain, from the given rows of each training domain."""
+        chosen = [(domain, torch.from_numpy(each)) for domain, each in rows.items()]
+        x, y = ([part[domain][each] for domain, each in chosen] for part in (self.x, self.y))
         return Minibatches(x, y, size, seed)
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some inputs of a domain, a few at a time."""
-        gathered: Tensor = self.x[domain][torch.from_numpy(rows)]
-        return list(torch.split(gathered, EVALUATION_BATCH))
-
-    def close(self) -> None:
-        """Nothing works in the background."""
-
-
-def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
-    """How often a network in evaluation mode is right; NaN if there are no samples."""
-    device = device_of(network)
-    made = [network(x.to(device)).cpu() for x in chunks]
-    if not made:
-        return float("nan")
-    logits = torch.cat(made)  # a single one tells the second of two classes
-    predicted = logits.argmax(1) if logits.shape[1] > 1 else logits.squeeze(1) > 0
-    return float((predicted == labels).double().mean())
+        """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
+        return torch.split(self.x[domain][torch.from_numpy(rows)], EVALUATION_BATCH)
 
 
 @final
 class ImageInputs:
-    """Images from their cache where there is one, else from their files."""
+    """Images from their cache where there is one, else from their files; see `TensorInputs`."""
 
     def __init__(
         self,
@@ -323,7 +293,6 @@ class ImageInputs:
         seed: int,
         *,
         augment: bool = True,
-        workers: int | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         if data.root is None:
@@ -340,24 +309,29 @@ class ImageInputs:
             )
         if not self.reader.cached:
             warn(f"{data.name} is read image by image. {remedy}")
-        self.seed = seed
-        self.augmentation = Augmentation(size=size)
-        self.training = self.augmentation if augment else None
-        self.workers = workers
-        self._samplers: list[ImageMinibatches] = []
+        self.seed, self.augment, self.augmentation = seed, augment, Augmentation(size=size)
 
-    def sampler(self, rows: Sequence[tuple[int, np.ndarray]], size: int, seed: int) -> Sampler:
-        """Batches drawn with replacement, made ahead by one pool of workers."""
-        made = ImageMinibatches(self.reader, dict(rows), size, seed, self.training, self.workers)
-        self._samplers.append(made)
-        return made
+    def sampler(self, rows: Mapping[int, np.ndarray], size: int, seed: int) -> Sampler:
+        """Batches made ahead by one pool of workers, to be closed."""
+        change = self.augmentation if self.augment else None
+        return ImageMinibatches(self.reader, rows, size, seed, change)
 
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
-        """Some images of a domain, a few at a time."""
+        """Some images of a domain."""
         change, seed = self.augmentation if augmented else None, seed_hash(self.seed, "evaluation")
         return ImageChunks(self.reader, domain, rows, augmentation=change, seed=seed)
 
-    def close(self) -> None:
-        """End the workers."""
-        for sampler in self._samplers:
-            sampler.close()
+
+Inputs = TensorInputs | ImageInputs
+"""The inputs of all domains."""
+
+
+def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
+    """How often a network in evaluation mode is right; NaN if there are no samples."""
+    device = device_of(network)
+    made = [network(x.to(device)).cpu() for x in chunks]
+    if not made:
+        return float("nan")
+    logits = torch.cat(made)  # a single one tells the second of two classes
+    predicted = logits.argmax(1) if logits.shape[1] > 1 else logits.squeeze(1) > 0
+    return float((predicted == labels).double().mean())
