@@ -43,9 +43,9 @@ from hessalign.bench.data import (
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.models.published import import_torchvision
 from hessalign.bench.runs.domainbed import evaluated_parts
+from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import Evaluated, plan_job
-from hessalign.bench.runs.sampling import ImageMinibatches
 
 BATCH = 32
 SOURCES = (1, 2, 3)

@@ -24,8 +24,14 @@ from hessalign.bench.data import (
     prepare_images,
     read_image_folder,
 )
-from hessalign.bench.runs.batch_workers import BatchWorkerError, _Batches, default_workers
-from hessalign.bench.runs.sampling import ImageChunks, ImageInputs, ImageMinibatches
+from hessalign.bench.runs.image_batches import (
+    BatchWorkerError,
+    ImageChunks,
+    ImageMinibatches,
+    _portable,
+    default_workers,
+)
+from hessalign.bench.runs.sampling import ImageInputs
 
 SIZE = 8
 CROPS = Augmentation(size=SIZE)
@@ -134,7 +140,7 @@ def test_a_corrupt_image_is_named(tmp_path, workers):
 def test_a_worker_that_died_is_an_error_not_a_wait(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        os.kill(sampler._batches.processes[0].pid, signal.SIGKILL)
+        os.kill(sampler.processes[0].pid, signal.SIGKILL)
         with pytest.raises(
             BatchWorkerError, match=r"killed by SIGKILL.*BATCH_WORKERS=0.*checkpoint"
         ):
@@ -147,7 +153,7 @@ def test_a_worker_that_died_disturbs_nothing_before_its_batch_is_due(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
         assert signal.getsignal(signal.SIGCHLD) is handler
-        process = sampler._batches.processes[0]
+        process = sampler.processes[0]
         process.kill()
         process.join()
         sampler.load_state_dict({"step": torch.tensor(9)})
@@ -164,17 +170,13 @@ class NeedsTwoError(Exception):
 
 
 def test_an_error_that_cannot_go_to_another_process_is_told_in_words():
-    def fill(number, x, y):
-        raise NeedsTwoError(1, 2)
-
-    batches = _Batches(fill, torch.empty(1), torch.empty(1))
-    assert repr(batches[0]) == "RuntimeError('NeedsTwoError: 1 and 2')"
+    assert repr(_portable(NeedsTwoError(1, 2))) == "RuntimeError('NeedsTwoError: 1 and 2')"
 
 
 def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
     sampler = ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1)
     sampler.draw()
-    process = sampler._batches.processes[0]
+    process = sampler.processes[0]
     assert process.is_alive()
     del sampler
     assert not process.is_alive()
@@ -183,7 +185,7 @@ def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
 def test_no_process_is_left_after_closing(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        process = sampler._batches.processes[0]
+        process = sampler.processes[0]
     assert not process.is_alive()
 
 
@@ -191,12 +193,12 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from hessalign.bench.data import open_images, read_image_folder
-from hessalign.bench.runs.sampling import ImageMinibatches
+from hessalign.bench.runs.image_batches import ImageMinibatches
 if __name__ == "__main__":
     reader = open_images(read_image_folder(Path(sys.argv[1])), Path("no"), 8)
     sampler = ImageMinibatches(reader, {0: [0, 1]}, 2, 0, None, workers=1)
     sampler.draw()
-    print(sampler._batches.processes[0].pid, flush=True)
+    print(sampler.processes[0].pid, flush=True)
     time.sleep(600)
 """
 

@@ -28,8 +28,8 @@ from hessalign.bench.data import DomainDataset, ImageReader, normalise, open_ima
 from hessalign.bench.models import make_backbone, state_digest
 from hessalign.bench.models.backbones import describe_random_weights, feature_width
 from hessalign.bench.models.published import make_importable
+from hessalign.bench.runs.image_batches import ImageChunks
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
-from hessalign.bench.runs.sampling import ImageChunks
 
 _MADE_WITH: Final = "made_with"
 """Where a bank tells what it was made with."""

@@ -108,7 +108,11 @@ class LoopConfig:
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
         check_name("loss", self.loss, LOSSES)
         check_options(LoopConfig, {name: getattr(self, name) for name in OPTIMIZER_OPTIONS})
-        _check_optimizer(self.optimizer)
+        if is_path(self.optimizer):
+            load_object(self.optimizer, "optimizer")
+        elif self.optimizer not in _OPTIMIZERS:
+            known = (*_OPTIMIZERS, "package.module:Name")
+            raise UnknownNameError("optimizer", self.optimizer, known)
         if self.warmup_steps > self.steps:
             raise InputError(
                 f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
@@ -116,15 +120,9 @@ class LoopConfig:
             )
 
     def learning_rate_factor(self, step: int) -> float:
-        r"""What learning rates are multiplied by at a step, on which alone it depends.
-
-        It rises evenly over the warm-up, $(t + 1) / w$ at step t < w. After it the factor is 1, or
-        falls as half a cosine, $\frac12 (1 + \cos \pi \frac{t - w}{T - w})$, from 1 to nearly 0 at
-        the last of T steps.
-
-        Returns:
-            A factor above 0 and at most 1.
-        """
+        """What learning rates are multiplied by at a step, on which alone it depends."""
+        # It rises evenly over w steps of warm-up, (t + 1) / w at step t < w. After it the factor is
+        # 1, or falls as half a cosine, (1 + cos(π (t − w) / (T − w))) / 2, to nearly 0 at the end.
         warmup = self.warmup_steps
         if step < warmup:
             return (step + 1) / warmup
@@ -290,19 +288,11 @@ def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[s
     specs: Mapping[str, OptimizerSpec] = {MAIN: OptimizerSpec(algorithm.parameters())}
     if isinstance(algorithm, AbstractStepOwner):
         specs = algorithm.optimizers()
-    optimizers = {}
-    for name, spec in specs.items():
-        if parameters := list(spec.parameters):
-            rate, decay = spec.learning_rate, spec.weight_decay
-            optimizers[name] = _make_optimizer(
-                config,
-                parameters,
-                spec.betas,
-                lr=config.learning_rate if rate is None else rate,
-                weight_decay=config.weight_decay if decay is None else decay,
-            )
-            if isinstance(algorithm, AbstractStepOwner):  # its losses know neither l2 nor a limit
-                optimizers[name].register_step_pre_hook(partial(_regularize, config))
+    made = {name: _make_optimizer(spec, config) for name, spec in specs.items()}
+    optimizers = {name: optimizer for name, optimizer in made.items() if optimizer is not None}
+    if isinstance(algorithm, AbstractStepOwner):  # its losses know neither l2 nor a limit
+        for optimizer in optimizers.values():
+            optimizer.register_step_pre_hook(partial(_regularize, config))
     return optimizers
 
 
@@ -313,35 +303,25 @@ def _set_learning_rates(optimizers: Mapping[str, Optimizer], factor: float) -> N
             group["lr"] = optimizer.defaults["lr"] * factor
 
 
-def _make_optimizer(
-    config: LoopConfig,
-    parameters: list[nn.Parameter],
-    betas: tuple[float, float],
-    lr: float,
-    weight_decay: float,
-) -> Optimizer:
-    path = config.optimizer
+def _make_optimizer(spec: OptimizerSpec, config: LoopConfig) -> Optimizer | None:
+    path, parameters = config.optimizer, list(spec.parameters)
+    lr = config.learning_rate if spec.learning_rate is None else spec.learning_rate
+    decay = config.weight_decay if spec.weight_decay is None else spec.weight_decay
+    if not parameters:
+        return None
     if path == "sgd":
-        return SGD(parameters, lr, config.momentum, weight_decay=weight_decay)
+        return SGD(parameters, lr, config.momentum, weight_decay=decay)
     if path in _OPTIMIZERS:
         kind = Adam if path == "adam" else AdamW
-        return kind(parameters, lr, betas, weight_decay=weight_decay)
+        return kind(parameters, lr, spec.betas, weight_decay=decay)
     own = load_object(path, "optimizer")
-    made = call_plugin(path, "optimizer", own, parameters, lr=lr, weight_decay=weight_decay)
+    made = call_plugin(path, "optimizer", own, parameters, lr=lr, weight_decay=decay)
     if not isinstance(made, Optimizer):
         raise InputError(
             f"Expected {path!r} to make an optimiser, a torch.optim.Optimizer, got "
             f"{type(made).__name__}."
         )
     return made
-
-
-def _check_optimizer(name: str) -> None:
-    """Refuse what is neither "adam", "adamw", "sgd" nor a `package.module:Name` that is found."""
-    if is_path(name):
-        load_object(name, "optimizer")
-    elif name not in _OPTIMIZERS:
-        raise UnknownNameError("optimizer", name, (*_OPTIMIZERS, "package.module:Name"))
 
 
 def _regularize(config: LoopConfig, optimizer: Optimizer, *_: object) -> None:

@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -157,6 +157,11 @@ class ModelDescription:
             "normalisation": _NORMALISATION if self.inputs == "images" else None,
             "accuracies": {k: v for k, v in self.accuracies.items() if math.isfinite(v)},
         }
+
+
+def name_some(folders: Sequence[Path]) -> str:
+    """Names of the first three folders, for an error."""
+    return ", ".join(path.name for path in folders[:3]) + ", …" * (len(folders) > 3)
 
 
 def write_model(folder: Path, description: ModelDescription, network: Network) -> None:

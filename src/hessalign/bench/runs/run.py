@@ -20,6 +20,7 @@ from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST, catalog_entry
 from hessalign.bench.models import Network
+from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
 from hessalign.bench.runs.machine import describe_software, find_device
@@ -27,7 +28,6 @@ from hessalign.bench.runs.model_description import DESCRIPTION, ModelDescription
 from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
 from hessalign.bench.runs.records import DONE, Record, RecordForm
 from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, find_run, read_config
-from hessalign.bench.runs.sampling import ImageMinibatches
 
 _DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
@@ -96,9 +96,15 @@ def train_job(
     plan = plan_job(job, data_dir)
     opened = folder and open_folder(plan, folder, evaluate, warn, keep_model=keep_model)
     with opened or nullcontext() as kept:
-        if kept is not None and kept.done:
-            return Run(plan, kept.records(), _trained(plan, kept.path))
         protocol = plan.protocol
+        if kept is not None and kept.done:
+            model = (kept.path / DESCRIPTION).exists()
+            trained = protocol.start(plan)[0] if model else None
+            if trained is not None:
+                what = f"the data set {plan.data.name} in {plan.data_dir}"
+                remedy = "Use the data it was trained on."
+                load_weights(trained.network, kept.path, what, remedy)
+            return Run(plan, kept.records(), trained)
         inputs = protocol.inputs(plan, warn)
         algorithm, generator = protocol.start(plan)
         algorithm.to(find_device())
@@ -211,9 +217,9 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
     """Where the data of a run are: where they were when it was trained, or where it says here."""
     if job.dataset == COLORED_MNIST:  # they come with the package
         return Path(job.data_dir)
+    here, problems = Path(job.data_dir), []
     places = [Path(recorded)] if isinstance(recorded, str) else []
-    places += [Path(job.data_dir)] if Path(job.data_dir).absolute() not in places else []
-    problems = []
+    places += [here] if here.absolute() not in places else []
     for place in places:
         try:
             find_dataset(job.dataset, place, job.seed)
@@ -225,19 +231,6 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
         f"Cannot find the data of the run in {folder}. {' '.join(problems)} If they were moved, "
         "name the folder that holds them with --data-dir."
     )
-
-
-def _trained(plan: Plan, folder: Path) -> AbstractAlgorithm | None:
-    if not (folder / DESCRIPTION).exists():
-        return None
-    algorithm, _ = plan.protocol.start(plan)
-    load_weights(
-        algorithm.network,
-        folder,
-        f"the data set {plan.data.name} in {plan.data_dir}",
-        "Use the data it was trained on.",
-    )
-    return algorithm
 
 
 @final

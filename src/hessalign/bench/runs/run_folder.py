@@ -22,7 +22,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -35,15 +35,12 @@ from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models.weights import DAMAGE
-from hessalign.bench.runs.model_description import ModelDescription, write_model
+from hessalign.bench.runs.model_description import ModelDescription, name_some, write_model
 from hessalign.bench.runs.records import DONE, RESULTS, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.sampling import Sampler
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
-
-_SHOWN: Final = 3
-"""How many runs an error names."""
 
 _KEPT: Final = 2
 """Checkpoints kept: should the newest be damaged, there is the one before."""
@@ -69,14 +66,13 @@ class RunFolderError(UserError, RuntimeError):
 
 def find_run(folder: Path) -> Path:
     """The folder of a run, which may be named by the folder that holds this run alone."""
-    if (folder / CONFIG).exists():
-        return folder
-    found = runs_below(folder)
+    found = [folder] if (folder / CONFIG).exists() else runs_below(folder)
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.name for path in found[:_SHOWN]) + ", …" * (len(found) > _SHOWN)
-        raise RunFolderError(f"Expected one run in {folder}, found {len(found)}: {names}. Name it.")
+        raise RunFolderError(
+            f"Expected one run in {folder}, found {len(found)}: {name_some(found)}. Name it."
+        )
     raise RunFolderError(
         f"Expected a complete run in {folder}, found none. Give the folder of one, which "
         "`hessalign train --output OUTPUT` names when it ends."
@@ -88,15 +84,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise InputError(f"found {str(found)[:60]!r} instead of names with values")
     except ValueError as error:  # neither JSON nor, perhaps, text
         raise RunFolderError(
             f"Expected a configuration in {path}: {error}. Remove {folder} to train again."
         ) from error
-    if not isinstance(found, dict):
-        raise RunFolderError(
-            f"Expected a configuration in {path}: found {str(found)[:60]!r} instead of names with "
-            f"values. Remove {folder} to train again."
-        )
     return found
 
 
@@ -152,10 +145,14 @@ class TrainingState:
 
 
 @final
+@dataclass(eq=False)
 class RunFolder:
     """Exclusive use of the folder of one run, as a context manager.
 
-    Args:
+    On entering, a `RunFolderError` says if another process trains in the folder or it belongs to
+    another configuration. A complete run may be read by many at once.
+
+    Attributes:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
@@ -164,30 +161,19 @@ class RunFolder:
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
         describe: Says of the trained network what is needed to use it; None if it cannot be told.
-
-    Raises:
-        RunFolderError: On entering, if another process trains in the folder or it belongs to
-            another configuration. A complete run may be read by many at once.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: Mapping[str, object],
-        warn: Callable[[str], None],
-        form: RecordForm | None = None,
-        keep_model: bool = True,
-        beside: Mapping[str, object] | None = None,
-        describe: Callable[[list[Record]], ModelDescription] | None = None,
-    ) -> None:
-        self.path = path
-        self.config: dict[str, object] = json.loads(json.dumps(config))
-        self.warn = warn
-        self.form = form or RecordForm()
-        self.keep_model = keep_model
-        self.beside = dict(beside or {})
-        self.describe = describe
-        self._lock = FileLock(path / "lock", blocking=False)
+    path: Path
+    config: Mapping[str, object]
+    warn: Callable[[str], None]
+    form: RecordForm = field(default_factory=RecordForm)
+    keep_model: bool = True
+    beside: Mapping[str, object] = field(default_factory=dict)
+    describe: Callable[[list[Record]], ModelDescription] | None = None
+
+    def __post_init__(self) -> None:
+        self.config = json.loads(json.dumps(self.config))
+        self._lock = FileLock(self.path / "lock", blocking=False)
         self._saved = time.monotonic()
 
     def __enter__(self) -> RunFolder:
@@ -340,9 +326,6 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        found = {
-            int(match[1]): path
-            for path in self.path.iterdir()
-            if (match := _CHECKPOINT.fullmatch(path.name))
-        }
+        matches = map(_CHECKPOINT.fullmatch, os.listdir(self.path))
+        found = {int(match[1]): self.path / match[0] for match in matches if match}
         return [found[step] for step in sorted(found)]

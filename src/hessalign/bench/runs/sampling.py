@@ -1,15 +1,11 @@
 """The inputs of a data set as a run asks for them: batches to train on, and all of a part in turn.
 
-Every source of batches can be put back to where it was. Batch k of images is a function of the
-run's seed and k alone: which images, and every random change of them, come from a generator with
-the seed `seed_hash(seed, k)`. So batches may be made ahead, by any process, and a run that is
-continued meets the very images it would have met.
+Every source of batches can be put back to where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -19,18 +15,9 @@ from torch import Tensor
 from hessalign._errors import InputError, InputTypeError
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import Batch
-from hessalign.bench.data import (
-    Augmentation,
-    DomainDataset,
-    ImageError,
-    ImageReader,
-    augment,
-    cache_folder,
-    normalise,
-    open_images,
-)
+from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
 from hessalign.bench.models import Network
-from hessalign.bench.runs.batch_workers import BatchWorkers, default_workers
+from hessalign.bench.runs.image_batches import ImageChunks, ImageMinibatches
 from hessalign.bench.runs.machine import device_of
 
 EVALUATION_BATCH: Final = 64
@@ -123,142 +110,6 @@ class Minibatches:
         self.generator.set_state(state["generator"])
 
 
-_Rows = Sequence[int] | np.ndarray
-"""Samples of a domain, for example a part of its `Split`."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Recipe:
-    """All that determines the batches of a run; a worker gets a copy."""
-
-    reader: ImageReader
-    rows: Mapping[int, np.ndarray]
-    batch_size: int
-    seed: int
-    augmentation: Augmentation | None
-
-    def __call__(self, number: int, x: Tensor, y: Tensor) -> None:
-        """Fill in the inputs and labels of a batch."""
-        generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
-        for place, (domain, rows) in enumerate(self.rows.items()):
-            part = slice(place * self.batch_size, (place + 1) * self.batch_size)
-            drawn = torch.randint(len(rows), (self.batch_size,), generator=generator).numpy()
-            y[part] = self.reader.data.domains[domain].labels[rows[drawn]]
-            _prepare(self.reader, domain, rows[drawn], self.augmentation, generator, x[part])
-
-
-@final
-class ImageMinibatches:
-    """Images drawn with replacement, the same number from every domain: a `Sampler`.
-
-    Worker processes, one pool for all domains, make batches ahead of the training step; `close`, or
-    leaving a `with` block, ends them. A batch stays in memory that is shared with them until the
-    next one is drawn: copy what is to last longer.
-    """
-
-    def __init__(
-        self,
-        reader: ImageReader,
-        rows: Mapping[int, _Rows],
-        batch_size: int,
-        seed: int,
-        augmentation: Augmentation | None,
-        workers: int | None = None,  # 0: this process makes them; None: what suits the machine
-    ) -> None:
-        if batch_size < 1:
-            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
-        workers = default_workers() if workers is None else workers
-        if workers < 0:
-            raise InputError(f"Expected 0 or more workers, got {workers}.")
-        if not rows:
-            raise InputError("Expected one or more training domains, got none.")
-        if empty := [domain for domain, chosen in rows.items() if len(chosen) == 0]:
-            name = reader.data.domains[empty[0]].name
-            raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
-        arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
-        recipe = _Recipe(reader, arrays, batch_size, seed, augmentation)
-        self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
-        size = reader.size if augmentation is None else augmentation.size
-        x = torch.empty(len(self._domain), 3, size, size, device="meta")
-        y = torch.empty_like(self._domain, device="meta")
-        self._batches = BatchWorkers(recipe, x, y, workers)
-        self._step = 0
-
-    def draw(self) -> Batch:
-        """The next batch, for one forward pass of all domains; it lasts until the one after it."""
-        x, y = self._batches.get(self._step)
-        self._step += 1
-        return Batch(x, y, self._domain)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """How many batches were drawn."""
-        return {"step": torch.tensor(self._step)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a position."""
-        self._step = int(state["step"])
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self._batches.close()
-
-    def __enter__(self) -> ImageMinibatches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ImageChunks:
-    """Images of a domain, a few at a time, as an evaluation sees them; to be gone through again.
-
-    Random changes follow from the seed, the domain and the place of the chunk.
-    """
-
-    reader: ImageReader
-    domain: int
-    rows: _Rows
-    size: int = EVALUATION_BATCH
-    augmentation: Augmentation | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise InputError(f"Expected chunks of 1 or more images, got {self.size}.")
-
-    def __iter__(self) -> Iterator[Tensor]:
-        chosen = np.asarray(self.rows, np.int64)
-        for first in range(0, len(chosen), self.size):
-            generator = torch.Generator().manual_seed(seed_hash(self.seed, self.domain, first))
-            part = chosen[first : first + self.size]
-            yield _prepare(self.reader, self.domain, part, self.augmentation, generator)
-
-
-def _prepare(
-    reader: ImageReader,
-    domain: int,
-    rows: np.ndarray,
-    augmentation: Augmentation | None,
-    generator: torch.Generator,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Images as a network takes them, changed at random or not."""
-    try:
-        images = reader.read(domain, rows)
-    except ImageError as error:
-        raise InputError(
-            f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
-            "prepare` meets them before training does."
-        ) from error
-    if augmentation is not None:
-        return augment(images.pixels, generator, augmentation, images.original_sizes, out=out)
-    prepared = normalise(images.pixels)
-    return prepared if out is None else out.copy_(prepared)
-
-
 @final
 class TensorInputs:
     """Inputs of all domains that are in memory: features, or small images."""
@@ -319,7 +170,7 @@ class ImageInputs:
     def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
         """Some images of a domain."""
         change, seed = self.augmentation if augmented else None, seed_hash(self.seed, "evaluation")
-        return ImageChunks(self.reader, domain, rows, augmentation=change, seed=seed)
+        return ImageChunks(self.reader, domain, rows, EVALUATION_BATCH, change, seed)
 
 
 Inputs = TensorInputs | ImageInputs

@@ -32,13 +32,11 @@ from hessalign.bench.runs.model_description import (
     ModelDescription,
     TrainedModelError,
     load_weights,
+    name_some,
     read_description,
     rebuild,
 )
 from hessalign.bench.runs.sampling import EVALUATION_BATCH
-
-_SHOWN: Final = 3
-"""How many runs an error names."""
 
 CONTENT: Final = DESCRIPTION
 """What the description is called in exported files."""
@@ -198,10 +196,9 @@ def _find_model(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.name for path in found[:_SHOWN]) + ", …" * (len(found) > _SHOWN)
         raise TrainedModelError(
-            f"Expected one trained model in {folder}, found {len(found)}: {names}. Name one of "
-            "them; or choose by `hessalign predict --select training-domain`."
+            f"Expected one trained model in {folder}, found {len(found)}: {name_some(found)}. Name "
+            "one of them; or choose by `hessalign predict --select training-domain`."
         )
     if not folder.is_dir():
         raise TrainedModelError(f"Expected the folder of a run, found no folder {folder}.")
