@@ -27,6 +27,7 @@ Given = np.ndarray | Tensor | _PathLike | Sequence[_PathLike]
 
 _ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
 
+_Shape = tuple[int, ...]
 _Batch = tuple[tuple[str, ...], Tensor]
 """Names of some samples, and the samples as the network takes them."""
 
@@ -34,7 +35,7 @@ _Batch = tuple[tuple[str, ...], Tensor]
 def given_batches(
     given: Given,
     kind: InputKind,
-    shape: tuple[int, ...],
+    shape: _Shape,
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
 ) -> Iterator[_Batch]:
@@ -68,12 +69,9 @@ def count_given(paths: Iterable[_PathLike]) -> int:
 
 def _told_apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """Files of arrays, and the rest: images and folders of them."""
-    arrays: list[Path] = []
-    images: list[Path] = []
-    for path in paths:
-        is_array = path.suffix.lower() in _ARRAY_FILES and not path.is_dir()
-        (arrays if is_array else images).append(path)
-    return arrays, images
+    every = list(paths)
+    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
+    return arrays, [path for path in every if path not in arrays]
 
 
 def _find_images(paths: Iterable[Path]) -> list[Path]:
@@ -100,17 +98,15 @@ def _paths(given: object) -> list[Path]:
     each = [given] if isinstance(given, str | os.PathLike) else given
     if not isinstance(each, Iterable):
         raise InputTypeError(f"Expected arrays, tensors, or paths, got {type(given).__name__}.")
-    paths = []
-    for path in each:
-        if not isinstance(path, str | os.PathLike):
-            raise InputTypeError(
-                f"Expected a list of paths, got one with {type(path).__name__}. Numbers are to be "
-                "given as one array or tensor, with one row per sample."
-            )
-        paths.append(Path(path))
+    paths = list(each)
+    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+        raise InputTypeError(
+            f"Expected a list of paths, got one with {type(wrong[0]).__name__}. Numbers are to be "
+            "given as one array or tensor, with one row per sample."
+        )
     if not paths:
         raise InputError("Expected one or more samples, got an empty list.")
-    return paths
+    return [Path(path) for path in paths]
 
 
 def _image_batches(
@@ -158,17 +154,15 @@ def _read_array(path: Path) -> np.ndarray:
     except Exception as error:  # a damaged file makes its reader stumble in any way
         raise InputError(f"Cannot read {path}: {error}. Expected an array of numbers.") from error
     if "x" not in arrays and len(arrays) != 1:
-        raise InputError(
-            f"Expected an array called x in {path}, or a single one, found: "
-            f"{', '.join(sorted(arrays)) or 'none'}."
-        )
+        found = ", ".join(sorted(arrays)) or "none"
+        raise InputError(f"Expected an array called x in {path}, or a single one, found: {found}.")
     return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
 
 def _array_batches(
     rows: np.ndarray | Tensor,
     kind: InputKind,
-    shape: tuple[int, ...],
+    shape: _Shape,
     batch_size: int,
     what: str,
     prefix: str,
@@ -182,7 +176,7 @@ def _array_batches(
         yield names, normalise(part) if kind == "images" else part.float()
 
 
-def _checked(rows: np.ndarray | Tensor, shape: tuple[int, ...], what: str) -> Tensor:
+def _checked(rows: np.ndarray | Tensor, shape: _Shape, what: str) -> Tensor:
     """Rows as a tensor, of numbers that float32 can hold and of the shape that is taken."""
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
@@ -214,7 +208,7 @@ def _check_grey_values(x: Tensor, what: str) -> None:
         )
 
 
-def _wrong_shape(found: tuple[int, ...], shape: tuple[int, ...], what: str) -> str:
+def _wrong_shape(found: _Shape, shape: _Shape, what: str) -> str:
     remedy = "Give one row per sample, as in training."
     if found == shape:
         remedy = f"For a single sample, give {what}[None]."

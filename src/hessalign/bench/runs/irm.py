@@ -133,12 +133,10 @@ class Irm(AbstractProtocol):
             raise InputError(f"Expected seed of 0 or more, got {job.trial_seed}.")
         steps = STEPS if job.steps is None else job.steps
         options, config = settle(job)
-        data = make_colored_mnist_domains(
-            job.trial_seed,
-            imbalance=options.imbalance,
-            train_images=options.train_images,
-            test_images=options.test_images,
-        )
+        wanted = {
+            key: getattr(options, key) for key in ("imbalance", "train_images", "test_images")
+        }
+        data = make_colored_mnist_domains(job.trial_seed, **wanted)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
         every = options.evaluate_every
         return Plan(job, self, data_dir, data, options, config, values, steps, every)
@@ -202,16 +200,17 @@ class Irm(AbstractProtocol):
                 head, right[name] = measure(network, batch)
                 if head is None:
                     return {f"{name}_loss": math.nan}
-                metrics[f"{name}_accuracy"] = fmean(map(_mean, right[name]))
+                metrics[f"{name}_accuracy"] = fmean(float(each.mean()) for each in right[name])
                 metrics[f"{name}_loss"] = float(head.risk.mean())
                 if name == "train" and plan.options.hessian_distance:
                     products = inner_products(head, "hessian", centred=True)
                     metrics["hessian_distance"] = float(distances(products).max())
-            parts = zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)
-            for domain, inner, outer in parts:
-                metrics |= _accuracies(domain, inner, outer)
+            parts = [*zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)]
             for domain, part in zip(tested, right["test"], strict=True):
-                metrics |= _accuracies(domain, part[plan.inner[domain]], part[plan.outer[domain]])
+                parts.append((domain, part[plan.inner[domain]], part[plan.outer[domain]]))
+            for domain, inner, outer in parts:
+                metrics[f"env{domain}_in_acc"] = float(inner.mean())
+                metrics[f"env{domain}_out_acc"] = float(outer.mean())
             return metrics
 
         return evaluate
@@ -320,11 +319,3 @@ def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Ten
     if not bool(logits.sum().isfinite()):
         return None, list(right)
     return arranged_head(z, logits, batch.y, batch.domains, make_loss("binary")), list(right)
-
-
-def _mean(right: Tensor) -> float:
-    return float(right.mean())
-
-
-def _accuracies(domain: int, inner: Tensor, outer: Tensor) -> dict[str, float]:
-    return {f"env{domain}_in_acc": _mean(inner), f"env{domain}_out_acc": _mean(outer)}

@@ -1,7 +1,4 @@
-"""Training: one loop, top to bottom, for every algorithm.
-
-Indices: e domain.
-"""
+"""Training: one loop, top to bottom, for every algorithm."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ from hessalign.curvature.losses import LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
-
 
 LrSchedule = Literal["constant", "cosine"]
 """How the learning rate changes after the warm-up."""
@@ -100,10 +96,9 @@ class LoopConfig:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise InputError(f"Expected steps of 1 or more, got {self.steps}.")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
-            raise InputError(
-                f"Expected a learning rate of 0 or more, got lr = {self.learning_rate}."
-            )
+        rate = self.learning_rate
+        if not (math.isfinite(rate) and rate >= 0):
+            raise InputError(f"Expected a learning rate of 0 or more, got lr = {rate}.")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
         check_name("loss", self.loss, LOSSES)

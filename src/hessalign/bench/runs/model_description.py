@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, ClassVar, Final, Literal, final, get_args
 
 import torch
 
@@ -53,6 +53,7 @@ class ColouredMlp:
 
     input_shape: tuple[int, ...]
     width: int
+    outputs: ClassVar[int] = 1
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -122,12 +123,11 @@ class ModelDescription:
     def __post_init__(self) -> None:
         check_name("kind of inputs", self.inputs, get_args(InputKind))
         check_name("loss of a model that predicts classes", self.loss, get_args(Loss))
-        if isinstance(self.network, NetworkSpec) and not isinstance(
-            self.network.backbone, str | None
-        ):
+        backbone = getattr(self.network, "backbone", None)
+        if not isinstance(backbone, str | None):
             raise InputError(
                 "Expected a backbone that can be made again from its name, got the module "
-                f"{type(self.network.backbone).__name__}. Name it as 'package.module:function'."
+                f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         expected = 2 if self.loss == "binary" else self.outputs
         if len(self.classes) != expected:
@@ -144,7 +144,7 @@ class ModelDescription:
     @property
     def outputs(self) -> int:
         """Outputs of the network."""
-        return self.network.outputs if isinstance(self.network, NetworkSpec) else 1
+        return self.network.outputs
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain values."""
@@ -171,12 +171,9 @@ def write_model(folder: Path, description: ModelDescription, network: Network) -
     state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     content = save(state)
     write_atomically(folder / WEIGHTS, content)
-    plain = rebuild(dataclasses.replace(description, adapted=False))
-    stored = dataclasses.replace(
-        description,
-        adapted=repr(plain) != repr(network),
-        weights_sha256=hashlib.sha256(content).hexdigest(),
-    )
+    digest = hashlib.sha256(content).hexdigest()
+    adapted = repr(rebuild(dataclasses.replace(description, adapted=False))) != repr(network)
+    stored = dataclasses.replace(description, adapted=adapted, weights_sha256=digest)
     text = json.dumps(stored.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
 
@@ -263,6 +260,5 @@ def load_weights(
         raise TrainedModelError(f"Expected weights in {path}: {error}. {anew}") from error
     except RuntimeError as error:
         reason = " ".join((str(error).splitlines() or [""])[-1].split()).rstrip(".")
-        raise TrainedModelError(
-            f"The weights {path} do not fit {what}: {reason}. {remedy}"
-        ) from error
+        told = f"The weights {path} do not fit {what}: {reason}. {remedy}"
+        raise TrainedModelError(told) from error

@@ -24,6 +24,11 @@ DONE: Final = "done"
 _METRIC: Final = re.compile(r"env\d+_(in|out)_acc|(train|test)_(accuracy|loss)|hessian_distance")
 """What evaluations measure; other numbers of a line are terms of the loss."""
 
+_OTHERS: Final = {
+    "step", "epoch", "step_time", "seconds", "hparams", "args", "software", "domain_names",
+}  # fmt: skip
+"""What else a line says."""
+
 
 @final
 @dataclass(frozen=True)
@@ -65,6 +70,9 @@ class RecordForm:
         if len(records) > 1:
             steps, seconds = record.step - records[-2].step, seconds - records[-2].seconds
         entries = {
+            **self.extra,
+            **record.terms,
+            **record.metrics,
             "step": record.step,
             "epoch": record.step / self.steps_per_epoch,
             "step_time": seconds / steps,
@@ -72,31 +80,27 @@ class RecordForm:
             "hparams": self.hparams,
             "args": self.args,
         }
-        return json.dumps(
-            {**self.extra, **record.terms, **record.metrics, **entries}, sort_keys=True
-        )
-
-    def parse(self, line: str) -> Record:
-        """The record in a line; a ValueError if it holds none."""
-        entry = json.loads(line)
-        if not isinstance(entry, dict):
-            raise InputError("Expected names with values.")
-        known = {"step", "epoch", "step_time", "seconds", "hparams", "args", "software"}
-        known |= {"domain_names", *self.extra}
-        rest = {key: value for key, value in entry.items() if key not in known}
-        metrics = {key: value for key, value in rest.items() if _METRIC.fullmatch(key)}
-        terms = {key: value for key, value in rest.items() if key not in metrics}
-        step, seconds = entry.get("step"), entry.get("seconds")
-        if not isinstance(step, int) or not isinstance(seconds, int | float):
-            raise InputError(f"Expected a step and seconds, got {step!r} and {seconds!r}.")
-        if not all(isinstance(value, int | float) for value in rest.values()):
-            raise InputError(f"Expected numbers by name, got {str(rest)[:60]}.")
-        return Record(step, seconds, terms, metrics)
+        return json.dumps(entries, sort_keys=True)
 
 
-def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Record]]:
+def _parse(line: str) -> Record:
+    """The record in a line; a ValueError if it holds none."""
+    entry = json.loads(line)
+    if not isinstance(entry, dict):
+        raise InputError("Expected names with values.")
+    rest = {key: value for key, value in entry.items() if key not in _OTHERS}
+    metrics = {key: value for key, value in rest.items() if _METRIC.fullmatch(key)}
+    terms = {key: value for key, value in rest.items() if key not in metrics}
+    step, seconds = entry.get("step"), entry.get("seconds")
+    if not isinstance(step, int) or not isinstance(seconds, int | float):
+        raise InputError(f"Expected a step and seconds, got {step!r} and {seconds!r}.")
+    if not all(isinstance(value, int | float) for value in rest.values()):
+        raise InputError(f"Expected numbers by name, got {str(rest)[:60]}.")
+    return Record(step, seconds, terms, metrics)
+
+
+def read_lines(path: Path) -> list[tuple[str, Record]]:
     """The lines of a run, without ends, with their records; a half-written last one is left out."""
-    form = form or RecordForm()
     if not path.exists():
         return []
     try:
@@ -111,7 +115,7 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
         if not line:
             continue
         try:
-            found.append((line, form.parse(line)))
+            found.append((line, _parse(line)))
         except ValueError as error:
             if number == len(lines):
                 break
@@ -122,9 +126,9 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
     return found
 
 
-def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
-    """The records of a run, in the order of its file; see `read_lines`."""
-    return [record for _, record in read_lines(path, form)]
+def read_records(path: Path) -> list[Record]:
+    """The records of a run, in the order of its file, none if there is no such file."""
+    return [record for _, record in read_lines(path)]
 
 
 _ACCURACIES: Final = {

@@ -52,12 +52,7 @@ _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
 
 @final
 class RunFolderError(UserError, RuntimeError):
-    """A folder that cannot be used for this run.
-
-    Args:
-        message: Why.
-        held: Whether it is because another process trains in it.
-    """
+    """A folder that cannot be used for this run; `held` if another process trains in it."""
 
     def __init__(self, message: str, *, held: bool = False) -> None:
         super().__init__(message)
@@ -208,10 +203,9 @@ class RunFolder:
         self._lock.release()
 
     def _check_config(self) -> None:
-        path = self.path / CONFIG
-        if not path.exists():
-            content = {**self.config, **self.beside}
-            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        if not (self.path / CONFIG).exists():
+            content = json.dumps({**self.config, **self.beside}, indent=2)
+            write_atomically(self.path / CONFIG, f"{content}\n".encode())
             return
         found = read_config(self.path)
         differences = [
@@ -235,7 +229,7 @@ class RunFolder:
     def records(self) -> list[Record]:
         """The records on disk, without a torn last line; a complete run has to have some."""
         path = self.path / RESULTS
-        found = read_records(path, self.form)
+        found = read_records(path)
         if self.done and not found:
             raise RunFolderError(
                 f"Expected the records of a complete run in {path}, found none. Remove {self.path} "
@@ -253,15 +247,14 @@ class RunFolder:
                 state.load_state_dict(self._load(path))
             except DAMAGE as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-                instead = "There is no other: the run begins afresh"
-                if left:
-                    instead = f"Trying {left[-1].name} instead"
+                none = "There is no other: the run begins afresh"
+                instead = f"Trying {left[-1].name} instead" if left else none
                 self.warn(f"Cannot use {path}: {reason}. {instead}.")
                 state.load_state_dict(fresh)
-                continue
-            break
+            else:
+                break
         path = self.path / RESULTS
-        kept = [pair for pair in read_lines(path, self.form) if pair[1].step < state.step]
+        kept = [pair for pair in read_lines(path) if pair[1].step < state.step]
         write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
         return [record for _, record in kept]
 
@@ -272,8 +265,7 @@ class RunFolder:
             raise InputError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):
             raise InputError("it belongs to another configuration")
-        state: dict[str, Any] = content["state"]
-        return state
+        return dict(content["state"])
 
     def append(self, records: list[Record]) -> None:
         """Put down the last of all records so far."""
@@ -305,8 +297,8 @@ class RunFolder:
         if self.keep_model and self.describe is not None:
             with self._keeping_checkpoints():
                 write_model(self.path, self.describe(records), state.algorithm.network)
-        final_record = self.form.line(records) if records else "{}"
-        write_atomically(self.path / DONE, (final_record + "\n").encode())
+        last = self.form.line(records) if records else "{}"
+        write_atomically(self.path / DONE, f"{last}\n".encode())
         for path in self._checkpoints():
             path.unlink(missing_ok=True)
 
