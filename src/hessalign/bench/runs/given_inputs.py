@@ -168,8 +168,14 @@ def _array_batches(
     prefix: str,
 ) -> Iterator[_Batch]:
     tensor = _checked(rows, shape, what)
-    if kind == "images":
-        _check_grey_values(tensor, what)
+    if kind == "images" and tensor.dtype != torch.uint8:
+        least, most = float(tensor.min()), float(tensor.max())
+        if not tensor.is_floating_point() or least < 0 or most > 1:
+            raise InputError(
+                f"Expected images in {what} as uint8 from 0 to 255 or floats from 0 to 1, got "
+                f"{tensor.dtype} from {least:g} to {most:g}. Images that are normalised already "
+                "are for the network itself: model.network(x)."
+            )
     for first in range(0, len(tensor), batch_size):
         part = tensor[first : first + batch_size]
         names = tuple(f"{prefix}{row}" for row in range(first, first + len(part)))
@@ -194,18 +200,6 @@ def _checked(rows: np.ndarray | Tensor, shape: _Shape, what: str) -> Tensor:
             f"Expected finite real numbers that float32 can hold in {what}, got others."
         )
     return rows
-
-
-def _check_grey_values(x: Tensor, what: str) -> None:
-    if x.dtype == torch.uint8:
-        return
-    least, most = float(x.min()), float(x.max())
-    if not x.is_floating_point() or least < 0 or most > 1:
-        raise InputError(
-            f"Expected images in {what} as uint8 from 0 to 255 or floats from 0 to 1, got "
-            f"{x.dtype} from {least:g} to {most:g}. Images that are normalised already are for the "
-            "network itself: model.network(x)."
-        )
 
 
 def _wrong_shape(found: _Shape, shape: _Shape, what: str) -> str:

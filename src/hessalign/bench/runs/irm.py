@@ -148,15 +148,8 @@ class Irm(AbstractProtocol):
         generator, weights = (
             torch.Generator().manual_seed((seed << 8) + stream) for stream in (1, 2)
         )
-        setting = Setting(
-            partial(spec.make, weights),
-            outputs=1,
-            domains=len(plan.sources),
-            loss=plan.loss,
-            steps=plan.steps,
-            generator=generator,
-            input_shape=spec.row_shape,
-        )
+        make, domains, shape = partial(spec.make, weights), len(plan.sources), spec.row_shape
+        setting = Setting(make, 1, domains, plan.loss, plan.steps, generator, input_shape=shape)
         return plan.info.make(plan.algorithm, setting), generator
 
     def network(self, plan: Plan) -> ColouredMlp:

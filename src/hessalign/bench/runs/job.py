@@ -26,15 +26,15 @@ def _is_overrides(value: object) -> bool:
         return False
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "dataset": lambda value: isinstance(value, str),
-    "algorithm": lambda value: isinstance(value, str),
+    **dict.fromkeys(("dataset", "algorithm", "data_dir", "task"), _is_text),
+    **dict.fromkeys(("hparams_seed", "trial_seed"), _is_whole),
     "test_domains": lambda value: isinstance(value, list) and all(map(_is_whole, value)),
-    "hparams_seed": _is_whole,
-    "trial_seed": _is_whole,
-    "data_dir": lambda value: isinstance(value, str),
     "holdout_fraction": lambda value: isinstance(value, float) and 0 < value < 1,
-    "task": lambda value: isinstance(value, str),
     "steps": lambda value: value is None or _is_whole(value),
     "hparams": _is_overrides,
 }

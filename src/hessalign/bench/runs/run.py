@@ -27,7 +27,7 @@ from hessalign.bench.runs.machine import describe_software, find_device
 from hessalign.bench.runs.model_description import DESCRIPTION, ModelDescription, load_weights
 from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
 from hessalign.bench.runs.records import DONE, Record, RecordForm
-from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, find_run, read_config
+from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, read_config
 
 _DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
@@ -259,13 +259,6 @@ class TrainedHead:
     def sources(self) -> tuple[int, ...]:
         """Numbers of the domains that were trained on."""
         return tuple(each for each in range(len(self.names)) if each not in self.targets)
-
-
-def load_trained_head(
-    folder: Path, samples: int | None = None, seed: int = 0, data_dir: Path | None = None
-) -> TrainedHead:
-    """The head of a complete run, from its folder (see `find_run`)."""
-    return trained_head(load_run(find_run(folder), data_dir), samples, seed)
 
 
 def trained_head(

@@ -41,27 +41,17 @@ from hessalign.bench.runs.sampling import EVALUATION_BATCH
 CONTENT: Final = DESCRIPTION
 """What the description is called in exported files."""
 
-_SIZES: Final = (3, 1, 2, 5)
-"""Of the batches on which a form is compared with the network; it is made from the first."""
-
 _Predict = Callable[[Tensor], Tensor]
 """What was exported, read back: inputs to logits."""
 
 
 class Outputs(NamedTuple):
-    """What a model makes of some inputs, one row each.
+    """What a model makes of some inputs, one row each."""
 
-    Attributes:
-        names: Paths of the images, or numbers of the rows.
-        features: What enters the head.
-        probabilities: Of each class.
-        predicted: Index of the most likely class.
-    """
-
-    names: tuple[str, ...]
-    features: np.ndarray
+    names: tuple[str, ...]  # paths of images, or numbers of rows
+    features: np.ndarray  # what enters the head
     probabilities: np.ndarray
-    predicted: np.ndarray
+    predicted: np.ndarray  # index of the most likely class
 
 
 @final
@@ -150,11 +140,9 @@ class TrainedModel:
         return z.cpu().numpy(), probabilities.cpu().numpy(), predicted.cpu().numpy()
 
     def __repr__(self) -> str:
-        about = self.description
+        about, classes = self.description, len(self.classes_)
         shape = "×".join(map(str, about.input_shape))
-        return (
-            f"TrainedModel({about.algorithm}, {about.inputs} {shape}, {len(about.classes)} classes)"
-        )
+        return f"TrainedModel({about.algorithm}, {about.inputs} {shape}, {classes} classes)"
 
 
 def load(run: str | os.PathLike[str]) -> TrainedModel:
@@ -214,21 +202,30 @@ def _find_model(folder: Path) -> Path:
 def export_model(model: TrainedModel, path: Path, form: str) -> None:
     """Write a trained network in one of `FORMATS`, read it back and compare, and leave it there."""
     check_name("format", form, FORMATS)
-    network, shape = copy.deepcopy(model.network).cpu().eval(), model.description.input_shape
+    network, about = copy.deepcopy(model.network).cpu().eval(), model.description
     dtype = next(network.parameters()).dtype
-    generator = torch.Generator().manual_seed(0)
-    sizes = [*_SIZES]
-    if model.description.adapted and model.description.batch_size:
-        sizes.append(2 * model.description.batch_size)  # some cut a batch into as many (ARM)
+    sizes = [3, 1, 2, 5]  # of the batches that are compared; the form is made from the first
+    if about.adapted and about.batch_size:
+        sizes.append(2 * about.batch_size)  # some cut a batch into as many (ARM)
+    generator, shape = torch.Generator().manual_seed(0), about.input_shape
     batches = [torch.randn(size, *shape, generator=generator).to(dtype) for size in sizes]
+    content = {
+        **about.to_json(),
+        "input": {"name": "x", "shape": ["n", *shape], "dtype": str(dtype).removeprefix("torch.")},
+        "output": {
+            "name": "logits",
+            "probabilities": "sigmoid" if about.loss == "binary" else "softmax",
+        },
+    }
+    description = json.dumps(content, ensure_ascii=False, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as partial:
-        reason = _fault(form, network, batches, _describe(model), partial)
+        reason = _fault(form, network, batches, description, partial)
         if reason is not None:
             raise TrainedModelError(
-                f"The network of {model.description.algorithm} cannot be exported as {form} for "
-                f"batches of any size: {reason}. As safetensors every network can; hessalign.load "
-                "uses it from Python."
+                f"The network of {about.algorithm} cannot be exported as {form} for batches of any "
+                f"size: {reason}. As safetensors every network can; hessalign.load uses it from "
+                "Python."
             )
 
 
@@ -253,18 +250,6 @@ def _fault(
     return None
 
 
-def _describe(model: TrainedModel) -> str:
-    about = model.description
-    dtype = str(next(model.network.parameters()).dtype).removeprefix("torch.")
-    probabilities = "sigmoid" if about.loss == "binary" else "softmax"
-    content = {
-        **about.to_json(),
-        "input": {"name": "x", "shape": ["n", *about.input_shape], "dtype": dtype},
-        "output": {"name": "logits", "probabilities": probabilities},
-    }
-    return json.dumps(content, ensure_ascii=False, allow_nan=False)
-
-
 def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) -> _Predict:
     """The weights, for this network wherever it is built."""
     from safetensors.torch import load, save
@@ -277,10 +262,9 @@ def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) ->
 
 def _torchscript(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
     """What the network computed for a batch; runs in libtorch without Python."""
-    buffer = io.BytesIO()
-    traced = torch.jit.trace(network, x, check_trace=False)
-    torch.jit.save(traced, buffer, _extra_files={CONTENT: description})
-    path.write_bytes(buffer.getvalue())
+    with path.open("wb") as file:
+        traced = torch.jit.trace(network, x, check_trace=False)
+        torch.jit.save(traced, file, _extra_files={CONTENT: description})
     back: _Predict = torch.jit.load(io.BytesIO(path.read_bytes()))
     return back
 
