@@ -215,10 +215,6 @@ class DomainBed(AbstractProtocol):
 
         return evaluate
 
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """As DomainBed counts them."""
-        return min(map(len, plan.inner)) / float(plan.options.batch_size)
-
 
 def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
     """Steps between evaluations: DomainBed's; of features and data of one's own a tenth of all."""

@@ -167,9 +167,13 @@ class ImageMinibatches:
     def _seek(self, loader: DataLoader[Exception | None], number: int) -> None:
         """Forget what was asked for, and ask the same processes for the batches from this one."""
         self._numbers.first = number
-        before = multiprocessing.active_children()
-        with holding_back_interrupts(), _keeping_child_signals():
-            self._ready = iter(loader)
+        before, handler = multiprocessing.active_children(), signal.getsignal(signal.SIGCHLD)
+        try:
+            with holding_back_interrupts():
+                self._ready = iter(loader)
+        finally:  # it would have the death of a worker raise an error anywhere, not where we wait
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGCHLD, handler)
         self.processes += [each for each in multiprocessing.active_children() if each not in before]
 
     @contextmanager
@@ -257,17 +261,6 @@ def _portable(error: Exception) -> Exception:
 
 def _start(_: int) -> None:
     start_worker()
-
-
-@contextmanager
-def _keeping_child_signals() -> Iterator[None]:
-    """The loader would have the death of a worker raise an error anywhere, not where we wait."""
-    before = signal.getsignal(signal.SIGCHLD)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, before)
 
 
 def _end(processes: list[BaseProcess]) -> None:

@@ -208,10 +208,6 @@ class Irm(AbstractProtocol):
 
         return evaluate
 
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """A step sees everything."""
-        return 1.0
-
 
 def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
     """The job of a run on Colored MNIST as published, but for some values.

@@ -151,7 +151,7 @@ def read_file(path: Path) -> dict[str, object]:
         raise ConfigurationError([f"Expected YAML in {path}: {reason}."]) from error
     if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
         raise ConfigurationError([f"Expected `key: value` lines in {path}, got {entries!r:.60}."])
-    return {key: _plain(value) for key, value in entries.items()}
+    return entries
 
 
 def parse_words(words: Iterable[str]) -> dict[str, object]:
@@ -166,11 +166,9 @@ def parse_words(words: Iterable[str]) -> dict[str, object]:
         if key in entries:
             problems.append(f"Expected each key once, got {key!r} twice.")
         try:
-            value = _yaml(text)
+            entries[key] = _yaml(text)
         except InputError:
             problems.append(f"Expected a value after {key}=, got {text!r}.")
-            continue
-        entries[key] = _plain(value)
     if problems:
         raise ConfigurationError(problems)
     return entries
@@ -180,20 +178,18 @@ def _yaml(text: str) -> object:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return _plain(yaml.safe_load(text))
     except Exception as error:  # values such as 2020-99-99 make its readers stumble in any way
         raise InputError(str(error)) from error
 
 
 def _plain(value: object) -> object:
     """A value as people mean it: YAML 1.1 takes 1e-3, which has no point, and none for text."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if not isinstance(value, str):
         return value
-    if value == "none":
-        return None
     try:
-        return float(value)
+        return None if value == "none" else float(value)
     except ValueError:
         return value

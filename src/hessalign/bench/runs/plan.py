@@ -138,10 +138,6 @@ class AbstractProtocol(ABC):
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
         """What the run reports: accuracies under DomainBed's names, and what else it measures."""
 
-    @abstractmethod
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """Steps in which the smallest domain is seen once, not rounded."""
-
 
 def find_protocol(dataset: str) -> AbstractProtocol:
     """How runs on a data set are carried out: all but one as in DomainBed."""

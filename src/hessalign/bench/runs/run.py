@@ -139,7 +139,10 @@ def open_folder(
         **plan.job.args,
     }
     extra = {"software": used, "domain_names": plan.data.domain_names}
-    form = RecordForm(plan.values, args, plan.protocol.steps_per_epoch(plan), extra)
+    # An epoch sees the smallest domain once, as DomainBed counts; so does a step without a size.
+    size = getattr(plan.options, "batch_size", None)
+    epoch = min(map(len, plan.inner)) / float(size) if size else 1.0
+    form = RecordForm(plan.values, args, epoch, extra)
     config = {**plan.job.args, "evaluate": evaluate}
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
