@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -58,7 +59,10 @@ def given_batches(
                 f"({', '.join(_ARRAY_FILES)}); of a model trained on features, those that the same "
                 "backbone makes of the images (`hessalign features extract`)."
             )
-        yield from _image_batches(_find_images(images), shape[-1], batch_size, unreadable)
+        readable = _readable_images(_find_images(images), shape[-1], unreadable)
+        while some := list(islice(readable, batch_size)):
+            names, pixels = zip(*some, strict=True)
+            yield names, normalise(torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2))
 
 
 def count_given(paths: Iterable[_PathLike]) -> int:
@@ -109,19 +113,13 @@ def _paths(given: object) -> list[Path]:
     return [Path(path) for path in paths]
 
 
-def _image_batches(
-    paths: Sequence[Path],
-    size: int,
-    batch_size: int,
-    unreadable: Callable[[InputError], None] | None,
-) -> Iterator[_Batch]:
-    """Images that can be read, resized and normalised as in evaluation."""
-    names: list[str] = []
-    pixels: list[np.ndarray] = []
-    for number, path in enumerate(paths):
+def _readable_images(
+    paths: Iterable[Path], size: int, unreadable: Callable[[InputError], None] | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and pixels of the images that can be read, resized as in evaluation."""
+    for path in paths:
         try:
-            pixels.append(read_image(path, size).pixels)
-            names.append(str(path))
+            yield str(path), read_image(path, size).pixels
         except ImageError as error:
             told = InputError(
                 f"The image {path} is {error.damage}: {error.reason}. Replace it, or leave it out."
@@ -129,10 +127,6 @@ def _image_batches(
             if unreadable is None:
                 raise told from error
             unreadable(told)
-        if pixels and (len(pixels) == batch_size or number == len(paths) - 1):
-            stacked = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-            yield tuple(names), normalise(stacked)
-            names, pixels = [], []
 
 
 def _read_array(path: Path) -> np.ndarray:

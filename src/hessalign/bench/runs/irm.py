@@ -31,23 +31,11 @@ from hessalign.bench.algorithms import (
     PenaltySchedule,
     Setting,
     find_algorithm,
+    search,
 )
 from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
-from hessalign.bench.algorithms.search import (
-    Distribution,
-    Power,
-    Uniform,
-    Value,
-    draw,
-    search_space,
-)
+from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
-from hessalign.bench.data.colored_mnist import (
-    TEST_POOL,
-    TRAIN_POOL,
-    Imbalance,
-    make_colored_mnist_domains,
-)
 from hessalign.bench.models import Network
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
@@ -90,9 +78,9 @@ class IrmOptions(Options):
         warmup_steps: Steps in which the learning rate rises first.
     """
 
-    imbalance: Imbalance | None = None
-    train_images: Count = TRAIN_POOL
-    test_images: Count = TEST_POOL
+    imbalance: colored_mnist.Imbalance | None = None
+    train_images: Count = colored_mnist.TRAIN_POOL
+    test_images: Count = colored_mnist.TEST_POOL
     jump: Whole = 190
     penalty_weight: NonNegative = 91257.18613115903
     learning_rate: Annotated[float, Range(0, open_low=True)] = 0.0004898536566546834
@@ -111,11 +99,11 @@ class IrmOptions(Options):
         return "binary"
 
 
-SEARCH: Final[Mapping[str, Distribution]] = {
-    "learning_rate": Power(10, -3.5, -2.5),
-    "l2": Power(10, -5, -2),
-    "jump": Uniform(50, 250, integer=True),
-    "penalty_weight": Power(10, 2, 6),
+SEARCH: Final[Mapping[str, search.Distribution]] = {
+    "learning_rate": search.Power(10, -3.5, -2.5),
+    "l2": search.Power(10, -5, -2),
+    "jump": search.Uniform(50, 250, integer=True),
+    "penalty_weight": search.Power(10, 2, 6),
 }
 """Where sweeps draw from. The published values came from a search too, whose ranges are not known;
 these are ours and contain them."""
@@ -136,7 +124,7 @@ class Irm(AbstractProtocol):
         wanted = {
             key: getattr(options, key) for key in ("imbalance", "train_images", "test_images")
         }
-        data = make_colored_mnist_domains(job.trial_seed, **wanted)
+        data = colored_mnist.make_colored_mnist_domains(job.trial_seed, **wanted)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
         every = options.evaluate_every
         return Plan(job, self, data_dir, data, options, config, values, steps, every)
@@ -267,7 +255,7 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
     info = find_algorithm(job.algorithm)
     ours = [each.name for each in dataclasses.fields(IrmOptions)]
     theirs = [each.name for each in dataclasses.fields(info.config) if each.name not in ours]
-    given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
+    given: dict[str, search.Value | None] = json.loads(job.hparams) if job.hparams else {}
     for key in given:
         if key in _SCHEDULED and key in theirs:
             raise InputError(
@@ -276,12 +264,12 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
             )
         if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
-    drawn: dict[str, Value] = {}
+    drawn: dict[str, search.Value] = {}
     if job.hparams_seed != 0:  # the weights of penalties are left to the schedule
-        space = search_space(info, "small", "domainbed-2022").items()
+        space = search.search_space(info, "small", "domainbed-2022").items()
         fixed = {*_SCHEDULED, *info.released}
         own = {option: found for option, (_, found) in space if option not in fixed}
-        drawn = draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+        drawn = search.draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
     values = {**drawn, **given}
     options: dict[str, Any] = {key: values[key] for key in values if key in ours}
     rest = {key: value for key, value in values.items() if key in theirs}
