@@ -89,7 +89,6 @@ def test_domainbeds_arm_takes_the_batch_size_for_its_parts(data_dir, tmp_path):
     assert moved >= {"head.weight", "head.bias"}
     inputs = DomainBed().inputs(plan_job(job), print)
     images = torch.cat(list(inputs.chunks(0, np.arange(8))))
-    inputs.close()
     with torch.no_grad():
         together = trained.eval()(images)
         apart = torch.cat([trained(part) for part in images.split(4)])
@@ -103,7 +102,6 @@ def test_chunks_are_augmented_if_asked_for(data_dir):
     changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
     assert not torch.equal(plain, changed)
     assert torch.equal(plain, torch.cat(list(inputs.chunks(0, rows))))
-    inputs.close()
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -98,13 +98,12 @@ def train_job(
     with opened or nullcontext() as kept:
         protocol = plan.protocol
         if kept is not None and kept.done:
-            model = (kept.path / DESCRIPTION).exists()
-            trained = protocol.start(plan)[0] if model else None
-            if trained is not None:
+            records, trained = kept.records(), None
+            if (kept.path / DESCRIPTION).exists():
+                trained, _ = protocol.start(plan)
                 what = f"the data set {plan.data.name} in {plan.data_dir}"
-                remedy = "Use the data it was trained on."
-                load_weights(trained.network, kept.path, what, remedy)
-            return Run(plan, kept.records(), trained)
+                load_weights(trained.network, kept.path, what, "Use the data it was trained on.")
+            return Run(plan, records, trained)
         inputs = protocol.inputs(plan, warn)
         algorithm, generator = protocol.start(plan)
         algorithm.to(find_device())
