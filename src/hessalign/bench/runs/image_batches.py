@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from multiprocessing.process import BaseProcess
 from typing import Final, final
@@ -102,11 +101,10 @@ class ImageMinibatches:
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
         # While a batch is in use, as many as the loader allows are asked for.
         places = _AHEAD * self._workers + 1
-        self._share = partial(_Batches, reader, arrays, batch_size, seed, augmentation, places)
+        self._batches = _Batches(reader, arrays, batch_size, seed, augmentation, places)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
         self._step = 0
         self._numbers = _Numbers()
-        self._batches: _Batches | None = None
         self._loader: DataLoader[Exception | None] | None = None
         self._ready: Iterator[Exception | None] = iter(())
         self._next: int | None = None  # what the loader has ready next
@@ -116,9 +114,8 @@ class ImageMinibatches:
     def draw(self) -> Batch:
         """The next batch, for one forward pass of all domains; it lasts until the one after it."""
         number = self._step
-        if self._loader is None or self._batches is None:
-            self._batches = self._share()
-            self._loader = self._load(self._batches)
+        if self._loader is None:
+            self._loader = self._load()
         with self._noticing_deaths(number):
             if number != self._next:
                 self._seek(self._loader, number)
@@ -148,12 +145,12 @@ class ImageMinibatches:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self, batches: _Batches) -> DataLoader[Exception | None]:
+    def _load(self) -> DataLoader[Exception | None]:
         parallel = self._workers > 0
         with warnings.catch_warnings():  # more workers than cores were asked for, then
             warnings.filterwarnings("ignore", "This DataLoader will create")
             return DataLoader(
-                batches,
+                self._batches,
                 batch_size=None,
                 sampler=self._numbers,
                 num_workers=self._workers,
