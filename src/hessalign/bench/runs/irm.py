@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
+from hessalign._numbers import is_whole
 from hessalign._seeds import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
@@ -224,7 +225,7 @@ def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
     for key in given:
         check_name("key", key, list(dict.fromkeys(["steps", *ours, *theirs])))
     steps = given.pop("steps", STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool):
+    if not isinstance(steps, int) or not is_whole(steps):
         raise InputError(f"Expected steps as a whole number, got {steps!r}.")
     job = Job(
         COLORED_MNIST,
@@ -246,8 +247,8 @@ def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
 def _as_typed(value: object, hint: object) -> object:
     """A whole number as a fraction, where an option is one."""
     kinds = {hint, *get_args(hint)}
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(cast(int, value)) if whole and float in kinds and int not in kinds else value
+    fraction = float in kinds and int not in kinds
+    return float(cast(int, value)) if fraction and is_whole(value) else value
 
 
 def settle(job: Job) -> tuple[IrmOptions, Any]:

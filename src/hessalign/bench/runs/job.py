@@ -5,40 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 from hessalign._errors import ConfigurationError, InputError
+from hessalign._numbers import is_whole
 from hessalign._seeds import seed_hash
+from hessalign.bench.algorithms.options import check_options
 from hessalign.bench.data.splits import HOLDOUT_FRACTION
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_overrides(value: object) -> bool:
-    try:
-        return value is None or isinstance(json.loads(str(value)), dict)
-    except ValueError:
-        return False
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(("dataset", "algorithm", "data_dir", "task"), _is_text),
-    **dict.fromkeys(("hparams_seed", "trial_seed"), _is_whole),
-    "test_domains": lambda value: isinstance(value, list) and all(map(_is_whole, value)),
-    "holdout_fraction": lambda value: isinstance(value, float) and 0 < value < 1,
-    "steps": lambda value: value is None or _is_whole(value),
-    "hparams": _is_overrides,
-}
-"""What the arguments of a job can be, by field."""
 
 
 @final
@@ -122,6 +98,19 @@ class Job:
         )
 
 
+def _fits(field: str, value: Any) -> bool:  # noqa: ANN401
+    """Whether an argument of a job is of the kind that its field has."""
+    try:
+        if field == "test_domains":
+            return isinstance(value, list) and all(map(is_whole, value))
+        if field == "hparams":
+            return value is None or isinstance(json.loads(value), dict)
+        check_options(Job, {field: value})
+        return field != "holdout_fraction" or 0 < value < 1
+    except (TypeError, ValueError):
+        return False
+
+
 def job_from(args: Mapping[str, Any]) -> Job:
     """The job that some arguments identify; an InputError if they are not those of a job."""
     names = {each.name: each.name for each in dataclasses.fields(Job)}
@@ -132,7 +121,7 @@ def job_from(args: Mapping[str, Any]) -> Job:
         raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
     values = {field: args[name] for field, name in names.items() if name in args}
     for field, value in values.items():
-        if not _KINDS[field](value):
+        if not _fits(field, value):
             raise InputError(f"Expected the arguments of a job, got {names[field]} = {value!r}.")
     job = Job(**values | {"test_domains": tuple(values["test_domains"])})
     if args.get("seed", job.seed) != job.seed:
