@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count
 from hessalign.bench.data import ImageError, normalise, read_image
 from hessalign.bench.data.image_folder import EXTENSIONS
 
@@ -42,8 +43,7 @@ def given_batches(
 ) -> Iterator[_Batch]:
     """Inputs of any form as batches, with their names: paths of images, or numbers of rows."""
     # `unreadable` is called with what is wrong with an image, which is then left out.
-    if batch_size < 1:
-        raise InputError(f"Expected a batch_size of 1 or more, got {batch_size}.")
+    check_count(batch_size, "a batch_size")
     if isinstance(given, np.ndarray | Tensor):
         yield from _array_batches(given, kind, shape, batch_size, "x", "")
         return

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hessalign._errors import InputError
+from hessalign._numbers import check_count
 from hessalign._processes import (
     WORKERS_VARIABLE,
     describe_end,
@@ -88,8 +89,7 @@ class ImageMinibatches:
         augmentation: Augmentation | None,
         workers: int | None = None,  # 0: this process makes them; None: what suits the machine
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
+        check_count(batch_size, "a batch size")
         self._workers = default_workers() if workers is None else workers
         if self._workers < 0:
             raise InputError(f"Expected 0 or more workers, got {workers}.")

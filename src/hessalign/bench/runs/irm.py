@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
-from hessalign._numbers import is_whole
+from hessalign._numbers import check_count, is_whole
 from hessalign._seeds import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
@@ -118,8 +118,7 @@ class Irm(AbstractProtocol):
         """Settle the options and make the data; the trial is the seed of everything."""
         if job.trial_seed > LARGEST_SEED:
             raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
-        if job.trial_seed < 0:
-            raise InputError(f"Expected seed of 0 or more, got {job.trial_seed}.")
+        check_count(job.trial_seed, "seed", 0)
         steps = STEPS if job.steps is None else job.steps
         options, config = settle(job)
         wanted = {

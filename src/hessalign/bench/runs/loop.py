@@ -16,6 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError, check_name
+from hessalign._numbers import check_count
 from hessalign._plugins import call_plugin, is_path, load_object
 from hessalign._processes import Interruption
 from hessalign._shapes import Float
@@ -94,8 +95,7 @@ class LoopConfig:
     warmup_steps: Whole = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"Expected steps of 1 or more, got {self.steps}.")
+        check_count(self.steps, "steps")
         rate = self.learning_rate
         if not (math.isfinite(rate) and rate >= 0):
             raise InputError(f"Expected a learning rate of 0 or more, got lr = {rate}.")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count
 from hessalign._seeds import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
@@ -83,8 +84,7 @@ class Minibatches:
     def __init__(
         self, x: Sequence[Tensor], y: Sequence[Tensor], batch_size: int, seed: int
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
+        check_count(batch_size, "a batch size")
         if empty := [index for index, labels in enumerate(y) if len(labels) == 0]:
             raise InputError(f"Expected samples in every domain, domain {empty[0]} has none.")
         self.x, self.y, self.batch_size = x, y, batch_size
