@@ -177,12 +177,12 @@ def checkpoint_seconds(plan: Plan) -> float:
     Returns:
         Elapsed seconds, the smallest of five.
     """
-    from hessalign.bench.runs.run_folder import RunFolder
-    from hessalign.bench.runs.state import TrainingState, make_optimizers
+    from hessalign.bench.runs.loop import start_optimizers
+    from hessalign.bench.runs.run_folder import RunFolder, TrainingState
 
     algorithm, _ = plan.protocol.start(plan)
     batch = Batch(torch.zeros(2, 2, 14, 14), torch.tensor([0, 1]), torch.tensor([0, 1]))
-    optimizers = make_optimizers(algorithm, 1e-3, 0.0)
+    optimizers = start_optimizers(algorithm, LoopConfig(1, 1e-3, "cross_entropy"))
     algorithm.network(batch.x).sum().backward()
     optimizers["main"].step()
     state = TrainingState(algorithm, optimizers, FullBatch(batch), torch.Generator())

@@ -43,10 +43,9 @@ from hessalign.bench.data import (
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.models.published import import_library
 from hessalign.bench.runs.domainbed import evaluated_parts
+from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.plan import Evaluated
-from hessalign.bench.runs.planning import plan_job
-from hessalign.bench.runs.sampling import ImageMinibatches
+from hessalign.bench.runs.plan import Evaluated, plan_job
 
 BATCH = 32
 SOURCES = (1, 2, 3)

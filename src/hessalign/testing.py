@@ -41,7 +41,7 @@ from hessalign.bench.algorithms.search import common_space, draw, search_space
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig
 from hessalign.bench.runs.loop import measure, start_optimizers, update
-from hessalign.bench.runs.state import TrainingState
+from hessalign.bench.runs.run_folder import TrainingState
 from hessalign.curvature.domains import Domains
 
 INPUTS: Final = 3

@@ -10,7 +10,7 @@ import torch
 from tests.colored import colored_job
 
 from hessalign.bench.runs import load_run, train_job
-from hessalign.bench.runs.run import head_samples
+from hessalign.bench.runs.run import trained_head
 from hessalign.cli import main
 from hessalign.heads import worst_case_gap
 
@@ -66,9 +66,10 @@ def test_published_states_its_reach_and_is_never_better(folder, capsys, tmp_path
 
 def test_features_are_those_of_the_network_and_balanced_between_domains(folder):
     trained = load_run(folder)
-    z, y, domain = head_samples(trained, 30, seed=1)
+    found = trained_head(trained, 30, seed=1)
+    z, y, domain = found.z, found.y, found.domain
     assert domain.bincount().tolist() == [30, 30, 30]
-    everything = head_samples(trained, 10**6, seed=1)[2]
+    everything = trained_head(trained, 10**6, seed=1).domain
     assert everything.bincount().tolist() == [127, 127, 80]
     logits = trained.network.head(z).squeeze(1)
     result = worst_case_gap(z, y, domain, trained.network.head, 0.1, loss="binary")

@@ -14,7 +14,7 @@ from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.algorithms.search import common_space
 from hessalign.bench.data import PRESETS
 from hessalign.bench.data.catalog import COLORED_MNIST
-from hessalign.bench.runs import exported_model, read_records
+from hessalign.bench.runs import read_records, trained
 from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
 from hessalign.bench.runs.irm import STEPS, IrmOptions
 from hessalign.bench.sweep.printed import FORMATS
@@ -264,7 +264,7 @@ NAMES = {
     "_NETWORK_KEYS": MODEL_KEYS,
     "_SELECTIONS": SELECTIONS,
     "_FORMATS": FORMATS,
-    "_EXPORTS": exported_model.FORMATS,
+    "_EXPORTS": trained.FORMATS,
     "_ATTACKS": get_args(Mode),
     "_BENCHMARKS": PRESETS,
     "_SWEPT": [name for name, each in EXPERIMENTS.items() if each.swept],

@@ -10,7 +10,7 @@ from tests.colored import colored_job
 from tests.diagnosis_data import shifted
 
 from hessalign.bench.runs import load_run, train_job
-from hessalign.bench.runs.run import head_samples
+from hessalign.bench.runs.run import trained_head
 from hessalign.cli import main
 
 JOB = colored_job("erm", test_images=80, width=6)
@@ -78,7 +78,8 @@ def test_a_run_is_diagnosed_at_its_own_head(folder, tmp_path, capsys):
     assert found["head"]["domains"] == ["source 1", "source 2"]
     assert not found["head"]["at_optimum"]
     trained = load_run(folder)
-    z, y, domain = head_samples(trained, 10**6, seed=5)
+    seen = trained_head(trained, 10**6, seed=5)
+    z, y, domain = seen.z, seen.y, seen.domain
     right = (trained.network.head(z).squeeze(1) > 0) == (y > 0.5)
     for e in range(3):
         wanted = float(right[domain == e].double().mean())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hessalign.bench.runs.entries import read_file
+from hessalign.bench.runs.job import read_file
 from hessalign.bench.sweep import make_specification, sweep_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

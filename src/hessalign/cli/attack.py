@@ -15,7 +15,7 @@ import torch
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
-from hessalign.bench.runs.run import TrainedHead, load_trained_head
+from hessalign.bench.runs.run import TrainedHead, load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.heads.attack import Mode
@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> None:
     load_pyplot()  # better missed now than after the attack
     check_name("mode", options.mode, get_args(Mode))
     run_folder = find_run(options.folder)
-    trained = load_trained_head(run_folder, options.samples, options.seed, options.data_dir)
+    run = load_run(run_folder, options.data_dir)
+    trained = trained_head(run, options.samples, options.seed)
     folder = make_folder(options.output or run_folder / "attack")
     result = worst_case_gap(
         trained.z,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from hessalign.bench.runs.exported_model import export_model
-from hessalign.bench.runs.trained import load
+from hessalign.bench.runs.trained import export_model, load
 
 
 def run(options: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from hessalign._errors import InputError
 from hessalign._files import atomic_file
 from hessalign.bench.runs.given_inputs import count_given
-from hessalign.bench.runs.inputs import EVALUATION_BATCH
+from hessalign.bench.runs.sampling import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
 from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.report.progress import Progress

@@ -12,7 +12,7 @@ from typing import Final
 
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
-from hessalign.bench.runs.entries import parse_words
+from hessalign.bench.runs.job import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS

@@ -15,8 +15,8 @@ import torch
 
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
-from hessalign.bench.runs.entries import parse_words, read_file
-from hessalign.bench.runs.planning import lone_domain_warning, plan_job
+from hessalign.bench.runs.job import parse_words, read_file
+from hessalign.bench.runs.plan import lone_domain_warning, plan_job
 from hessalign.bench.sweep import (
     Job,
     JobStatus,

@@ -19,11 +19,10 @@ from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
-from hessalign.bench.runs.entries import parse_words, read_file
 from hessalign.bench.runs.irm import Irm
-from hessalign.bench.runs.plan import Plan
-from hessalign.bench.runs.planning import describe_untrained, lone_domain_warning
-from hessalign.bench.runs.progress import run_progress
+from hessalign.bench.runs.job import parse_words, read_file
+from hessalign.bench.runs.plan import Plan, describe_untrained, lone_domain_warning
+from hessalign.bench.runs.records import run_progress
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.report.progress import warn
@@ -192,7 +191,7 @@ def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], Non
     title = f"{plan.info.name} #{plan.job.trial_seed}"
     shown: list[Callable[[Record], None]] = [run_progress(title, plan.steps)]
     if tensorboard is not None:
-        from hessalign.bench.runs.progress import TensorBoard
+        from hessalign.bench.runs.records import TensorBoard
 
         shown.append(TensorBoard(tensorboard / title.replace(" #", "-seed")))
 

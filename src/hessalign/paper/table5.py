@@ -14,9 +14,8 @@ from hessalign.bench.algorithms import ALGORITHMS, AbstractAlgorithm, Batch, Ste
 from hessalign.bench.models import Network
 from hessalign.bench.runs import plan_job
 from hessalign.bench.runs.irm import image_batch, irm_job
-from hessalign.bench.runs.loop import LoopConfig, update
+from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 from hessalign.bench.runs.machine import keep_freed_memory
-from hessalign.bench.runs.state import make_optimizers
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.published import TABLE_5 as PUBLISHED
 from hessalign.report.tables import markdown_table
@@ -123,7 +122,7 @@ def _mixed(batch: Batch) -> Batch:
 
 def _make_step(algorithm: AbstractAlgorithm, loop: LoopConfig, batch: Batch) -> Callable[[], float]:
     """A function that updates once, on all samples, and returns the seconds it took."""
-    optimizers = make_optimizers(algorithm, loop.learning_rate, loop.weight_decay)
+    optimizers = start_optimizers(algorithm, loop)
 
     def step() -> float:
         start = time.perf_counter()

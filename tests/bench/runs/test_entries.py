@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from hessalign._errors import ConfigurationError
-from hessalign.bench.runs.entries import parse_words, read_file
+from hessalign.bench.runs.job import parse_words, read_file
 
 
 def test_words():

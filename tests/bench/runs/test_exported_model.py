@@ -13,14 +13,13 @@ from hessalign._errors import MissingPackageError
 from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import Setting, make_algorithm
 from hessalign.bench.models import NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs import exported_model
-from hessalign.bench.runs.exported_model import CONTENT, FORMATS, export_model
+from hessalign.bench.runs import trained
 from hessalign.bench.runs.model_description import (
     ColouredMlp,
     ModelDescription,
     TrainedModelError,
 )
-from hessalign.bench.runs.trained import TrainedModel
+from hessalign.bench.runs.trained import CONTENT, FORMATS, TrainedModel, export_model
 
 SHAPE = (2, 14, 14)
 CLASSES = ("cat", "dog, small", "Käuzchen")
@@ -116,7 +115,7 @@ def test_a_network_that_counts_its_batch_is_refused(form, tmp_path):
 
 def test_what_is_not_the_network_is_not_left_there(tmp_path, monkeypatch):
     wrong = {**FORMATS, "pt2": lambda network, x, text, path: path.touch() or (lambda x: 2 * x)}
-    monkeypatch.setattr(exported_model, "FORMATS", wrong)
+    monkeypatch.setattr(trained, "FORMATS", wrong)
     with pytest.raises(TrainedModelError, match="it gives other logits for 3 samples"):
         export_model(model_of("features"), tmp_path / "model", "pt2")
     assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hessalign.bench.runs.domainbed import DomainBed, default_backbone, network_spec
+from hessalign.bench.runs.domainbed import DomainBed, default_backbone
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.run import train_job
 from hessalign.cli import main
 
@@ -89,7 +89,6 @@ def test_domainbeds_arm_takes_the_batch_size_for_its_parts(data_dir, tmp_path):
     assert moved >= {"head.weight", "head.bias"}
     inputs = DomainBed().inputs(plan_job(job), print)
     images = torch.cat(list(inputs.chunks(0, np.arange(8))))
-    inputs.close()
     with torch.no_grad():
         together = trained.eval()(images)
         apart = torch.cat([trained(part) for part in images.split(4)])
@@ -103,7 +102,6 @@ def test_chunks_are_augmented_if_asked_for(data_dir):
     changed = torch.cat(list(inputs.chunks(0, rows, augmented=True)))
     assert not torch.equal(plain, changed)
     assert torch.equal(plain, torch.cat(list(inputs.chunks(0, rows))))
-    inputs.close()
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -167,4 +165,4 @@ def test_backbones_are_domainbeds_unless_another_is_named(values, shape, expecte
 )
 def test_a_backbone_of_the_user_brings_its_own_weights(data_dir, backbone, weights):
     plan = plan_job(job_of(data_dir, 1, backbone=backbone))
-    assert network_spec(plan).weights == weights
+    assert plan.protocol.network(plan).weights == weights

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.colored import colored_job
 
+from hessalign._errors import ConfigurationError
 from hessalign.bench.algorithms import ALGORITHMS, Batch
 from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
 from hessalign.bench.models import make_coloured_mlp
 from hessalign.bench.runs import plan_job, train_job
-from hessalign.bench.runs.entries import ConfigurationError
 from hessalign.bench.runs.irm import IrmOptions, irm_job, measure
 from hessalign.bench.sweep.selection import read_run
 from hessalign.cli import main

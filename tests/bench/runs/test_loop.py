@@ -15,8 +15,7 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.models import make_coloured_mlp
 from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
 from hessalign.bench.runs.irm import measure
-from hessalign.bench.runs.loop import update
-from hessalign.bench.runs.state import make_optimizers
+from hessalign.bench.runs.loop import start_optimizers, update
 
 SIZES = (7, 5)
 SCHEDULE = PenaltySchedule(before=1.0, after=50.0, jump=1, rescale=True)
@@ -166,7 +165,8 @@ def test_the_gradient_is_clipped():
     config = LoopConfig(1, 0.1, "binary", clip=1e-3)
     from hessalign.bench.algorithms import Step
 
-    update(algorithm, Step(network, batch, 0, "binary"), make_optimizers(algorithm, 0.1, 0), config)
+    optimizers = start_optimizers(algorithm, config)
+    update(algorithm, Step(network, batch, 0, "binary"), optimizers, config)
     norm = torch.cat([p.grad.flatten() for p in network.parameters()]).norm()
     assert float(norm) == pytest.approx(1e-3, rel=1e-4)
 

@@ -13,8 +13,7 @@ from hessalign.bench.algorithms import ALGORITHMS, Batch, Setting, make_config
 from hessalign.bench.algorithms.kinds import penalty_schedule
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.runs import LoopConfig, machine, train
-from hessalign.bench.runs.inputs import accuracy
-from hessalign.bench.runs.sampling import FullBatch
+from hessalign.bench.runs.sampling import FullBatch, accuracy
 from hessalign.curvature.domains import Domains
 
 META = torch.device("meta")

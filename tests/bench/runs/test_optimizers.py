@@ -10,7 +10,6 @@ from torch.nn import functional
 from hessalign.bench.algorithms import PenaltySchedule, make_algorithm
 from hessalign.bench.runs import FullBatch, LoopConfig, RunFolder, train
 from hessalign.bench.runs.loop import start_optimizers
-from hessalign.bench.runs.state import learning_rate_factor
 from hessalign.testing import Situation
 
 SITUATION = Situation((5, 4, 3), "cross_entropy")
@@ -136,10 +135,12 @@ def test_optimisers_of_step_owners_follow_from_rates_of_their_own():
 
 def test_a_factor_is_never_0():
     for schedule, warmup in FACTORS:
-        factors = [learning_rate_factor(t, STEPS, schedule, warmup) for t in range(STEPS)]
+        config = LoopConfig(STEPS, RATE, "binary", lr_schedule=schedule, warmup_steps=warmup)
+        factors = [config.learning_rate_factor(step) for step in range(STEPS)]
         assert factors == pytest.approx(FACTORS[schedule, warmup])
         assert min(factors) > 0
-    assert learning_rate_factor(5, 6, "cosine", 6) == 1
+    config = LoopConfig(6, RATE, "binary", lr_schedule="cosine", warmup_steps=6)
+    assert config.learning_rate_factor(5) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from hessalign._names import UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.algorithms.search import run_hyper_parameters
-from hessalign.bench.runs.domainbed import evaluation_interval, network_spec
+from hessalign.bench.runs.domainbed import evaluation_interval
 from hessalign.bench.runs.job import Job, job_from
-from hessalign.bench.runs.planning import plan_job
-from hessalign.bench.runs.run import head_samples, load_run, train_job
+from hessalign.bench.runs.plan import plan_job
+from hessalign.bench.runs.run import load_run, train_job, trained_head
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep import list_jobs
 from hessalign.bench.sweep.selection import read_runs
@@ -163,10 +163,11 @@ def test_a_run_is_loaded_from_its_folder(data_dir, tmp_path):
     first = train_job(job, tmp_path / "kept", keep_model=True)
     again = load_run(tmp_path / "kept")
     assert again.plan.job == job
-    z, _, domain = head_samples(again, samples=10)
-    assert z.shape == (40, 4)
-    assert domain.bincount().tolist() == [10] * 4
-    whole, labels, numbers = head_samples(again)
+    few = trained_head(again, samples=10)
+    assert few.z.shape == (40, 4)
+    assert few.domain.bincount().tolist() == [10] * 4
+    every = trained_head(again)
+    whole, labels, numbers = every.z, every.y, every.domain
     assert numbers.bincount().tolist() == list(SIZES)
     right = first.algorithm.network.head(whole).argmax(1) == labels
     rows = numbers == 1  # the accuracy of both parts of the test domain, from the features
@@ -182,7 +183,7 @@ def test_runs_without_what_is_needed_are_named(data_dir, tmp_path):
         load_run(tmp_path / "bare")
     assert bare.algorithm is not None
     with pytest.raises(ValueError, match="got one that kept no model"):
-        head_samples(train_job(job_of(data_dir), tmp_path / "bare"))
+        trained_head(train_job(job_of(data_dir), tmp_path / "bare"))
     (tmp_path / "bare" / "done").unlink()
     with pytest.raises(RunFolderError, match="found a run that is not complete"):
         load_run(tmp_path / "bare")
@@ -304,7 +305,7 @@ def test_the_network_of_small_images_has_no_dropout(data_dir, tmp_path):
     np.savez(tmp_path / "bank.npz", x=images, y=np.arange(20) % 2, domain=np.arange(20) // 10)
     for folder, shape in ((tmp_path, (2, 28, 28)), (data_dir, (WIDTH,))):
         plan = plan_job(job_of(folder, hparams_seed=2))
-        spec = network_spec(plan)
+        spec = plan.protocol.network(plan)
         assert spec.input_shape == shape
         assert plan.options.resnet_dropout > 0
         assert spec.dropout == (0 if len(shape) == 3 else plan.options.resnet_dropout)

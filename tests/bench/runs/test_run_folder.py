@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 from tests.colored import colored_job
 
+from hessalign._processes import Interruption
 from hessalign.bench.algorithms import DivergedError
 from hessalign.bench.runs import RunFolder, RunFolderError, read_records, run_folder, train_job
 from hessalign.bench.runs import run as run_module
-from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.runs.records import Record, RecordForm
 
 OPTIONS = {

@@ -24,9 +24,14 @@ from hessalign.bench.data import (
     prepare_images,
     read_image_folder,
 )
-from hessalign.bench.runs.batch_workers import BatchWorkerError, _Batches, default_workers
-from hessalign.bench.runs.inputs import ImageInputs
-from hessalign.bench.runs.sampling import ImageMinibatches, image_chunks
+from hessalign.bench.runs.image_batches import (
+    BatchWorkerError,
+    ImageChunks,
+    ImageMinibatches,
+    _portable,
+    default_workers,
+)
+from hessalign.bench.runs.sampling import ImageInputs
 
 SIZE = 8
 CROPS = Augmentation(size=SIZE)
@@ -135,7 +140,7 @@ def test_a_corrupt_image_is_named(tmp_path, workers):
 def test_a_worker_that_died_is_an_error_not_a_wait(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        os.kill(sampler._batches.processes[0].pid, signal.SIGKILL)
+        os.kill(sampler.processes[0].pid, signal.SIGKILL)
         with pytest.raises(
             BatchWorkerError, match=r"killed by SIGKILL.*BATCH_WORKERS=0.*checkpoint"
         ):
@@ -148,7 +153,7 @@ def test_a_worker_that_died_disturbs_nothing_before_its_batch_is_due(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
         assert signal.getsignal(signal.SIGCHLD) is handler
-        process = sampler._batches.processes[0]
+        process = sampler.processes[0]
         process.kill()
         process.join()
         sampler.load_state_dict({"step": torch.tensor(9)})
@@ -165,17 +170,13 @@ class NeedsTwoError(Exception):
 
 
 def test_an_error_that_cannot_go_to_another_process_is_told_in_words():
-    def fill(number, x, y):
-        raise NeedsTwoError(1, 2)
-
-    batches = _Batches(fill, torch.empty(1), torch.empty(1))
-    assert repr(batches[0]) == "RuntimeError('NeedsTwoError: 1 and 2')"
+    assert repr(_portable(NeedsTwoError(1, 2))) == "RuntimeError('NeedsTwoError: 1 and 2')"
 
 
 def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
     sampler = ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1)
     sampler.draw()
-    process = sampler._batches.processes[0]
+    process = sampler.processes[0]
     assert process.is_alive()
     del sampler
     assert not process.is_alive()
@@ -184,7 +185,7 @@ def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):
 def test_no_process_is_left_after_closing(cached):
     with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
         sampler.draw()
-        process = sampler._batches.processes[0]
+        process = sampler.processes[0]
     assert not process.is_alive()
 
 
@@ -192,12 +193,12 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from hessalign.bench.data import open_images, read_image_folder
-from hessalign.bench.runs.sampling import ImageMinibatches
+from hessalign.bench.runs.image_batches import ImageMinibatches
 if __name__ == "__main__":
     reader = open_images(read_image_folder(Path(sys.argv[1])), Path("no"), 8)
     sampler = ImageMinibatches(reader, {0: [0, 1]}, 2, 0, None, workers=1)
     sampler.draw()
-    print(sampler._batches.processes[0].pid, flush=True)
+    print(sampler.processes[0].pid, flush=True)
     time.sleep(600)
 """
 
@@ -242,11 +243,12 @@ def test_what_cannot_be_sampled(reader, rows, batch_size, workers, message):
         ImageMinibatches(reader, rows, batch_size, 0, None, workers)
 
 
-def test_images_that_come_from_nowhere_have_no_cache(cached):
+def test_images_that_come_from_nowhere_have_no_cache(cached, monkeypatch):
+    monkeypatch.setenv("HESSALIGN_BATCH_WORKERS", "0")
     said = []
     data = dataclasses.replace(cached.data, root=None)
-    inputs = ImageInputs(data, SIZE, 0, augment=False, workers=0, warn=said.append)
-    batch = inputs.sampler([(0, np.array([2]))], 1, 0).draw()
+    inputs = ImageInputs(data, SIZE, 0, augment=False, warn=said.append)
+    batch = inputs.sampler({0: np.array([2])}, 1, 0).draw()
     assert torch.equal(batch.x, normalise(cached.read(0, [2]).pixels))
     assert len(said) == 1
     assert "If it names the folder it comes from as its root" in said[0]
@@ -254,22 +256,20 @@ def test_images_that_come_from_nowhere_have_no_cache(cached):
 
 def test_chunks_hold_the_rows_in_their_order(reader):
     rows = [3, 0, 2]
-    chunks = list(image_chunks(reader, 1, rows, size=2))
-    assert [len(x) for x, _ in chunks] == [2, 1]
-    assert torch.equal(torch.cat([x for x, _ in chunks]), normalise(reader.read(1, rows).pixels))
-    assert torch.cat([y for _, y in chunks]).tolist() == [1, 0, 1]
+    chunks = ImageChunks(reader, 1, rows, size=2)
+    assert [len(x) for x in chunks] == [2, 1]
+    for _ in range(2):
+        assert torch.equal(torch.cat(list(chunks)), normalise(reader.read(1, rows).pixels))
 
 
 def test_chunks_change_at_random_only_if_asked_to(reader):
     def chunks(seed):
-        return torch.cat(
-            [x for x, _ in image_chunks(reader, 1, range(4), size=2, augmentation=CROPS, seed=seed)]
-        )
+        return torch.cat(list(ImageChunks(reader, 1, range(4), 2, CROPS, seed)))
 
     assert torch.equal(chunks(0), chunks(0))
     assert not torch.equal(chunks(0), chunks(1))
     with pytest.raises(ValueError, match="Expected chunks of 1 or more images, got 0"):
-        next(image_chunks(reader, 1, [0], size=0))
+        ImageChunks(reader, 1, [0], size=0)
 
 
 def test_a_run_has_at_most_four_processes(monkeypatch):

@@ -25,8 +25,9 @@ from hessalign.bench.runs.model_description import (
     ColouredMlp,
     ModelDescription,
     TrainedModelError,
+    write_model,
 )
-from hessalign.bench.runs.trained import load, write_model
+from hessalign.bench.runs.trained import load
 
 WIDTH, CLASSES = 6, ("cat", "dog, small", "owl")
 DOMAINBED = [name for name in ("arm", "mtl") if ALGORITHMS[name].deviates]
@@ -492,10 +493,12 @@ def test_a_pickle_in_the_place_of_weights_is_not_run(tmp_path):
 def test_a_crash_leaves_no_half_model(tmp_path, monkeypatch):
     network = make_network(NetworkSpec((WIDTH,), 3, hidden=4))
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+    def full(path, content):
+        if path.name == "model.json":
+            raise OSError(28, "No space left on device")
+        path.write_bytes(content)
 
-    monkeypatch.setattr("hessalign.bench.runs.trained.write_description", full)
+    monkeypatch.setattr("hessalign.bench.runs.model_description.write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         write_model(tmp_path, description_of(), network)
     with pytest.raises(TrainedModelError, match="found none"):

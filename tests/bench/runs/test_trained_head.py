@@ -9,9 +9,14 @@ from tests.colored import colored_job
 from torch import nn
 
 from hessalign.bench.runs import Job, RunFolderError, load_run, train_job
-from hessalign.bench.runs.run import load_trained_head, trained_head
+from hessalign.bench.runs.run import trained_head
+from hessalign.bench.runs.run_folder import find_run
 
 JOB = colored_job("erm", test_images=90, steps=2)
+
+
+def load_trained_head(folder, samples=None):
+    return trained_head(load_run(find_run(folder)), samples)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main

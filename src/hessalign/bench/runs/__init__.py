@@ -7,7 +7,7 @@
 from hessalign.bench.runs.job import Job as Job
 from hessalign.bench.runs.loop import LoopConfig as LoopConfig
 from hessalign.bench.runs.loop import train as train
-from hessalign.bench.runs.planning import plan_job as plan_job
+from hessalign.bench.runs.plan import plan_job as plan_job
 from hessalign.bench.runs.records import Record as Record
 from hessalign.bench.runs.records import read_records as read_records
 from hessalign.bench.runs.run import Run as Run

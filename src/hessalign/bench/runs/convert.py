@@ -18,15 +18,11 @@ from hessalign._errors import InputError
 from hessalign.bench.models.weights import DAMAGE
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run import open_folder
-from hessalign.bench.runs.run_folder import RunFolderError, read_config
-from hessalign.bench.runs.state import TrainingState
+from hessalign.bench.runs.run_folder import RunFolderError, TrainingState, read_config
 
-_DONE: Final = "done.json"
-_RECORDS: Final = "records.jsonl"
-_MODEL: Final = "model.pt"
 _KEYS: Final = {
     "algorithm", "options", "seed", "imbalance", "train_images", "test_images", "steps", "jump",
     "penalty_weight", "learning_rate", "l2", "width", "evaluate_every", "hessian_distance",
@@ -50,7 +46,7 @@ def convert_run(
     old: Path, output: Path, warn: Callable[[str], None] = lambda message: None
 ) -> Path:
     """Make a complete run of version 0.1 into one of today below `output`; the old one stays."""
-    if not is_old_run(old) or not (old / _DONE).exists():
+    if not is_old_run(old) or not (old / "done.json").exists():
         found = "one that is not complete" if is_old_run(old) else "none"
         raise RunFolderError(
             f"Expected a complete run on Colored MNIST of version 0.1 in {old}, found {found}. "
@@ -59,12 +55,13 @@ def convert_run(
     job = _old_job(read_config(old))
     plan = plan_job(job)
     folder = output / job.folder
-    records, software = _read(old / _RECORDS)
+    records, software = _read(old / "records.jsonl")
     algorithm, generator = plan.protocol.start(plan)
+    model = old / "model.pt"
     try:
-        algorithm.load_state_dict(torch.load(old / _MODEL, weights_only=True, map_location="cpu"))
+        algorithm.load_state_dict(torch.load(model, weights_only=True, map_location="cpu"))
     except (*DAMAGE, TypeError, AttributeError) as error:
-        raise RunFolderError(f"Expected the model of the run in {old / _MODEL}: {error}") from error
+        raise RunFolderError(f"Expected the model of the run in {model}: {error}") from error
     with open_folder(plan, folder, "all", warn, keep_model=True, software=software) as opened:
         if not opened.done:
             sampler = plan.protocol.sampler(plan, plan.protocol.inputs(plan, warn))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -24,24 +23,17 @@ from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorith
 from hessalign.bench.algorithms.kinds import penalty_schedule
 from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
 from hessalign.bench.algorithms.search import common_space, run_hyper_parameters
-from hessalign.bench.data import DomainDataset, Family, find_dataset, split_dataset
+from hessalign.bench.data import Family, find_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, is_published
 from hessalign.bench.models.weights import IMAGENET
-from hessalign.bench.runs.inputs import ImageInputs, Inputs, TensorInputs, accuracy
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
+from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
 from hessalign.bench.runs.model_description import Loss
-from hessalign.bench.runs.plan import (
-    AbstractProtocol,
-    Evaluated,
-    Plan,
-    check_test_domains,
-)
-from hessalign.bench.runs.sampling import Sampler
-from hessalign.bench.runs.state import LrSchedule
+from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
+from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
@@ -114,13 +106,15 @@ class DomainBed(AbstractProtocol):
     """DomainBed's protocol, on data sets of any kind."""
 
     def plan(self, job: Job, data_dir: Path) -> Plan:
-        """Find the data, draw the hyper-parameters, override them, and split the domains."""
+        """Find the data, draw the hyper-parameters, and override them."""
         data = find_dataset(job.dataset, data_dir, job.seed)
-        check_test_domains(job, data)
-        splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
         overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
         preset = overrides.pop(PRESET, "domainbed-2022")
-        family, info = _family(data), find_algorithm(job.algorithm)
+        entry, info = catalog_entry(data.name), find_algorithm(job.algorithm)
+        family: Family = "big" if entry is None else entry.family
+        inputs = data.domains[0].inputs
+        if isinstance(inputs, Tensor) and inputs.ndim == 2:
+            family = "features"
         steps = DEFAULT_STEPS if job.steps is None else job.steps
         hyper = run_hyper_parameters(
             info,
@@ -133,23 +127,10 @@ class DomainBed(AbstractProtocol):
             model_keys=MODEL_KEYS,
         )
         own = {each.name for each in fields(TrainingOptions)}
-        options: dict[str, Any] = {key: hyper.values[key] for key in hyper.values if key in own}
-        plan = Plan(
-            job,
-            self,
-            data_dir,
-            data,
-            TrainingOptions(**options),
-            info.configure(hyper.options),
-            hyper.values,
-            steps,
-            evaluation_interval(job.dataset, family, steps),
-            tuple(split.inner for split in splits),
-            tuple(split.outer for split in splits),
-        )
-        self.loop(plan)
-        network_spec(plan)
-        return plan
+        values: dict[str, Any] = {key: hyper.values[key] for key in hyper.values if key in own}
+        options, algorithm = TrainingOptions(**values), info.configure(hyper.options)
+        every = evaluation_interval(job.dataset, family, steps)
+        return Plan(job, self, data_dir, data, options, algorithm, hyper.values, steps, every)
 
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm, every source of randomness seeded by the job."""
@@ -158,7 +139,7 @@ class DomainBed(AbstractProtocol):
         np.random.seed(seed)
         torch.manual_seed(seed)
         generator = torch.Generator().manual_seed(seed_hash(seed, "algorithm"))
-        spec = network_spec(plan)
+        spec = self.network(plan)
         setting = Setting(
             partial(make_network, spec),
             outputs=spec.outputs,
@@ -173,20 +154,38 @@ class DomainBed(AbstractProtocol):
 
     def network(self, plan: Plan) -> NetworkSpec:
         """Backbone and head by the options."""
-        return network_spec(plan)
-
-    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """Rows in memory, or images."""
-        if isinstance(plan.data.domains[0].inputs, Tensor):
-            return TensorInputs(plan.data)
-        augment = plan.options.data_augmentation
-        return ImageInputs(
-            plan.data, plan.options.image_size, plan.job.seed, augment=augment, warn=warn
+        options, inputs = plan.options, plan.data.domains[0].inputs
+        shape: tuple[int, ...] = (3, options.image_size, options.image_size)
+        if isinstance(inputs, Tensor):
+            shape = tuple(inputs.shape[1:])
+        backbone, weights = options.backbone, options.weights
+        if backbone == AUTO:
+            backbone = default_backbone(shape, resnet18=options.resnet18)
+        if weights == AUTO:
+            weights = IMAGENET if backbone is not None and is_published(backbone) else None
+        outputs = len(plan.data.classes)
+        if options.loss == "binary":
+            if outputs != 2:
+                raise InputError(
+                    f"Expected two classes for the loss 'binary', {plan.data.name} has {outputs}. "
+                    "Use loss=cross_entropy."
+                )
+            outputs = 1
+        return NetworkSpec(
+            shape,
+            outputs,
+            hidden=options.hidden,
+            dropout=0.0 if backbone == MNIST_CNN else options.resnet_dropout,
+            backbone=backbone,
+            weights=weights,
+            freeze_batch_norm=options.freeze_batch_norm,
+            nonlinear_head=options.nonlinear_classifier,
+            head=options.head,
         )
 
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
         """Minibatches, drawn with replacement."""
-        rows = [(domain, plan.inner[domain]) for domain in plan.sources]
+        rows = {domain: plan.inner[domain] for domain in plan.sources}
         return inputs.sampler(rows, plan.options.batch_size, seed_hash(plan.job.seed, "batches"))
 
     def loop(self, plan: Plan) -> LoopConfig:
@@ -216,30 +215,9 @@ class DomainBed(AbstractProtocol):
 
         return evaluate
 
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """As DomainBed counts them."""
-        return min(map(len, plan.inner)) / float(plan.options.batch_size)
-
-
-def _family(data: DomainDataset) -> Family:
-    """Which hyper-parameters a data set takes: by the catalog, else those of larger images."""
-    inputs = data.domains[0].inputs
-    if isinstance(inputs, Tensor) and inputs.ndim == 2:
-        return "features"
-    entry = catalog_entry(data.name)
-    return "big" if entry is None else entry.family
-
 
 def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
-    """Steps between evaluations.
-
-    Returns:
-        DomainBed's interval; a tenth of the run on features and on data sets of one's own.
-
-    Example:
-        >>> evaluation_interval("PACS", "big", 5001), evaluation_interval("mine", "features", 501)
-        (300, 50)
-    """
+    """Steps between evaluations: DomainBed's; of features and data of one's own a tenth of all."""
     entry = catalog_entry(dataset)
     if family == "features" or entry is None:
         return max(1, (steps - 1) // EVALUATIONS)
@@ -247,15 +225,10 @@ def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
 
 
 def evaluated_parts(plan: Plan, evaluated: Evaluated) -> dict[str, tuple[int, np.ndarray]]:
-    """What a run evaluates.
-
-    Selection by training domains reads the held-out parts of the training domains, the oracle that
-    of the test domain, leave-one-out the larger part of a test domain; the test accuracy is that of
-    the larger part. The larger part of a training domain is read by none.
-
-    Returns:
-        Domain and indices by DomainBed's name of the accuracy.
-    """
+    """What a run evaluates: domain and indices, by DomainBed's name of the accuracy."""
+    # Selection by training domains reads the held-out parts of the training domains, the oracle
+    # that of the test domain, leave-one-out the larger part of a test domain; the test accuracy is
+    # that of the larger part. The larger part of a training domain is read by none.
     parts: dict[str, tuple[int, np.ndarray]] = {}
     for domain, (inner, outer) in enumerate(zip(plan.inner, plan.outer, strict=True)):
         if evaluated == "all" or domain in plan.job.test_domains:
@@ -264,49 +237,8 @@ def evaluated_parts(plan: Plan, evaluated: Evaluated) -> dict[str, tuple[int, np
     return parts
 
 
-def network_spec(plan: Plan) -> NetworkSpec:
-    """The network that the options of a plan ask for."""
-    options, inputs = plan.options, plan.data.domains[0].inputs
-    shape: tuple[int, ...] = (3, options.image_size, options.image_size)
-    if isinstance(inputs, Tensor):
-        shape = tuple(inputs.shape[1:])
-    backbone, weights = options.backbone, options.weights
-    if backbone == AUTO:
-        backbone = default_backbone(shape, resnet18=options.resnet18)
-    if weights == AUTO:
-        weights = IMAGENET if backbone is not None and is_published(backbone) else None
-    outputs = len(plan.data.classes)
-    if options.loss == "binary":
-        if outputs != 2:
-            raise InputError(
-                f"Expected two classes for the loss 'binary', {plan.data.name} has {outputs}. Use "
-                "loss=cross_entropy."
-            )
-        outputs = 1
-    return NetworkSpec(
-        shape,
-        outputs,
-        hidden=options.hidden,
-        dropout=0.0 if backbone == MNIST_CNN else options.resnet_dropout,
-        backbone=backbone,
-        weights=weights,
-        freeze_batch_norm=options.freeze_batch_norm,
-        nonlinear_head=options.nonlinear_classifier,
-        head=options.head,
-    )
-
-
 def default_backbone(input_shape: tuple[int, ...], *, resnet18: bool = False) -> str | None:
-    """What makes features of inputs unless another backbone is asked for.
-
-    Returns:
-        DomainBed's choice: its small network for images of 28 pixels, a ResNet for larger ones;
-        None for vectors.
-
-    Example:
-        >>> [default_backbone(shape) for shape in ((3, 224, 224), (2, 28, 28), (1280,))]
-        ['resnet50', 'mnist_cnn', None]
-    """
+    """What makes features of inputs, as in DomainBed, unless a backbone is asked for: a name."""
     if len(input_shape) != 3:
         return None
     if input_shape[1:] == (28, 28):

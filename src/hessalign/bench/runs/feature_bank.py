@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import torch
@@ -28,12 +28,17 @@ from hessalign.bench.data import DomainDataset, ImageReader, normalise, open_ima
 from hessalign.bench.models import make_backbone, state_digest
 from hessalign.bench.models.backbones import describe_random_weights, feature_width
 from hessalign.bench.models.published import make_importable
+from hessalign.bench.runs.image_batches import ImageChunks
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
-from hessalign.bench.runs.sampling import image_chunks
 
-_SUFFIXES: Final = (".safetensors", ".npz")
 _MADE_WITH: Final = "made_with"
 """Where a bank tells what it was made with."""
+
+_PER_PART: Final = 64
+_AT_ONCE: Final = 8
+"""Images in one forward pass: few fit into a processor's cache, which is faster."""
+
+_Warn = Callable[[str], None]
 
 
 @final
@@ -42,17 +47,7 @@ class FeatureBankError(InputError):
 
 
 def bank_path(data: str, backbone: str) -> Path:
-    """What a bank is called unless another name is chosen.
-
-    Returns:
-        A file name.
-
-    Example:
-        >>> print(bank_path("PACS", "examples.efficientnet_lite0:make_backbone"))
-        PACS@make_backbone.safetensors
-        >>> print(bank_path("PACS", "timm:resnet18.a1_in1k"))
-        PACS@resnet18-a1_in1k.safetensors
-    """
+    """What the bank of some data by a backbone is called unless another name is chosen."""
     name = backbone.rsplit(":", 1)[-1].replace("/", "-").replace(".", "-")
     return Path(f"{data}@{name}.safetensors")
 
@@ -87,25 +82,19 @@ def _write_bank(
 
 def read_description(bank: Path) -> dict[str, Any]:
     """What a bank was made with, by name; nothing if the file is not a bank of ours."""
+    from safetensors import safe_open
+
     try:
-        text = _npz_text(bank) if bank.suffix == ".npz" else _safetensors_text(bank)
-        found = json.loads(text) if text else {}
+        if bank.suffix == ".npz":
+            with np.load(bank, allow_pickle=False) as arrays:
+                text = str(arrays[_MADE_WITH])
+        else:
+            with safe_open(bank, "numpy") as tensors:
+                text = tensors.metadata()[_MADE_WITH]
+        found = json.loads(text)
     except Exception:  # a damaged file makes its reader stumble in any way
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _npz_text(bank: Path) -> str | None:
-    with np.load(bank, allow_pickle=False) as file:
-        return str(file[_MADE_WITH]) if _MADE_WITH in file.files else None
-
-
-def _safetensors_text(bank: Path) -> str | None:
-    from safetensors import safe_open
-
-    with safe_open(bank, "numpy") as file:
-        text: str | None = (file.metadata() or {}).get(_MADE_WITH)
-    return text
 
 
 def _check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
@@ -119,41 +108,23 @@ def _check_bank(bank: Path, made_with: Mapping[str, Any]) -> None:
             )
 
 
-_PER_PART: Final = 64
-_AT_ONCE: Final = 8
-"""Images in one forward pass: few fit into a processor's cache, which is faster."""
-
-_Report = Callable[[int, int], None]
-_Warn = Callable[[str], None]
-
-
 @final
 @dataclass(frozen=True)
 class BankSpec:
-    """What a bank is made with.
-
-    Attributes:
-        backbone: Name of the backbone, see `make_backbone`.
-        weights: Its weights: "imagenet", a file, or None for those it brings.
-        size: Height and width of images that are files; arrays are taken as they are.
-        allow_truncated: Fill what is missing of truncated images with grey.
-    """
+    """What a bank is made with."""
 
     backbone: str
-    weights: str | None = None
-    size: int = 224
-    allow_truncated: bool = False
+    weights: str | None = None  # "imagenet", a file, or None for those the backbone brings
+    size: int = 224  # of images that are files; arrays are taken as they are
+    allow_truncated: bool = False  # fill what is missing of truncated images with grey
 
 
-@final
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """Some consecutive samples of a domain, and the file of their features."""
 
     path: Path
     domain: int
-    first: int
-    count: int
+    rows: range
 
 
 @final
@@ -161,35 +132,39 @@ class _Part:
 class _Extraction:
     """Makes parts; a worker gets a copy."""
 
-    source: ImageReader | DomainDataset
+    data: DomainDataset
+    reader: ImageReader | None  # None if the inputs are arrays
     backbone: nn.Module
 
     def __call__(self, part: _Part) -> int:
         """Make a part; the number of its samples."""
+        pieces = []
+        device = device_of(self.backbone)
         with torch.inference_mode():
-            device = device_of(self.backbone)
-            made = (self.backbone(_laid_out(x.to(device))) for x in self._inputs(part))
-            pieces = [features.cpu().numpy() for features in made]
+            for x in self._inputs(part):
+                laid_out = x.to(device).contiguous(memory_format=torch.channels_last)
+                pieces.append(self.backbone(laid_out).cpu().numpy())
         features = np.concatenate(pieces).astype(np.float32)
         if not np.isfinite(features).all():
-            name = _data(self.source).domains[part.domain].name
             raise FeatureBankError(
-                f"The backbone gave features that are not finite in the domain {name!r}, samples "
-                f"{part.first} to {part.first + part.count - 1}. Check its weights."
+                "The backbone gave features that are not finite in the domain "
+                f"{self.data.domains[part.domain].name!r}, samples {part.rows[0]} to "
+                f"{part.rows[-1]}. Check its weights."
             )
         with atomic_file(part.path) as partial, partial.open("wb") as file:
             np.save(file, features)
-        return part.count
+        return len(part.rows)
 
     def _inputs(self, part: _Part) -> Iterator[Tensor]:
-        rows = range(part.first, part.first + part.count)
-        if isinstance(self.source, ImageReader):
-            for x, _ in image_chunks(self.source, part.domain, rows, size=_AT_ONCE):
-                yield x
+        """Images normalised if they are coloured grey values, other arrays as they are."""
+        if self.reader is not None:
+            yield from ImageChunks(self.reader, part.domain, part.rows, _AT_ONCE)
             return
-        inputs = self.source.domains[part.domain].inputs
-        for first in rows[::_AT_ONCE]:
-            yield _floats(torch.as_tensor(inputs[first : min(first + _AT_ONCE, rows.stop)]))
+        inputs = self.data.domains[part.domain].inputs
+        for first in part.rows[::_AT_ONCE]:
+            images = torch.as_tensor(inputs[first : min(first + _AT_ONCE, part.rows.stop)])
+            coloured = images.dtype == torch.uint8 and images.shape[1] == 3
+            yield normalise(images) if coloured else images.float()
 
 
 def extract_features(
@@ -199,108 +174,16 @@ def extract_features(
     *,
     cache: Path | None = None,
     jobs: int = 1,
-    report: _Report = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
     warn: _Warn = lambda message: None,
 ) -> Path:
-    """Make a feature bank; continue one that was begun, and keep one that is finished.
-
-    Args:
-        data: The data set: images, or arrays of images.
-        spec: What to make it with.
-        output: The bank: a `.safetensors` or `.npz` file.
-        cache: Where the images' cache may be (see `open_images`); None reads the files.
-        jobs: How many processes work at it; one, if there is a graphics processor.
-        report: Called with the number of images done so far and in all.
-        warn: Called with what the user should know but need not act on.
-
-    Returns:
-        The bank.
-
-    Raises:
-        FeatureBankError: If it is there, but made with something else, or cannot be called so.
-    """
-    if output.suffix not in _SUFFIXES:
+    """Make a feature bank; continue one that was begun, and keep one that is finished."""
+    if output.suffix not in {".safetensors", ".npz"}:
         raise FeatureBankError(f"Expected a bank named *.safetensors or *.npz, got {output}.")
-    source = _source(data, spec, cache, warn)
-    backbone = _trained(spec, _shape(source))
+    backbone, reader = _load_backbone(data, spec), _open_reader(data, spec, cache, warn)
     if note := describe_random_weights(spec.backbone, spec.weights):
         warn(note)
-    made_with = _describe(data, spec, backbone)
-    if output.exists():
-        _check_bank(output, made_with)
-        warn(f"{output} is there already, made with the same; nothing to do.")
-        return output
-    folder = output.with_name(f"{output.name}.parts")
-    _begin(folder, made_with, warn)
-    parts = _parts(data, folder)
-    missing = [part for part in parts if not part.path.exists()]
-    total = len(data)
-    done = total - sum(part.count for part in missing)
-    report(done, total)
-    device = find_device()
-    workers = jobs if device.type == "cpu" else 1  # a graphics processor is not shared
-    extraction = _Extraction(source, backbone.to(device))
-    for count in completed(extraction, missing, workers, prepare=make_importable):
-        done += count
-        report(done, total)
-    _write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)
-    shutil.rmtree(folder)
-    return output
-
-
-def _source(
-    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: _Warn
-) -> ImageReader | DomainDataset:
-    inputs = data.domains[0].inputs
-    if not isinstance(inputs, Tensor):
-        truncated = spec.allow_truncated
-        if cache is None:
-            return ImageReader(data, spec.size, None, truncated)
-        return open_images(data, cache, spec.size, allow_truncated=truncated, warn=warn)
-    if inputs.ndim != 4:
-        raise FeatureBankError(
-            f"Expected images [n, channels, height, width] in {data.name}, got arrays of shape "
-            f"{list(inputs.shape)}. Vectors are features already: train on them as they are."
-        )
-    return data
-
-
-def _data(source: ImageReader | DomainDataset) -> DomainDataset:
-    return source.data if isinstance(source, ImageReader) else source
-
-
-def _shape(source: ImageReader | DomainDataset) -> tuple[int, ...]:
-    if isinstance(source, ImageReader):
-        return (3, source.size, source.size)
-    inputs = source.domains[0].inputs
-    assert isinstance(inputs, Tensor)
-    return tuple(inputs.shape[1:])
-
-
-def _trained(spec: BankSpec, shape: tuple[int, ...]) -> nn.Module:
-    """The backbone; if it has random weights, the same ones each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        backbone = make_backbone(spec.backbone, shape[0], spec.weights)
-    feature_width(backbone, shape, spec.backbone)
-    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return backbone
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """Channels last in memory, which convolutions on a CPU prefer."""
-    return x.contiguous(memory_format=torch.channels_last)
-
-
-def _floats(images: Tensor) -> Tensor:
-    """Colour images normalised, other arrays as they are."""
-    if images.dtype == torch.uint8 and images.shape[1] == 3:
-        return normalise(images)
-    return images.float()
-
-
-def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[str, Any]:
-    return {
+    made_with = {
         "data": data.name,
         "data_sha256": data.fingerprint(),
         "backbone": spec.backbone,
@@ -310,6 +193,59 @@ def _describe(data: DomainDataset, spec: BankSpec, backbone: nn.Module) -> dict[
         "normalisation": "ImageNet's mean and deviation, no augmentation",
         "software": describe_software(),
     }
+    if output.exists():
+        _check_bank(output, made_with)
+        warn(f"{output} is there already, made with the same; nothing to do.")
+        return output
+    folder = output.with_name(f"{output.name}.parts")
+    _begin(folder, made_with, warn)
+    parts = [
+        _Part(folder / f"{number:02d}-{first:07d}.npy", number, rows[first : first + _PER_PART])
+        for number, rows in enumerate(range(len(domain)) for domain in data.domains)
+        for first in rows[::_PER_PART]
+    ]
+    missing = [part for part in parts if not part.path.exists()]
+    total = len(data)
+    done = total - sum(len(part.rows) for part in missing)
+    report(done, total)
+    device = find_device()
+    workers = jobs if device.type == "cpu" else 1  # a graphics processor is not shared
+    extraction = _Extraction(data, reader, backbone.to(device))
+    for count in completed(extraction, missing, workers, prepare=make_importable):
+        done += count
+        report(done, total)
+    _write_bank(output, data, np.concatenate([np.load(part.path) for part in parts]), made_with)
+    shutil.rmtree(folder)
+    return output
+
+
+def _open_reader(
+    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: _Warn
+) -> ImageReader | None:
+    if isinstance(data.domains[0].inputs, Tensor):
+        return None
+    if cache is None:
+        return ImageReader(data, spec.size, None, spec.allow_truncated)
+    return open_images(data, cache, spec.size, allow_truncated=spec.allow_truncated, warn=warn)
+
+
+def _load_backbone(data: DomainDataset, spec: BankSpec) -> nn.Module:
+    """The backbone; if it has random weights, the same ones each time."""
+    inputs = data.domains[0].inputs
+    shape: tuple[int, ...] = (3, spec.size, spec.size)
+    if isinstance(inputs, Tensor):
+        shape = tuple(inputs.shape[1:])
+        if inputs.ndim != 4:
+            raise FeatureBankError(
+                f"Expected images [n, channels, height, width] in {data.name}, got arrays of shape "
+                f"{list(inputs.shape)}. Vectors are features already: train on them as they are."
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        backbone = make_backbone(spec.backbone, shape[0], spec.weights)
+    feature_width(backbone, shape, spec.backbone)
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return backbone
 
 
 def _begin(folder: Path, made_with: Mapping[str, Any], warn: _Warn) -> None:
@@ -326,11 +262,3 @@ def _begin(folder: Path, made_with: Mapping[str, Any], warn: _Warn) -> None:
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     write_atomically(note, json.dumps(wanted).encode())
-
-
-def _parts(data: DomainDataset, folder: Path) -> list[_Part]:
-    return [
-        _Part(folder / f"{number:02d}-{first:07d}.npy", number, first, min(_PER_PART, left))
-        for number, domain in enumerate(data.domains)
-        for first, left in ((i, len(domain) - i) for i in range(0, len(domain), _PER_PART))
-    ]

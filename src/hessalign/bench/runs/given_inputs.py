@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count
 from hessalign.bench.data import ImageError, normalise, read_image
 from hessalign.bench.data.images import EXTENSIONS
 
@@ -27,6 +29,7 @@ Given = np.ndarray | Tensor | _PathLike | Sequence[_PathLike]
 
 _ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
 
+_Shape = tuple[int, ...]
 _Batch = tuple[tuple[str, ...], Tensor]
 """Names of some samples, and the samples as the network takes them."""
 
@@ -34,32 +37,20 @@ _Batch = tuple[tuple[str, ...], Tensor]
 def given_batches(
     given: Given,
     kind: InputKind,
-    shape: tuple[int, ...],
+    shape: _Shape,
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
 ) -> Iterator[_Batch]:
-    """Inputs of any form as batches for a network that was trained on a kind of inputs.
-
-    `unreadable` is called with what is wrong with an image, which is then left out; None raises it.
-
-    Yields:
-        Names, paths of images or numbers of rows, and inputs.
-
-    Raises:
-        InputError: If they are not what the network takes.
-    """
-    if batch_size < 1:
-        raise InputError(f"Expected a batch_size of 1 or more, got {batch_size}.")
+    """Inputs of any form as batches, with their names: paths of images, or numbers of rows."""
+    # `unreadable` is called with what is wrong with an image, which is then left out.
+    check_count(batch_size, "a batch_size")
     if isinstance(given, np.ndarray | Tensor):
         yield from _array_batches(given, kind, shape, batch_size, "x", "")
         return
-    images: list[Path] = []
-    for path in _paths(given):
-        if path.suffix.lower() in _ARRAY_FILES and not path.is_dir():
-            rows = _read_array(path)
-            yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
-        else:
-            images.append(path)
+    arrays, images = _told_apart(_paths(given))
+    for path in arrays:
+        rows = _read_array(path)
+        yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
     if images:
         if kind != "images":
             raise InputError(
@@ -68,15 +59,23 @@ def given_batches(
                 f"({', '.join(_ARRAY_FILES)}); of a model trained on features, those that the same "
                 "backbone makes of the images (`hessalign features extract`)."
             )
-        yield from _image_batches(_find_images(images), shape[-1], batch_size, unreadable)
+        readable = _readable_images(_find_images(images), shape[-1], unreadable)
+        while some := list(islice(readable, batch_size)):
+            names, pixels = zip(*some, strict=True)
+            yield names, normalise(torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2))
 
 
 def count_given(paths: Iterable[_PathLike]) -> int:
     """How many samples, also unreadable ones, files of arrays, images and folders of them hold."""
-    every = [Path(path) for path in paths]
-    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
-    images = [path for path in every if path not in arrays]
+    arrays, images = _told_apart(map(Path, paths))
     return sum(len(_read_array(path)) for path in arrays) + len(_find_images(images))
+
+
+def _told_apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Files of arrays, and the rest: images and folders of them."""
+    every = list(paths)
+    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
+    return arrays, [path for path in every if path not in arrays]
 
 
 def _find_images(paths: Iterable[Path]) -> list[Path]:
@@ -86,114 +85,98 @@ def _find_images(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(_walk(path))
+        inside = []
+        for place, folders, files in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            shown = (name for name in files if not name.startswith("."))
+            inside += [Path(place, name) for name in shown if name.lower().endswith(EXTENSIONS)]
         if not inside:
             raise InputError(
                 f"Expected images ({', '.join(EXTENSIONS)}) in the folder {path}, found none."
             )
-        found += inside
+        found += sorted(inside)
     return found
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                yield Path(place, name)
 
 
 def _paths(given: object) -> list[Path]:
     each = [given] if isinstance(given, str | os.PathLike) else given
     if not isinstance(each, Iterable):
         raise InputTypeError(f"Expected arrays, tensors, or paths, got {type(given).__name__}.")
-    paths = []
-    for path in each:
-        if not isinstance(path, str | os.PathLike):
-            raise InputTypeError(
-                f"Expected a list of paths, got one with {type(path).__name__}. Numbers are to be "
-                "given as one array or tensor, with one row per sample."
-            )
-        paths.append(Path(path))
+    paths = list(each)
+    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+        raise InputTypeError(
+            f"Expected a list of paths, got one with {type(wrong[0]).__name__}. Numbers are to be "
+            "given as one array or tensor, with one row per sample."
+        )
     if not paths:
         raise InputError("Expected one or more samples, got an empty list.")
-    return paths
+    return [Path(path) for path in paths]
 
 
-def _image_batches(
-    paths: Sequence[Path],
-    size: int,
-    batch_size: int,
-    unreadable: Callable[[InputError], None] | None,
-) -> Iterator[_Batch]:
-    """Images that can be read, resized and normalised as in evaluation."""
-    names: list[str] = []
-    pixels: list[np.ndarray] = []
-    for number, path in enumerate(paths):
+def _readable_images(
+    paths: Iterable[Path], size: int, unreadable: Callable[[InputError], None] | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and pixels of the images that can be read, resized as in evaluation."""
+    for path in paths:
         try:
-            pixels.append(read_image(path, size).pixels)
-            names.append(str(path))
+            yield str(path), read_image(path, size).pixels
         except ImageError as error:
-            text = (
+            told = InputError(
                 f"The image {path} is {error.damage}: {error.reason}. Replace it, or leave it out."
             )
             if unreadable is None:
-                raise InputError(text) from error
-            unreadable(InputError(text))
-        if pixels and (len(pixels) == batch_size or number == len(paths) - 1):
-            stacked = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-            yield tuple(names), normalise(stacked)
-            names, pixels = [], []
+                raise told from error
+            unreadable(told)
 
 
 def _read_array(path: Path) -> np.ndarray:
     """The rows in a file: its array `x`, or the only one it holds."""
     try:
-        arrays = _read_arrays(path)
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load_file
+
+            arrays: dict[str, np.ndarray] = load_file(path)
+        else:
+            with path.open("rb") as file:
+                loaded = np.load(file, allow_pickle=False)
+                if isinstance(loaded, np.ndarray):
+                    return loaded
+                names = ["x"] if "x" in loaded.files else loaded.files
+                arrays = {name: loaded[name] for name in names}
     except OSError:
         raise
     except Exception as error:  # a damaged file makes its reader stumble in any way
         raise InputError(f"Cannot read {path}: {error}. Expected an array of numbers.") from error
     if "x" not in arrays and len(arrays) != 1:
-        raise InputError(
-            f"Expected an array called x in {path}, or a single one, found: "
-            f"{', '.join(sorted(arrays)) or 'none'}."
-        )
+        found = ", ".join(sorted(arrays)) or "none"
+        raise InputError(f"Expected an array called x in {path}, or a single one, found: {found}.")
     return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix.lower() == ".safetensors":
-        from safetensors.numpy import load_file
-
-        tensors: dict[str, np.ndarray] = load_file(path)
-        return tensors
-    with path.open("rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"x": loaded}
-        names = ["x"] if "x" in loaded.files else loaded.files
-        return {name: loaded[name] for name in names}
 
 
 def _array_batches(
     rows: np.ndarray | Tensor,
     kind: InputKind,
-    shape: tuple[int, ...],
+    shape: _Shape,
     batch_size: int,
     what: str,
     prefix: str,
 ) -> Iterator[_Batch]:
     tensor = _checked(rows, shape, what)
-    if kind == "images":
-        _check_grey_values(tensor, what)
+    if kind == "images" and tensor.dtype != torch.uint8:
+        least, most = float(tensor.min()), float(tensor.max())
+        if not tensor.is_floating_point() or least < 0 or most > 1:
+            raise InputError(
+                f"Expected images in {what} as uint8 from 0 to 255 or floats from 0 to 1, got "
+                f"{tensor.dtype} from {least:g} to {most:g}. Images that are normalised already "
+                "are for the network itself: model.network(x)."
+            )
     for first in range(0, len(tensor), batch_size):
         part = tensor[first : first + batch_size]
         names = tuple(f"{prefix}{row}" for row in range(first, first + len(part)))
         yield names, normalise(part) if kind == "images" else part.float()
 
 
-def _checked(rows: np.ndarray | Tensor, shape: tuple[int, ...], what: str) -> Tensor:
+def _checked(rows: np.ndarray | Tensor, shape: _Shape, what: str) -> Tensor:
     """Rows as a tensor, of numbers that float32 can hold and of the shape that is taken."""
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
@@ -213,31 +196,19 @@ def _checked(rows: np.ndarray | Tensor, shape: tuple[int, ...], what: str) -> Te
     return rows
 
 
-def _check_grey_values(x: Tensor, what: str) -> None:
-    if x.dtype == torch.uint8:
-        return
-    least, most = float(x.min()), float(x.max())
-    if not x.is_floating_point() or least < 0 or most > 1:
-        raise InputError(
-            f"Expected images in {what} as uint8 from 0 to 255 or floats from 0 to 1, got "
-            f"{x.dtype} from {least:g} to {most:g}. Images that are normalised already are for the "
-            "network itself: model.network(x)."
-        )
-
-
-def _wrong_shape(found: tuple[int, ...], shape: tuple[int, ...], what: str) -> str:
-    text = f"Expected {what} of shape [n, {_written(shape)}], got [{_written(found)}]."
+def _wrong_shape(found: _Shape, shape: _Shape, what: str) -> str:
+    remedy = "Give one row per sample, as in training."
     if found == shape:
-        return f"{text} For a single sample, give {what}[None]."
-    if len(shape) == 3 and found[1:] == (*shape[1:], shape[0]):
-        return f"{text} The channels come first: permute the axes, (0, 3, 1, 2)."
-    if len(shape) == 3 and len(found) == 4 and found[1] == shape[0]:
-        return f"{text} Resize the images to {shape[1]}×{shape[2]} pixels; image files are resized."
-    if len(shape) == 3 and len(found) == 4:
-        return f"{text} Give images of {shape[0]} channels, as those that it was trained on."
-    if len(shape) == 1 and len(found) == 2:
-        return f"{text} Give the {shape[0]} features that it was trained on, in the same order."
-    return f"{text} Give one row per sample, as in training."
+        remedy = f"For a single sample, give {what}[None]."
+    elif len(shape) == 3 and found[1:] == (*shape[1:], shape[0]):
+        remedy = "The channels come first: permute the axes, (0, 3, 1, 2)."
+    elif len(shape) == 3 and len(found) == 4 and found[1] == shape[0]:
+        remedy = f"Resize the images to {shape[1]}×{shape[2]} pixels; image files are resized."
+    elif len(shape) == 3 and len(found) == 4:
+        remedy = f"Give images of {shape[0]} channels, as those that it was trained on."
+    elif len(shape) == 1 and len(found) == 2:
+        remedy = f"Give the {shape[0]} features that it was trained on, in the same order."
+    return f"Expected {what} of shape [n, {_written(shape)}], got [{_written(found)}]. {remedy}"
 
 
 def _written(shape: Sequence[int]) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Final, cast, final, get_args, get_type_hints
@@ -22,47 +23,27 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError, check_name
+from hessalign._numbers import check_count, is_whole
 from hessalign._protocol import LARGEST_SEED
 from hessalign.alignment import distances, inner_products
 from hessalign.bench.algorithms import (
     AbstractAlgorithm,
-    AlgorithmInfo,
     Batch,
     PenaltySchedule,
     Setting,
     find_algorithm,
+    search,
 )
 from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
-from hessalign.bench.algorithms.search import (
-    Distribution,
-    Power,
-    Uniform,
-    Value,
-    draw,
-    search_space,
-)
+from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
-from hessalign.bench.data.colored_mnist import (
-    TEST_POOL,
-    TRAIN_POOL,
-    Imbalance,
-    make_colored_mnist_domains,
-)
-from hessalign.bench.data.samples import split_dataset
-from hessalign.bench.models import Network, make_coloured_mlp
-from hessalign.bench.runs.inputs import Inputs, TensorInputs
+from hessalign.bench.models import Network
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig
+from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
 from hessalign.bench.runs.machine import device_of, keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
-from hessalign.bench.runs.plan import (
-    AbstractProtocol,
-    Evaluated,
-    Plan,
-    check_test_domains,
-)
-from hessalign.bench.runs.sampling import FullBatch, Sampler
-from hessalign.bench.runs.state import LrSchedule
+from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
+from hessalign.bench.runs.sampling import FullBatch, Inputs, Sampler
 from hessalign.curvature import LinearHead, make_loss
 from hessalign.curvature.linear import arranged_head
 
@@ -98,9 +79,9 @@ class IrmOptions(Options):
         warmup_steps: Steps in which the learning rate rises first.
     """
 
-    imbalance: Imbalance | None = None
-    train_images: Count = TRAIN_POOL
-    test_images: Count = TEST_POOL
+    imbalance: colored_mnist.Imbalance | None = None
+    train_images: Count = colored_mnist.TRAIN_POOL
+    test_images: Count = colored_mnist.TEST_POOL
     jump: Whole = 190
     penalty_weight: NonNegative = 91257.18613115903
     learning_rate: Annotated[float, Range(0, open_low=True)] = 0.0004898536566546834
@@ -119,11 +100,11 @@ class IrmOptions(Options):
         return "binary"
 
 
-SEARCH: Final[Mapping[str, Distribution]] = {
-    "learning_rate": Power(10, -3.5, -2.5),
-    "l2": Power(10, -5, -2),
-    "jump": Uniform(50, 250, integer=True),
-    "penalty_weight": Power(10, 2, 6),
+SEARCH: Final[Mapping[str, search.Distribution]] = {
+    "learning_rate": search.Power(10, -3.5, -2.5),
+    "l2": search.Power(10, -5, -2),
+    "jump": search.Uniform(50, 250, integer=True),
+    "penalty_weight": search.Power(10, 2, 6),
 }
 """Where sweeps draw from. The published values came from a search too, whose ranges are not known;
 these are ours and contain them."""
@@ -137,47 +118,26 @@ class Irm(AbstractProtocol):
         """Settle the options and make the data; the trial is the seed of everything."""
         if job.trial_seed > LARGEST_SEED:
             raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
-        if job.trial_seed < 0:
-            raise InputError(f"Expected seed of 0 or more, got {job.trial_seed}.")
+        check_count(job.trial_seed, "seed", 0)
         steps = STEPS if job.steps is None else job.steps
         options, config = settle(job)
-        data = make_colored_mnist_domains(
-            job.trial_seed,
-            imbalance=options.imbalance,
-            train_images=options.train_images,
-            test_images=options.test_images,
-        )
-        check_test_domains(job, data)
-        splits = split_dataset(data, job.trial_seed, job.holdout_fraction)
+        wanted = {
+            key: getattr(options, key) for key in ("imbalance", "train_images", "test_images")
+        }
+        data = colored_mnist.make_colored_mnist_domains(job.trial_seed, **wanted)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
-        plan = Plan(
-            job,
-            self,
-            data_dir,
-            data,
-            options,
-            config,
-            values,
-            steps,
-            options.evaluate_every,
-            tuple(split.inner for split in splits),
-            tuple(split.outer for split in splits),
-        )
-        self.loop(plan)
-        return plan
+        every = options.evaluate_every
+        return Plan(job, self, data_dir, data, options, config, values, steps, every)
 
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm, which follows the released scripts where options do not say otherwise."""
-        seed, shape = plan.job.trial_seed, _shape(plan)
-        generator, weights = _generator(seed, 1), _generator(seed, 2)
-
-        def make_network(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
-            channels, width = shape[0] + extra_channels, plan.options.width
-            return make_coloured_mlp(channels, shape[1], width, weights, head_factor)
-
-        setting = Setting(
-            make_network, 1, len(plan.sources), plan.loss, plan.steps, generator, input_shape=shape
+        spec, seed = self.network(plan), plan.job.trial_seed
+        # A source of randomness of its own for each purpose, all determined by the seed.
+        generator, weights = (
+            torch.Generator().manual_seed((seed << 8) + stream) for stream in (1, 2)
         )
+        make, domains, shape = partial(spec.make, weights), len(plan.sources), spec.row_shape
+        setting = Setting(make, 1, domains, plan.loss, plan.steps, generator, input_shape=shape)
         return plan.info.make(plan.algorithm, setting), generator
 
     def network(self, plan: Plan) -> ColouredMlp:
@@ -185,13 +145,9 @@ class Irm(AbstractProtocol):
         shape = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
         return ColouredMlp(tuple(shape), plan.options.width)
 
-    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """Images in memory."""
-        keep_freed_memory()
-        return TensorInputs(plan.data)
-
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
         """All images of the training domains at every step."""
+        keep_freed_memory()
         return FullBatch(image_batch(plan, plan.inner, plan.sources))
 
     def loop(self, plan: Plan) -> LoopConfig:
@@ -209,18 +165,13 @@ class Irm(AbstractProtocol):
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
-        """Accuracy and loss where it trains and where it does not, as the paper reports them.
-
-        Returns:
-            What measures: "train_accuracy" is the mean over training domains of that on the images
-            trained on, "test_accuracy" that on all images of the test domains.
-        """
+        """Accuracy and loss where it trains and where it does not, as the paper reports them."""
+        # "train_accuracy" is the mean over training domains of that on the images trained on,
+        # "test_accuracy" that on all images of the test domains.
         tested = plan.job.test_domains
-        every = [torch.arange(len(domain)).numpy() for domain in plan.data.domains]
-        source, target = (
-            image_batch(plan, plan.inner, plan.sources),
-            image_batch(plan, every, tested),
-        )
+        every = [np.arange(len(domain)) for domain in plan.data.domains]
+        source = image_batch(plan, plan.inner, plan.sources)
+        target = image_batch(plan, every, tested)
         held_out = image_batch(plan, plan.outer, plan.sources)
 
         def evaluate(network: Network) -> dict[str, float]:
@@ -230,23 +181,20 @@ class Irm(AbstractProtocol):
                 head, right[name] = measure(network, batch)
                 if head is None:
                     return {f"{name}_loss": math.nan}
-                metrics[f"{name}_accuracy"] = fmean(map(_mean, right[name]))
+                metrics[f"{name}_accuracy"] = fmean(float(each.mean()) for each in right[name])
                 metrics[f"{name}_loss"] = float(head.risk.mean())
                 if name == "train" and plan.options.hessian_distance:
                     products = inner_products(head, "hessian", centred=True)
                     metrics["hessian_distance"] = float(distances(products).max())
-            parts = zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)
-            for domain, inner, outer in parts:
-                metrics |= _accuracies(domain, inner, outer)
+            parts = [*zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)]
             for domain, part in zip(tested, right["test"], strict=True):
-                metrics |= _accuracies(domain, part[plan.inner[domain]], part[plan.outer[domain]])
+                parts.append((domain, part[plan.inner[domain]], part[plan.outer[domain]]))
+            for domain, inner, outer in parts:
+                metrics[f"env{domain}_in_acc"] = float(inner.mean())
+                metrics[f"env{domain}_out_acc"] = float(outer.mean())
             return metrics
 
         return evaluate
-
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """A step sees everything."""
-        return 1.0
 
 
 def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
@@ -276,7 +224,7 @@ def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
     for key in given:
         check_name("key", key, list(dict.fromkeys(["steps", *ours, *theirs])))
     steps = given.pop("steps", STEPS)
-    if not isinstance(steps, int) or isinstance(steps, bool):
+    if not isinstance(steps, int) or not is_whole(steps):
         raise InputError(f"Expected steps as a whole number, got {steps!r}.")
     job = Job(
         COLORED_MNIST,
@@ -298,8 +246,8 @@ def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
 def _as_typed(value: object, hint: object) -> object:
     """A whole number as a fraction, where an option is one."""
     kinds = {hint, *get_args(hint)}
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(cast(int, value)) if whole and float in kinds and int not in kinds else value
+    fraction = float in kinds and int not in kinds
+    return float(cast(int, value)) if fraction and is_whole(value) else value
 
 
 def settle(job: Job) -> tuple[IrmOptions, Any]:
@@ -307,7 +255,7 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
     info = find_algorithm(job.algorithm)
     ours = [each.name for each in dataclasses.fields(IrmOptions)]
     theirs = [each.name for each in dataclasses.fields(info.config) if each.name not in ours]
-    given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
+    given: dict[str, search.Value | None] = json.loads(job.hparams) if job.hparams else {}
     for key in given:
         if key in _SCHEDULED and key in theirs:
             raise InputError(
@@ -316,23 +264,16 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
             )
         if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
-    values = {**_drawn(job, info), **given}
-    options = cast("dict[str, Any]", {key: values[key] for key in values if key in ours})
-    own = {key: value for key, value in values.items() if key in theirs}
-    settled = cast("dict[str, Any]", {**info.released, **own})
-    return IrmOptions(**options), info.configure(settled)
-
-
-def _drawn(job: Job, info: AlgorithmInfo) -> dict[str, Value]:
-    """A draw of hyper-parameters; the weights of penalties are left to the schedule."""
-    if job.hparams_seed == 0:
-        return {}
-    own = {
-        option: distribution
-        for option, (_, distribution) in search_space(info, "small", "domainbed-2022").items()
-        if option not in {*_SCHEDULED, *info.released}
-    }
-    return draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+    drawn: dict[str, search.Value] = {}
+    if job.hparams_seed != 0:  # the weights of penalties are left to the schedule
+        space = search.search_space(info, "small", "domainbed-2022").items()
+        fixed = {*_SCHEDULED, *info.released}
+        own = {option: found for option, (_, found) in space if option not in fixed}
+        drawn = search.draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+    values = {**drawn, **given}
+    options: dict[str, Any] = {key: values[key] for key in values if key in ours}
+    rest = {key: value for key, value in values.items() if key in theirs}
+    return IrmOptions(**options), info.configure({**info.released, **rest})
 
 
 def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) -> Batch:
@@ -347,12 +288,7 @@ def image_batch(plan: Plan, rows: Sequence[np.ndarray], domains: Sequence[int]) 
 
 
 def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Tensor]]:
-    """What a network with one logit makes of some images.
-
-    Returns:
-        The statistics of its head, None if its logits are not finite; and for each domain, which
-        images it is right about, as zeros and ones.
-    """
+    """The head's statistics, None if logits are not finite, and which images are right (0 or 1)."""
     batch = batch.to(device_of(network))
     z = network.features(batch.x)
     logits = network.head(z)
@@ -360,22 +296,3 @@ def measure(network: Network, batch: Batch) -> tuple[LinearHead | None, list[Ten
     if not bool(logits.sum().isfinite()):
         return None, list(right)
     return arranged_head(z, logits, batch.y, batch.domains, make_loss("binary")), list(right)
-
-
-def _mean(right: Tensor) -> float:
-    return float(right.mean())
-
-
-def _accuracies(domain: int, inner: Tensor, outer: Tensor) -> dict[str, float]:
-    return {f"env{domain}_in_acc": _mean(inner), f"env{domain}_out_acc": _mean(outer)}
-
-
-def _shape(plan: Plan) -> tuple[int, int]:
-    """Channels and pixels of an image."""
-    channels, *sides = cast(Tensor, plan.data.domains[0].inputs).shape[1:]
-    return channels, math.prod(sides)
-
-
-def _generator(seed: int, stream: int) -> torch.Generator:
-    """A source of randomness of its own for each purpose, all determined by the seed."""
-    return torch.Generator().manual_seed((seed << 8) + stream)

@@ -1,46 +1,20 @@
-"""One run of the DomainBed protocol, with the seed and folder name that DomainBed gives it."""
+"""One run, with the seed and folder name that DomainBed gives it; how users write one down."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, final
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, final
 
-from hessalign._errors import InputError
+from hessalign._errors import ConfigurationError, InputError
+from hessalign._numbers import is_whole
 from hessalign._protocol import seed_hash
+from hessalign.bench.algorithms.options import check_options
 from hessalign.bench.data.samples import HOLDOUT_FRACTION
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_overrides(value: object) -> bool:
-    try:
-        return value is None or isinstance(json.loads(str(value)), dict)
-    except ValueError:
-        return False
-
-
-_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
-    "dataset": lambda value: isinstance(value, str),
-    "algorithm": lambda value: isinstance(value, str),
-    "test_domains": lambda value: isinstance(value, list) and all(map(_is_whole, value)),
-    "hparams_seed": _is_whole,
-    "trial_seed": _is_whole,
-    "data_dir": lambda value: isinstance(value, str),
-    "holdout_fraction": lambda value: isinstance(value, float) and 0 < value < 1,
-    "task": lambda value: isinstance(value, str),
-    "steps": lambda value: value is None or _is_whole(value),
-    "hparams": _is_overrides,
-}
-"""What the arguments of a job can be, by field."""
-
-_REQUIRED: Final = ("dataset", "algorithm", "test_envs", "hparams_seed", "trial_seed", "data_dir")
-"""Arguments without which there is no job."""
 
 
 @final
@@ -88,13 +62,8 @@ class Job:
     @property
     def seed(self) -> int:
         """The seed of everything random in the run, except splits and hyper-parameters."""
-        return seed_hash(
-            self.dataset,
-            self.algorithm,
-            list(self.test_domains),
-            self.hparams_seed,
-            self.trial_seed,
-        )
+        tested = list(self.test_domains)
+        return seed_hash(self.dataset, self.algorithm, tested, self.hparams_seed, self.trial_seed)
 
     @property
     def args(self) -> dict[str, object]:
@@ -120,47 +89,96 @@ class Job:
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     def describe(self) -> str:
-        """The job in words, for people.
-
-        Returns:
-            One line.
-
-        Example:
-            >>> Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data").describe()
-            'ERM on VLCS, test domains 1 2, trial 0, draw 1'
-        """
+        """The job in one line for people, as "ERM on VLCS, test domains 1 2, trial 0, draw 1"."""
+        plural = "s" if len(self.test_domains) > 1 else ""
         domains = " ".join(map(str, self.test_domains))
         return (
-            f"{self.algorithm} on {self.dataset}, test domain"
-            f"{'s' if len(self.test_domains) > 1 else ''} {domains}, trial {self.trial_seed}, "
-            f"draw {self.hparams_seed}"
+            f"{self.algorithm} on {self.dataset}, test domain{plural} {domains}, "
+            f"trial {self.trial_seed}, draw {self.hparams_seed}"
         )
 
 
+def _fits(field: str, value: Any) -> bool:  # noqa: ANN401
+    """Whether an argument of a job is of the kind that its field has."""
+    try:
+        if field == "test_domains":
+            return isinstance(value, list) and all(map(is_whole, value))
+        if field == "hparams":
+            return value is None or isinstance(json.loads(value), dict)
+        check_options(Job, {field: value})
+        return field != "holdout_fraction" or 0 < value < 1
+    except (TypeError, ValueError):
+        return False
+
+
 def job_from(args: Mapping[str, Any]) -> Job:
-    """The job that some arguments identify.
-
-    Returns:
-        The job.
-
-    Raises:
-        InputError: If an argument is missing or the seed is not that of the job.
-
-    Example:
-        >>> job = Job("VLCS", "ERM", (1, 2), hparams_seed=1, trial_seed=0, data_dir="data")
-        >>> job_from(job.args) == job
-        True
-    """
+    """The job that some arguments identify; an InputError if they are not those of a job."""
     names = {each.name: each.name for each in dataclasses.fields(Job)}
     names["test_domains"] = "test_envs"
-    missing = [name for name in _REQUIRED if name not in args]
+    required = (each.name for each in dataclasses.fields(Job) if each.default is MISSING)
+    missing = [names[field] for field in required if names[field] not in args]
     if missing:
         raise InputError(f"Expected the arguments of a job, missing: {', '.join(missing)}.")
     values = {field: args[name] for field, name in names.items() if name in args}
     for field, value in values.items():
-        if not _KINDS[field](value):
+        if not _fits(field, value):
             raise InputError(f"Expected the arguments of a job, got {names[field]} = {value!r}.")
     job = Job(**values | {"test_domains": tuple(values["test_domains"])})
     if args.get("seed", job.seed) != job.seed:
         raise InputError(f"Expected the seed {job.seed} for this job, got {args['seed']}.")
     return job
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """The entries of a YAML file, by key; all that is wrong with it is a ConfigurationError."""
+    try:
+        entries = _yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError([f"Cannot read {path}: {error.strerror}."]) from error
+    except (InputError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError([f"Expected YAML in {path}: {reason}."]) from error
+    if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
+        raise ConfigurationError([f"Expected `key: value` lines in {path}, got {entries!r:.60}."])
+    return entries
+
+
+def parse_words(words: Iterable[str]) -> dict[str, object]:
+    """Entries from `key=value` words, values written as in YAML; each key once."""
+    entries: dict[str, object] = {}
+    problems = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            problems.append(f"Expected KEY=VALUE, got {word!r}.")
+            continue
+        if key in entries:
+            problems.append(f"Expected each key once, got {key!r} twice.")
+        try:
+            entries[key] = _yaml(text)
+        except InputError:
+            problems.append(f"Expected a value after {key}=, got {text!r}.")
+    if problems:
+        raise ConfigurationError(problems)
+    return entries
+
+
+def _yaml(text: str) -> object:
+    import yaml
+
+    try:
+        return _plain(yaml.safe_load(text))
+    except Exception as error:  # values such as 2020-99-99 make its readers stumble in any way
+        raise InputError(str(error)) from error
+
+
+def _plain(value: object) -> object:
+    """A value as people mean it: YAML 1.1 takes 1e-3, which has no point, and none for text."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    try:
+        return None if value == "none" else float(value)
+    except ValueError:
+        return value

@@ -1,7 +1,4 @@
-"""Training: one loop, top to bottom, for every algorithm.
-
-Indices: e domain.
-"""
+"""Training: one loop, top to bottom, for every algorithm."""
 
 from __future__ import annotations
 
@@ -10,14 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Final, final
+from functools import partial
+from typing import Annotated, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._names import check_name
+from hessalign._names import UnknownNameError, check_name
+from hessalign._numbers import check_count
+from hessalign._plugins import call_plugin, is_path, load_object
+from hessalign._processes import Interruption
 from hessalign._shapes import Float
 from hessalign.bench.algorithms import (
     MAIN,
@@ -26,33 +27,29 @@ from hessalign.bench.algorithms import (
     AbstractObjective,
     AbstractStepOwner,
     DivergedError,
+    OptimizerSpec,
     PenaltySchedule,
     Step,
 )
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
-from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.records import Record
-from hessalign.bench.runs.run_folder import RunFolder
+from hessalign.bench.runs.run_folder import RunFolder, TrainingState
 from hessalign.bench.runs.sampling import Sampler
-from hessalign.bench.runs.state import (
-    LrSchedule,
-    TrainingState,
-    check_optimizer,
-    learning_rate_factor,
-    make_optimizers,
-    set_learning_rates,
-)
 from hessalign.curvature.losses import LABEL_LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
 
+LrSchedule = Literal["constant", "cosine"]
+"""How the learning rate changes after the warm-up."""
 
 OPTIMIZER_OPTIONS: Final = ("optimizer", "momentum", "lr_schedule", "warmup_steps")
 """The fields of `LoopConfig` that say how gradients are followed."""
+
+_OPTIMIZERS: Final = ("adam", "adamw", "sgd")
 
 
 @final
@@ -98,20 +95,19 @@ class LoopConfig:
     warmup_steps: Whole = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"Expected steps of 1 or more, got {self.steps}.")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
-            raise InputError(
-                f"Expected a learning rate of 0 or more, got lr = {self.learning_rate}."
-            )
+        check_count(self.steps, "steps")
+        rate = self.learning_rate
+        if not (math.isfinite(rate) and rate >= 0):
+            raise InputError(f"Expected a learning rate of 0 or more, got lr = {rate}.")
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
         check_name("loss", self.loss, LABEL_LOSSES)
-        check_options(
-            LoopConfig,
-            {name: getattr(self, name) for name in OPTIMIZER_OPTIONS},
-        )
-        check_optimizer(self.optimizer)
+        check_options(LoopConfig, {name: getattr(self, name) for name in OPTIMIZER_OPTIONS})
+        if is_path(self.optimizer):
+            load_object(self.optimizer, "optimizer")
+        elif self.optimizer not in _OPTIMIZERS:
+            known = (*_OPTIMIZERS, "package.module:Name")
+            raise UnknownNameError("optimizer", self.optimizer, known)
         if self.warmup_steps > self.steps:
             raise InputError(
                 f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
@@ -120,7 +116,14 @@ class LoopConfig:
 
     def learning_rate_factor(self, step: int) -> float:
         """What learning rates are multiplied by at a step, on which alone it depends."""
-        return learning_rate_factor(step, self.steps, self.lr_schedule, self.warmup_steps)
+        # It rises evenly over w steps of warm-up, (t + 1) / w at step t < w. After it the factor is
+        # 1, or falls as half a cosine, (1 + cos(π (t − w) / (T − w))) / 2, to nearly 0 at the end.
+        warmup = self.warmup_steps
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.lr_schedule == "constant":
+            return 1.0
+        return (1 + math.cos(math.pi * (step - warmup) / (self.steps - warmup))) / 2
 
 
 def train(
@@ -159,7 +162,7 @@ def train(
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
-            set_learning_rates(state.optimizers, config.learning_rate_factor(number))
+            _set_learning_rates(state.optimizers, config.learning_rate_factor(number))
             step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
@@ -167,7 +170,7 @@ def train(
             if due and config.evaluate_before:
                 metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
-            _check_finite(terms, number)
+            _check_finite("loss", terms, number)
             state.step = number + 1
 
             if due:
@@ -212,11 +215,7 @@ def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]
         metrics = {name: float(value) for name, value in evaluate(network).items()}
     finally:
         network.train(training)
-    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
-    if bad:
-        raise DivergedError(
-            f"The evaluation is not finite at step {step}: {', '.join(bad)}. {REMEDY}"
-        )
+    _check_finite("evaluation", metrics, step)
     return metrics
 
 
@@ -248,14 +247,9 @@ def update(
 def _differentiate_objective(
     algorithm: AbstractObjective, step: Step, config: LoopConfig
 ) -> dict[str, float]:
-    r"""Leave the gradient of an objective's loss in the parameters.
-
-    The loss is $(\text{risk} + \lambda \|\theta\|^2 + w \cdot \text{penalty}) / \text{divisor}$,
-    with w and the divisor from the schedule; without a penalty nothing is divided.
-
-    Returns:
-        The terms of the loss.
-    """
+    """Leave the gradient of an objective's loss in the parameters; the terms of the loss."""
+    # The loss is (risk + l2 ‖θ‖² + weight · penalty) / divisor, the last three of the schedule;
+    # without a penalty nothing is divided.
     terms = algorithm.terms(step)
     loss = terms.risk
     if config.l2:
@@ -285,32 +279,55 @@ def _combine_gradients(
 
 
 def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:
-    """New optimisers, by name; those of a step owner regularise by themselves."""
-    optimizers = make_optimizers(
-        algorithm, config.learning_rate, config.weight_decay, config.optimizer, config.momentum
-    )
+    """New optimisers, by name; a part without parameters has none."""
+    specs: Mapping[str, OptimizerSpec] = {MAIN: OptimizerSpec(algorithm.parameters())}
     if isinstance(algorithm, AbstractStepOwner):
+        specs = algorithm.optimizers()
+    made = {name: _make_optimizer(spec, config) for name, spec in specs.items()}
+    optimizers = {name: optimizer for name, optimizer in made.items() if optimizer is not None}
+    if isinstance(algorithm, AbstractStepOwner):  # its losses know neither l2 nor a limit
         for optimizer in optimizers.values():
-            _regularize(optimizer, config)
+            optimizer.register_step_pre_hook(partial(_regularize, config))
     return optimizers
 
 
-def _regularize(optimizer: Optimizer, config: LoopConfig) -> None:
-    """Let every step of an optimiser add the loop's l2 term to the gradient and limit its norm.
+def _set_learning_rates(optimizers: Mapping[str, Optimizer], factor: float) -> None:
+    """Give every optimiser the learning rate it was made with times a factor."""
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.defaults["lr"] * factor
 
-    Step owners differentiate losses of their own, which know of neither.
-    """
 
-    def before_step(optimizer: Optimizer, *_: object) -> None:
-        groups = optimizer.param_groups
-        moved = [each for group in groups for each in group["params"] if each.grad is not None]
-        if config.l2:
-            for parameter in moved:
-                parameter.grad += 2 * config.l2 * parameter.detach()
-        if config.clip is not None:
-            nn.utils.clip_grad_norm_(moved, config.clip)
+def _make_optimizer(spec: OptimizerSpec, config: LoopConfig) -> Optimizer | None:
+    path, parameters = config.optimizer, list(spec.parameters)
+    lr = config.learning_rate if spec.learning_rate is None else spec.learning_rate
+    decay = config.weight_decay if spec.weight_decay is None else spec.weight_decay
+    if not parameters:
+        return None
+    if path == "sgd":
+        return SGD(parameters, lr, config.momentum, weight_decay=decay)
+    if path in _OPTIMIZERS:
+        kind = Adam if path == "adam" else AdamW
+        return kind(parameters, lr, spec.betas, weight_decay=decay)
+    own = load_object(path, "optimizer")
+    made = call_plugin(path, "optimizer", own, parameters, lr=lr, weight_decay=decay)
+    if not isinstance(made, Optimizer):
+        raise InputError(
+            f"Expected {path!r} to make an optimiser, a torch.optim.Optimizer, got "
+            f"{type(made).__name__}."
+        )
+    return made
 
-    optimizer.register_step_pre_hook(before_step)
+
+def _regularize(config: LoopConfig, optimizer: Optimizer, *_: object) -> None:
+    """Before a step of an optimiser, add the loop's l2 term to the gradient and limit its norm."""
+    groups = optimizer.param_groups
+    moved = [each for group in groups for each in group["params"] if each.grad is not None]
+    if config.l2:
+        for parameter in moved:
+            parameter.grad += 2 * config.l2 * parameter.detach()
+    if config.clip is not None:
+        nn.utils.clip_grad_norm_(moved, config.clip)
 
 
 def _sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
@@ -318,11 +335,11 @@ def _sum_of_squares(module: nn.Module) -> Float[Tensor, ""]:
     return torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
 
 
-def _check_finite(terms: Mapping[str, float], step: int) -> None:
-    """Stop a run whose loss is no longer a number, and say which term went bad."""
-    bad = [f"{name} = {value}" for name, value in terms.items() if not math.isfinite(value)]
+def _check_finite(what: str, values: Mapping[str, float], step: int) -> None:
+    """Stop a run whose numbers are no longer finite, and say which went bad."""
+    bad = [f"{name} = {value}" for name, value in values.items() if not math.isfinite(value)]
     if bad:
-        raise DivergedError(f"The loss is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
+        raise DivergedError(f"The {what} is not finite at step {step}: {', '.join(bad)}. {REMEDY}")
 
 
 def _check_parameters(algorithm: AbstractAlgorithm, step: int) -> None:

@@ -7,7 +7,7 @@ import platform
 import subprocess
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from subprocess import DEVNULL
 
 import numpy as np
 import torch
@@ -17,18 +17,11 @@ from hessalign._version import __version__
 
 
 def find_device() -> torch.device:
-    """A graphics processor if this process may use one, else the processor.
-
-    `CUDA_VISIBLE_DEVICES` says which ones it may use, and an empty one that it may use none; Ray
-    sets it for every run. The algorithms of cuDNN are restricted to those that give the same result
-    each time, as in DomainBed.
-
-    Returns:
-        The device.
-    """
+    """A graphics processor if this process may use one, else the processor."""
+    # CUDA_VISIBLE_DEVICES says which ones it may use, if any; Ray sets it for every run.
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.deterministic = True  # the same result each time, as in DomainBed
     torch.backends.cudnn.benchmark = False
     return torch.device("cuda")
 
@@ -38,25 +31,16 @@ def device_of(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
 
 
-_TRIM_THRESHOLD: Final = -1
-_MMAP_MAX: Final = -4
-_NEVER: Final = 2**31 - 1
-
-
 def keep_freed_memory() -> bool:
-    """Tell the allocator of this process to keep large blocks that are freed, and use them again.
-
-    A full-batch step frees and asks again for arrays of 80 MB each. The GNU allocator maps such
-    blocks afresh every time, and the system's work of clearing their pages takes a sixth of a
-    Colored MNIST step.
-
-    Returns:
-        Whether the allocator was told; others are left as they are.
-    """
+    """Have the allocator keep large blocks that are freed, for use again; whether it was told."""
+    # A full-batch step frees and asks again for arrays of 80 MB each. The GNU allocator maps such
+    # blocks afresh every time, and the system's work of clearing their pages takes a sixth of a
+    # Colored MNIST step. Other allocators are left as they are.
+    trim_threshold, mmap_max, never = -1, -4, 2**31 - 1
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _NEVER))
+    return bool(mallopt(mmap_max, 0)) and bool(mallopt(trim_threshold, never))
 
 
 @lru_cache(maxsize=1)
@@ -78,13 +62,7 @@ def describe_software() -> dict[str, str]:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        result = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.check_output(command, text=True, timeout=10, stderr=DEVNULL).strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return result.stdout.strip()

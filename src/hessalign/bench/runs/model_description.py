@@ -1,21 +1,36 @@
-"""What a trained network is: the small file of JSON beside its weights."""
+"""A trained network on disk: its weights, and the small file of JSON that says what it is.
+
+    model.safetensors  the parameters and buffers of the network that predicts
+    model.json         written after it: what the network is and what it takes
+
+Nothing in these files is run as code. What they name is made by this package, or, for a backbone or
+an algorithm of one's own (`package.module:Name`), by a module that Python finds.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, ClassVar, Final, Literal, final, get_args
+
+import torch
 
 from hessalign._errors import InputError, UserError
 from hessalign._files import write_atomically
 from hessalign._names import check_name
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
-from hessalign.bench.models import NetworkSpec
+from hessalign.bench.algorithms import Setting, find_algorithm, make_config
+from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
 from hessalign.bench.runs.given_inputs import InputKind
+
+DESCRIPTION: Final = "model.json"
+WEIGHTS: Final = "model.safetensors"
 
 _FORMAT: Final = 1
 """Of the description: it changes when an older version could not read it."""
@@ -34,15 +49,25 @@ class TrainedModelError(UserError, RuntimeError):
 @final
 @dataclass(frozen=True)
 class ColouredMlp:
-    """The network of Colored MNIST: two hidden ReLU layers and one logit.
-
-    Attributes:
-        input_shape: Channels, height and width of an image.
-        width: Units of each layer.
-    """
+    """The network of Colored MNIST: two hidden ReLU layers and one logit."""
 
     input_shape: tuple[int, ...]
     width: int
+    outputs: ClassVar[int] = 1
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Channels and pixels: those of Colored MNIST are in one row."""
+        return self.input_shape[0], math.prod(self.input_shape[1:])
+
+    def make(
+        self, weights: torch.Generator, *, extra_channels: int = 0, head_factor: int = 1
+    ) -> Network:
+        """An untrained network."""
+        channels, pixels = self.row_shape
+        return make_coloured_mlp(
+            channels + extra_channels, pixels, self.width, weights, head_factor
+        )
 
 
 _NETWORKS: Final[Mapping[str, type]] = {"network": NetworkSpec, "coloured_mlp": ColouredMlp}
@@ -98,12 +123,11 @@ class ModelDescription:
     def __post_init__(self) -> None:
         check_name("kind of inputs", self.inputs, get_args(InputKind))
         check_name("loss of a model that predicts classes", self.loss, get_args(Loss))
-        if isinstance(self.network, NetworkSpec) and not isinstance(
-            self.network.backbone, str | None
-        ):
+        backbone = getattr(self.network, "backbone", None)
+        if not isinstance(backbone, str | None):
             raise InputError(
                 "Expected a backbone that can be made again from its name, got the module "
-                f"{type(self.network.backbone).__name__}. Name it as 'package.module:function'."
+                f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         expected = 2 if self.loss == "binary" else self.outputs
         if len(self.classes) != expected:
@@ -120,7 +144,7 @@ class ModelDescription:
     @property
     def outputs(self) -> int:
         """Outputs of the network."""
-        return self.network.outputs if isinstance(self.network, NetworkSpec) else 1
+        return self.network.outputs
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain values."""
@@ -135,14 +159,28 @@ class ModelDescription:
         }
 
 
-def write_description(path: Path, description: ModelDescription) -> None:
-    """Write a description, all at once."""
-    text = json.dumps(description.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, f"{text}\n".encode())
+def name_some(folders: Sequence[Path]) -> str:
+    """Names of the first three folders, for an error."""
+    return ", ".join(path.name for path in folders[:3]) + ", …" * (len(folders) > 3)
 
 
-def read_description(path: Path) -> ModelDescription:
-    """Read a description; one that is damaged or of a newer version is refused."""
+def write_model(folder: Path, description: ModelDescription, network: Network) -> None:
+    """Keep a trained network, so that `load` needs nothing else; its description comes last."""
+    from safetensors.torch import save
+
+    state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    content = save(state)
+    write_atomically(folder / WEIGHTS, content)
+    digest = hashlib.sha256(content).hexdigest()
+    adapted = repr(rebuild(dataclasses.replace(description, adapted=False))) != repr(network)
+    stored = dataclasses.replace(description, adapted=adapted, weights_sha256=digest)
+    text = json.dumps(stored.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """Read the description in a folder; one that is damaged or of a newer version is refused."""
+    path = folder / DESCRIPTION
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format"]
@@ -151,7 +189,13 @@ def read_description(path: Path) -> ModelDescription:
                 f"Expected a model of format {_FORMAT} or older in {path}, found {version}. Update "
                 "hessalign."
             )
-        return _parsed(content)
+        if content["normalisation"] not in (None, _NORMALISATION):
+            raise InputError("its normalisation is not ImageNet's")
+        names = [each.name for each in dataclasses.fields(ModelDescription)]
+        values = {name: _tuples(content[name]) for name in names}
+        network = {name: _tuples(value) for name, value in content["network"].items()}
+        made = _NETWORKS[network.pop("kind")]
+        return ModelDescription(**values | {"network": made(**network)})
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
         raise TrainedModelError(
@@ -160,15 +204,61 @@ def read_description(path: Path) -> ModelDescription:
         ) from error
 
 
-def _parsed(content: Mapping[str, Any]) -> ModelDescription:
-    if content["normalisation"] not in (None, _NORMALISATION):
-        raise InputError("its normalisation is not ImageNet's")
-    names = [each.name for each in dataclasses.fields(ModelDescription)]
-    values = {name: _tuples(content[name]) for name in names}
-    network = {name: _tuples(value) for name, value in content["network"].items()}
-    made = _NETWORKS[network.pop("kind")]
-    return ModelDescription(**values | {"network": made(**network)})
-
-
 def _tuples(value: object) -> Any:  # noqa: ANN401
     return tuple(value) if isinstance(value, list) else value
+
+
+def rebuild(description: ModelDescription) -> Network:
+    """The network that predicts, with new parameters; no weights are looked for."""
+    spec = description.network
+    make: Callable[..., Network]
+    if isinstance(spec, ColouredMlp):
+        make = partial(spec.make, torch.Generator().manual_seed(0))
+    else:
+        make = partial(make_network, dataclasses.replace(spec, weights=None))
+    with torch.random.fork_rng(devices=[]):
+        if not description.adapted:
+            return make()
+        setting = Setting(
+            make,
+            outputs=description.outputs,
+            domains=max(1, len(description.trained_on)),
+            loss=description.loss,
+            steps=description.steps,
+            generator=torch.Generator().manual_seed(0),
+            input_shape=spec.row_shape if isinstance(spec, ColouredMlp) else spec.input_shape,
+            batch_size=description.batch_size,
+        )
+        config = make_config(description.algorithm, description.options)
+        return find_algorithm(description.algorithm).make(config, setting).network
+
+
+def load_weights(
+    network: Network,
+    folder: Path,
+    what: str = f"the network that {DESCRIPTION} describes",
+    remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
+) -> None:
+    """Give a network, in place, the parameters of the model in a folder, if they fit."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path, digest = folder / WEIGHTS, read_description(folder).weights_sha256
+    anew = "Copy the run's folder anew, or train it again."
+    if not path.is_file():
+        raise TrainedModelError(f"Expected the weights of the model in {path}, found none. {anew}")
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise TrainedModelError(
+            f"Expected the SHA-256 sum {digest[:12]}… of {path}, found {found[:12]}…: the file is "
+            f"damaged, or of another model than {DESCRIPTION}. {anew}"
+        )
+    try:
+        network.load_state_dict(load(content), assign=True)
+    except SafetensorError as error:
+        raise TrainedModelError(f"Expected weights in {path}: {error}. {anew}") from error
+    except RuntimeError as error:
+        reason = " ".join((str(error).splitlines() or [""])[-1].split()).rstrip(".")
+        told = f"The weights {path} do not fit {what}: {reason}. {remedy}"
+        raise TrainedModelError(told) from error

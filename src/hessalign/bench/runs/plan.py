@@ -7,26 +7,38 @@ network is trained, from which batches, by which loop, and what is measured. The
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import (
+    MENDABLE,
+    ConfigurationError,
+    InputError,
+    UserError,
+    attempt,
+    describe_error,
+)
+from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.search import Value
-from hessalign.bench.data import DomainDataset
-from hessalign.bench.data.catalog import catalog_entry
+from hessalign.bench.data import DomainDataset, Split, split_dataset
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import NetworkSpec
-from hessalign.bench.runs.inputs import Inputs
+from hessalign.bench.models.backbones import MNIST_CNN, describe_random_weights
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
-from hessalign.bench.runs.sampling import Sampler
+from hessalign.bench.runs.sampling import ImageInputs, Inputs, Sampler, TensorInputs
 
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
@@ -47,8 +59,6 @@ class Plan:
         values: What records show of both, under DomainBed's names.
         steps: Updates.
         evaluate_every: Steps between evaluations.
-        inner: The larger part of each domain, as indices.
-        outer: The part of each domain that is held out.
     """
 
     job: Job
@@ -60,8 +70,21 @@ class Plan:
     values: Mapping[str, Value | None]
     steps: int
     evaluate_every: int
-    inner: tuple[np.ndarray, ...]
-    outer: tuple[np.ndarray, ...]
+
+    @cached_property
+    def splits(self) -> tuple[Split, ...]:
+        """Both parts of each domain, as indices."""
+        return split_dataset(self.data, self.job.trial_seed, self.job.holdout_fraction)
+
+    @property
+    def inner(self) -> tuple[np.ndarray, ...]:
+        """The larger part of each domain, as indices."""
+        return tuple(split.inner for split in self.splits)
+
+    @property
+    def outer(self) -> tuple[np.ndarray, ...]:
+        """The part of each domain that is held out."""
+        return tuple(split.outer for split in self.splits)
 
     @property
     def info(self) -> AlgorithmInfo:
@@ -77,7 +100,8 @@ class Plan:
     @property
     def sources(self) -> list[int]:
         """The domains that are trained on."""
-        return [each for each in range(len(self.inner)) if each not in self.job.test_domains]
+        tested = self.job.test_domains
+        return [each for each in range(len(self.data.domains)) if each not in tested]
 
 
 class AbstractProtocol(ABC):
@@ -95,9 +119,12 @@ class AbstractProtocol(ABC):
     def network(self, plan: Plan) -> NetworkSpec | ColouredMlp:
         """The network that is trained, described so that it can be made again."""
 
-    @abstractmethod
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
-        """What gives the inputs of all domains, to be closed after use."""
+        """What gives the inputs of all domains: rows in memory, or images."""
+        if isinstance(plan.data.domains[0].inputs, Tensor):
+            return TensorInputs(plan.data)
+        size, augment = plan.options.image_size, plan.options.data_augmentation
+        return ImageInputs(plan.data, size, plan.job.seed, augment=augment, warn=warn)
 
     @abstractmethod
     def sampler(self, plan: Plan, inputs: Inputs) -> Sampler:
@@ -111,33 +138,104 @@ class AbstractProtocol(ABC):
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
         """What the run reports: accuracies under DomainBed's names, and what else it measures."""
 
-    @abstractmethod
-    def steps_per_epoch(self, plan: Plan) -> float:
-        """Steps in which the smallest domain is seen once, not rounded."""
+
+def find_protocol(dataset: str) -> AbstractProtocol:
+    """How runs on a data set are carried out: all but one as in DomainBed."""
+    from hessalign.bench.runs.domainbed import DomainBed  # which know this file
+    from hessalign.bench.runs.irm import Irm
+
+    return Irm() if dataset == COLORED_MNIST else DomainBed()
 
 
-def check_test_domains(job: Job, data: DomainDataset) -> None:
-    """Refuse test domains that the data set does not have, or that leave none to train on."""
-    count = len(data.domains)
+def plan_job(job: Job, data_dir: Path | None = None) -> Plan:
+    """Find the data of a job and settle its options.
+
+    Args:
+        job: The job.
+        data_dir: The folder that holds the data set, if it is not where the job says.
+
+    Returns:
+        Everything that is needed to train it.
+
+    Raises:
+        UserError: If something does not fit.
+        ConfigurationError: With everything that is wrong, if it is more than one thing.
+    """
+    place = Path(job.data_dir) if data_dir is None else data_dir
+    protocol = find_protocol(job.dataset)
+    try:
+        return _checked_plan(job, protocol, place)
+    except UserError as error:
+        problems = _problems_one_by_one(job, protocol, place)
+        if len(problems) < 2:
+            raise
+        raise ConfigurationError(problems) from error
+
+
+def _checked_plan(job: Job, protocol: AbstractProtocol, data_dir: Path) -> Plan:
+    """A plan whose domains can be split, and of which a network and a loop can be made."""
+    plan = protocol.plan(job, data_dir)
+    count = len(plan.splits)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
-        names = ", ".join(f"{i} {name}" for i, name in enumerate(data.domain_names))
+        names = ", ".join(f"{i} {name}" for i, name in enumerate(plan.data.domain_names))
         raise InputError(
-            f"Expected test domains of {data.name} that leave one or more to train on, got "
+            f"Expected test domains of {plan.data.name} that leave one or more to train on, got "
             f"{list(job.test_domains)}. It has: {names}."
         )
+    protocol.loop(plan)
+    protocol.network(plan)
+    return plan
 
 
-def record_args(plan: Plan, folder: Path, *, keep_model: bool) -> dict[str, object]:
-    """The arguments of a run as DomainBed's records show them, by name."""
-    entry = catalog_entry(plan.job.dataset)
-    usual = entry is not None and entry.checkpoint_freq == plan.evaluate_every
-    return {
-        "checkpoint_freq": None if usual else plan.evaluate_every,
-        "hparams": None,
-        "output_dir": str(folder),
-        "save_model_every_checkpoint": False,
-        "skip_model_save": not keep_model,
-        "steps": None,
-        "uda_holdout_fraction": 0,
-        **plan.job.args,
-    }
+def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -> list[str]:
+    """What is wrong with a job, and with each of its options on its own."""
+    problems: list[str] = []
+    bare = dataclasses.replace(job, steps=None, hparams=None)
+    attempt(problems, _checked_plan, bare, protocol, data_dir)
+    algorithm = attempt(problems, find_algorithm, job.algorithm)
+    # The parts that are tried one by one stand beside what fits: neither hides the other.
+    bare = dataclasses.replace(bare, test_domains=(0,))
+    if algorithm is None:
+        bare = dataclasses.replace(bare, algorithm=find_algorithm("erm").recorded)
+    parts = [dataclasses.replace(bare, steps=job.steps)]
+    overrides = json.loads(job.hparams) if job.hparams else {}
+    parts += [
+        dataclasses.replace(bare, hparams=json.dumps({key: value}))
+        for key, value in overrides.items()
+    ]
+    for part in parts:
+        try:
+            _checked_plan(part, protocol, data_dir)
+        except MENDABLE as error:
+            # Of an unknown algorithm nobody knows which hyper-parameters it has.
+            if algorithm is not None or not isinstance(error, UnknownNameError):
+                problems.append(describe_error(error))
+    return list(dict.fromkeys(problems))
+
+
+def describe_untrained(plan: Plan) -> str | None:
+    """A warning if a backbone has random weights, unless it has to: those for digits."""
+    spec = plan.protocol.network(plan)
+    if isinstance(spec, ColouredMlp) or not isinstance(spec.backbone, str):
+        return None
+    if spec.backbone == MNIST_CNN:
+        return None
+    return describe_random_weights(spec.backbone, spec.weights)
+
+
+def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:
+    """What to tell about runs that align domains, if some have a single one to train on."""
+    lone = [
+        job
+        for job in jobs
+        if domains[job.dataset] - len(job.test_domains) == 1
+        and find_algorithm(job.algorithm).compares_domains
+    ]
+    if not lone:
+        return None
+    which = {f"{job.dataset}: {job.algorithm}": None for job in lone}
+    runs = "1 run has" if len(lone) == 1 else f"{len(lone)} runs have"
+    return (
+        f"{runs} only one domain to train on ({', '.join(which)}): methods that align domains have "
+        "nothing to align there. Leave fewer domains out, or use data with more domains."
+    )

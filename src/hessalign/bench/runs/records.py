@@ -1,15 +1,19 @@
-"""What a run reports while it goes: a record per evaluation, a JSON line each, as in DomainBed."""
+"""What a run reports while it goes: a record per evaluation, a JSON line each, as in DomainBed.
+
+People see a line of each as it comes, or curves in TensorBoard.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, TextIO, final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, MissingPackageError
+from hessalign.report.progress import Progress
 
 RESULTS: Final = "results.jsonl"
 """The file that holds the records of a run."""
@@ -19,6 +23,11 @@ DONE: Final = "done"
 
 _METRIC: Final = re.compile(r"env\d+_(in|out)_acc|(train|test)_(accuracy|loss)|hessian_distance")
 """What evaluations measure; other numbers of a line are terms of the loss."""
+
+_OTHERS: Final = {
+    "step", "epoch", "step_time", "seconds", "hparams", "args", "software", "domain_names",
+}  # fmt: skip
+"""What else a line says."""
 
 
 @final
@@ -47,25 +56,12 @@ class RecordForm:
     Two entries are ours: "seconds", the training time so far, and what `extra` says. The step time
     includes the evaluation; terms of the loss are those of the step, not means since the last
     record.
-
-    Attributes:
-        hparams: Hyper-parameters of the run.
-        args: Its arguments, under DomainBed's names.
-        steps_per_epoch: Steps in which the smallest domain is seen once.
-        extra: Further entries of every line.
-
-    Example:
-        >>> form = RecordForm({"lr": 0.1}, {"dataset": "PACS"}, steps_per_epoch=50)
-        >>> record = Record(100, 2.0, {"loss": 0.5}, {"env0_in_acc": 0.75})
-        >>> line = form.line([record])
-        >>> json.loads(line)["epoch"], form.parse(line) == record
-        (2.0, True)
     """
 
     hparams: Mapping[str, object] = field(default_factory=dict)
-    args: Mapping[str, object] = field(default_factory=dict)
-    steps_per_epoch: float = 1.0
-    extra: Mapping[str, object] = field(default_factory=dict)
+    args: Mapping[str, object] = field(default_factory=dict)  # under DomainBed's names
+    steps_per_epoch: float = 1.0  # steps in which the smallest domain is seen once
+    extra: Mapping[str, object] = field(default_factory=dict)  # further entries of every line
 
     def line(self, records: Sequence[Record]) -> str:
         """The last of all records so far as one line of JSON, without its end."""
@@ -74,6 +70,9 @@ class RecordForm:
         if len(records) > 1:
             steps, seconds = record.step - records[-2].step, seconds - records[-2].seconds
         entries = {
+            **self.extra,
+            **record.terms,
+            **record.metrics,
             "step": record.step,
             "epoch": record.step / self.steps_per_epoch,
             "step_time": seconds / steps,
@@ -81,46 +80,27 @@ class RecordForm:
             "hparams": self.hparams,
             "args": self.args,
         }
-        return json.dumps(
-            {**self.extra, **record.terms, **record.metrics, **entries}, sort_keys=True
-        )
-
-    def parse(self, line: str) -> Record:
-        """The record in a line; an InputError if it holds none."""
-        entry = _entries(line)
-        known = {"step", "epoch", "step_time", "seconds", "hparams", "args", "software"}
-        known |= {"domain_names", *self.extra}
-        rest = {key: value for key, value in entry.items() if key not in known}
-        metrics = {key: value for key, value in rest.items() if _METRIC.fullmatch(key)}
-        terms = {key: value for key, value in rest.items() if key not in metrics}
-        step, seconds = entry.get("step"), entry.get("seconds")
-        if not isinstance(step, int) or not isinstance(seconds, int | float):
-            raise InputError(f"Expected a step and seconds, got {step!r} and {seconds!r}.")
-        if not all(isinstance(value, int | float) for value in rest.values()):
-            raise InputError(f"Expected numbers by name, got {str(rest)[:60]}.")
-        return Record(step, seconds, terms, metrics)
+        return json.dumps(entries, sort_keys=True)
 
 
-def _entries(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"It is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise InputError("It holds no names with values.")
-    return found
+def _parse(line: str) -> Record:
+    """The record in a line; a ValueError if it holds none."""
+    entry = json.loads(line)
+    if not isinstance(entry, dict):
+        raise InputError("Expected names with values.")
+    rest = {key: value for key, value in entry.items() if key not in _OTHERS}
+    metrics = {key: value for key, value in rest.items() if _METRIC.fullmatch(key)}
+    terms = {key: value for key, value in rest.items() if key not in metrics}
+    step, seconds = entry.get("step"), entry.get("seconds")
+    if not isinstance(step, int) or not isinstance(seconds, int | float):
+        raise InputError(f"Expected a step and seconds, got {step!r} and {seconds!r}.")
+    if not all(isinstance(value, int | float) for value in rest.values()):
+        raise InputError(f"Expected numbers by name, got {str(rest)[:60]}.")
+    return Record(step, seconds, terms, metrics)
 
 
-def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Record]]:
-    """The lines of a run, without ends, with their records; a half-written last one is left out.
-
-    Returns:
-        Lines without their ends, and what they say; none if there is no file.
-
-    Raises:
-        InputError: If another line than the last is not a record.
-    """
-    form = form or RecordForm()
+def read_lines(path: Path) -> list[tuple[str, Record]]:
+    """The lines of a run, without ends, with their records; a half-written last one is left out."""
     if not path.exists():
         return []
     try:
@@ -135,8 +115,8 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
         if not line:
             continue
         try:
-            found.append((line, form.parse(line)))
-        except InputError as error:
+            found.append((line, _parse(line)))
+        except ValueError as error:
             if number == len(lines):
                 break
             raise InputError(
@@ -146,6 +126,60 @@ def read_lines(path: Path, form: RecordForm | None = None) -> list[tuple[str, Re
     return found
 
 
-def read_records(path: Path, form: RecordForm | None = None) -> list[Record]:
-    """The records of a run, in the order of its file; see `read_lines`."""
-    return [record for _, record in read_lines(path, form)]
+def read_records(path: Path) -> list[Record]:
+    """The records of a run, in the order of its file, none if there is no such file."""
+    return [record for _, record in read_lines(path)]
+
+
+_ACCURACIES: Final = {
+    "train_accuracy": "train",
+    "validation_accuracy": "validation",
+    "test_accuracy": "OOD",
+}
+"""What accuracies are called in a line."""
+
+
+def _describe(record: Record) -> str:
+    """What was measured at a step, for people: accuracies, loss terms and Hessian distance."""
+    parts = [
+        f"{title} {100 * record.metrics[name]:.1f} %"
+        for name, title in _ACCURACIES.items()
+        if name in record.metrics
+    ]
+    for name, value in record.terms.items():
+        if name not in {"loss", "penalty"}:
+            parts.append(f"{name} {value:.3f}" if name == "risk" else f"{name} {value:.1e}")
+    if "hessian_distance" in record.metrics:
+        parts.append(f"‖H₁−H₂‖ {record.metrics['hessian_distance']:.2e}")
+    return "  ".join(parts)
+
+
+def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callable[[Record], None]:
+    """What shows the records of a run as they come, by default on the standard error stream."""
+    progress = Progress(f"{title:<12}", "steps", stream)
+
+    def show(record: Record) -> None:
+        progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
+
+    return show
+
+
+@final
+class TensorBoard:
+    """Writes the records of a run into a folder that `tensorboard --logdir` shows."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingPackageError(
+                "Logging to TensorBoard needs tensorboard: pip install 'hessalign[tensorboard]'."
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def __call__(self, record: Record) -> None:
+        """Write a record."""
+        for group, values in (("terms", record.terms), ("metrics", record.metrics)):
+            for name, value in values.items():
+                self._writer.add_scalar(f"{group}/{name}", value, record.step)
+        self._writer.flush()

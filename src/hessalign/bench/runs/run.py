@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,23 +18,16 @@ from hessalign._errors import InputError, describe_error
 from hessalign._names import check_name
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
-from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.data.catalog import COLORED_MNIST, catalog_entry
 from hessalign.bench.models import Network
+from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
 from hessalign.bench.runs.machine import describe_software, find_device
-from hessalign.bench.runs.model_description import ModelDescription
-from hessalign.bench.runs.plan import Evaluated, Plan, record_args
-from hessalign.bench.runs.planning import plan_job
+from hessalign.bench.runs.model_description import DESCRIPTION, ModelDescription, load_weights
+from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
 from hessalign.bench.runs.records import DONE, Record, RecordForm
-from hessalign.bench.runs.run_folder import (
-    CONFIG,
-    RunFolder,
-    RunFolderError,
-    find_run,
-    read_config,
-)
-from hessalign.bench.runs.trained import DESCRIPTION, load_weights
+from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, read_config
 
 _DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
@@ -101,12 +94,24 @@ def train_job(
     """
     check_name("evaluate", evaluate, get_args(Evaluated))
     plan = plan_job(job, data_dir)
-    if folder is None:
-        return _train(plan, None, evaluate, report, warn)
-    with open_folder(plan, folder, evaluate, warn, keep_model=keep_model) as opened:
-        if opened.done:
-            return Run(plan, opened.records(), _trained(plan, folder))
-        return _train(plan, opened, evaluate, report, warn)
+    opened = folder and open_folder(plan, folder, evaluate, warn, keep_model=keep_model)
+    with opened or nullcontext() as kept:
+        protocol = plan.protocol
+        if kept is not None and kept.done:
+            records, trained = kept.records(), None
+            if (kept.path / DESCRIPTION).exists():
+                trained, _ = protocol.start(plan)
+                what = f"the data set {plan.data.name} in {plan.data_dir}"
+                load_weights(trained.network, kept.path, what, "Use the data it was trained on.")
+            return Run(plan, records, trained)
+        inputs = protocol.inputs(plan, warn)
+        algorithm, generator = protocol.start(plan)
+        algorithm.to(find_device())
+        sampler, loop = protocol.sampler(plan, inputs), protocol.loop(plan)
+        measure = protocol.evaluation(plan, inputs, evaluate)
+        with sampler if isinstance(sampler, ImageMinibatches) else nullcontext():
+            records = train(algorithm, sampler, measure, loop, generator, kept, report)
+    return Run(plan, records, algorithm.cpu())
 
 
 def open_folder(
@@ -120,12 +125,23 @@ def open_folder(
 ) -> RunFolder:
     """The folder of a run, to be entered; `software` is what it is trained with, if not this."""
     used = dict(describe_software() if software is None else software)
-    form = RecordForm(
-        plan.values,
-        record_args(plan, folder, keep_model=keep_model),
-        plan.protocol.steps_per_epoch(plan),
-        {"software": used, "domain_names": plan.data.domain_names},
-    )
+    entry = catalog_entry(plan.job.dataset)
+    usual = entry is not None and entry.checkpoint_freq == plan.evaluate_every
+    args = {
+        "checkpoint_freq": None if usual else plan.evaluate_every,
+        "hparams": None,
+        "output_dir": str(folder),
+        "save_model_every_checkpoint": False,
+        "skip_model_save": not keep_model,
+        "steps": None,
+        "uda_holdout_fraction": 0,
+        **plan.job.args,
+    }
+    extra = {"software": used, "domain_names": plan.data.domain_names}
+    # An epoch sees the smallest domain once, as DomainBed counts; so does a step without a size.
+    size = getattr(plan.options, "batch_size", None)
+    epoch = min(map(len, plan.inner)) / float(size) if size else 1.0
+    form = RecordForm(plan.values, args, epoch, extra)
     config = {**plan.job.args, "evaluate": evaluate}
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
@@ -153,29 +169,6 @@ def _describe(plan: Plan, software: dict[str, str], records: list[Record]) -> Mo
         data_sha256=data.fingerprint(),
         accuracies=dict(records[-1].metrics) if records else {},
     )
-
-
-def _train(
-    plan: Plan,
-    folder: RunFolder | None,
-    evaluate: Evaluated,
-    report: Callable[[Record], None],
-    warn: Callable[[str], None],
-) -> Run:
-    protocol = plan.protocol
-    with closing(protocol.inputs(plan, warn)) as inputs:
-        algorithm, generator = protocol.start(plan)
-        algorithm.to(find_device())
-        records = train(
-            algorithm,
-            protocol.sampler(plan, inputs),
-            protocol.evaluation(plan, inputs, evaluate),
-            protocol.loop(plan),
-            generator,
-            folder,
-            report,
-        )
-    return Run(plan, records, algorithm.cpu())
 
 
 def load_run(folder: Path, data_dir: Path | None = None) -> Run:
@@ -226,9 +219,9 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
     """Where the data of a run are: where they were when it was trained, or where it says here."""
     if job.dataset == COLORED_MNIST:  # they come with the package
         return Path(job.data_dir)
+    here, problems = Path(job.data_dir), []
     places = [Path(recorded)] if isinstance(recorded, str) else []
-    places += [Path(job.data_dir)] if Path(job.data_dir).absolute() not in places else []
-    problems = []
+    places += [here] if here.absolute() not in places else []
     for place in places:
         try:
             find_dataset(job.dataset, place, job.seed)
@@ -242,62 +235,20 @@ def _find_data(job: Job, folder: Path, recorded: object) -> Path:
     )
 
 
-def head_samples(
-    run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What enters the head: features, labels and domain numbers of samples of every domain."""
-    network, plan = run.network, run.plan
-    generator = np.random.RandomState(seed)
-    z, y, domain = [], [], []
-    with closing(plan.protocol.inputs(plan, lambda message: None)) as inputs:
-        for number, data in enumerate(plan.data.domains):
-            rows = generator.permutation(plan.outer[number] if held_out else len(data))[:samples]
-            with torch.no_grad():
-                z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
-            y.append(data.labels[torch.from_numpy(rows)])
-            domain.append(torch.full((len(rows),), number))
-    return torch.cat(z), torch.cat(y), torch.cat(domain)
-
-
-def _trained(plan: Plan, folder: Path) -> AbstractAlgorithm | None:
-    if not (folder / DESCRIPTION).exists():
-        return None
-    algorithm, _ = plan.protocol.start(plan)
-    load_weights(
-        algorithm.network,
-        folder,
-        f"the data set {plan.data.name} in {plan.data_dir}",
-        "Use the data it was trained on.",
-    )
-    return algorithm
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class TrainedHead:
-    """A linear head and samples of every domain as it sees them.
-
-    Attributes:
-        z: Features that enter the head.
-        y: Targets.
-        domain: The number of each sample's domain.
-        head: The head.
-        loss: The loss it was trained with, by name.
-        names: Of the domains, by number.
-        targets: Numbers of the domains that were not trained on.
-        algorithm: Name of the algorithm it was trained with.
-        seed: The seed or trial.
-    """
+    """A linear head and samples of every domain as it sees them."""
 
     z: Tensor
     y: Tensor
     domain: Tensor
     head: nn.Linear
     loss: str
-    names: tuple[str, ...]
-    targets: tuple[int, ...]
+    names: tuple[str, ...]  # of the domains, by number
+    targets: tuple[int, ...]  # the domains that were not trained on
     algorithm: str
-    seed: int
+    seed: int  # or trial
 
     @property
     def logits(self) -> Tensor:
@@ -312,23 +263,27 @@ class TrainedHead:
         return tuple(each for each in range(len(self.names)) if each not in self.targets)
 
 
-def load_trained_head(
-    folder: Path, samples: int | None = None, seed: int = 0, data_dir: Path | None = None
-) -> TrainedHead:
-    """The head of a complete run, from its folder (see `find_run`)."""
-    return trained_head(load_run(find_run(folder), data_dir), samples, seed)
-
-
 def trained_head(
     run: Run, samples: int | None = None, seed: int = 0, *, held_out: bool = False
 ) -> TrainedHead:
     """The linear head of a run with what enters it of so many samples of each domain, or all."""
-    head, plan = run.network.head, run.plan
-    if not isinstance(head, nn.Linear):
-        raise InputError(f"Expected a run with a linear head, got {type(head).__name__}.")
+    network, plan = run.network, run.plan
+    if not isinstance(network.head, nn.Linear):
+        raise InputError(f"Expected a run with a linear head, got {type(network.head).__name__}.")
+    generator = np.random.RandomState(seed)
+    z, y, domain = [], [], []
+    inputs = plan.protocol.inputs(plan, lambda message: None)
+    for number, data in enumerate(plan.data.domains):
+        rows = generator.permutation(plan.outer[number] if held_out else len(data))[:samples]
+        with torch.no_grad():
+            z.append(torch.cat([network.features(x) for x in inputs.chunks(number, rows)]))
+        y.append(data.labels[torch.from_numpy(rows)])
+        domain.append(torch.full((len(rows),), number))
     return TrainedHead(
-        *head_samples(run, samples, seed, held_out=held_out),
-        head,
+        torch.cat(z),
+        torch.cat(y),
+        torch.cat(domain),
+        network.head,
         plan.loss,
         plan.data.domain_names,
         plan.job.test_domains,

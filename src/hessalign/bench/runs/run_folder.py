@@ -17,37 +17,30 @@ import copy
 import io
 import json
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, final
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from torch.optim import Optimizer
 
 from hessalign._errors import InputError, UserError, describe_error
 from hessalign._files import naming, write_atomically
+from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models.weights import DAMAGE
-from hessalign.bench.runs.model_description import ModelDescription
-from hessalign.bench.runs.records import (
-    DONE,
-    RESULTS,
-    Record,
-    RecordForm,
-    read_lines,
-    read_records,
-)
-from hessalign.bench.runs.state import TrainingState
-from hessalign.bench.runs.trained import write_model
+from hessalign.bench.runs.model_description import ModelDescription, name_some, write_model
+from hessalign.bench.runs.records import DONE, RESULTS, Record, RecordForm, read_lines, read_records
+from hessalign.bench.runs.sampling import Sampler
 
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
-
-_SHOWN: Final = 3
-"""How many runs an error names."""
 
 _KEPT: Final = 2
 """Checkpoints kept: should the newest be damaged, there is the one before."""
@@ -59,12 +52,7 @@ _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
 
 @final
 class RunFolderError(UserError, RuntimeError):
-    """A folder that cannot be used for this run.
-
-    Args:
-        message: Why.
-        held: Whether it is because another process trains in it.
-    """
+    """A folder that cannot be used for this run; `held` if another process trains in it."""
 
     def __init__(self, message: str, *, held: bool = False) -> None:
         super().__init__(message)
@@ -73,14 +61,13 @@ class RunFolderError(UserError, RuntimeError):
 
 def find_run(folder: Path) -> Path:
     """The folder of a run, which may be named by the folder that holds this run alone."""
-    if (folder / CONFIG).exists():
-        return folder
-    found = runs_below(folder)
+    found = [folder] if (folder / CONFIG).exists() else runs_below(folder)
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.name for path in found[:_SHOWN]) + ", …" * (len(found) > _SHOWN)
-        raise RunFolderError(f"Expected one run in {folder}, found {len(found)}: {names}. Name it.")
+        raise RunFolderError(
+            f"Expected one run in {folder}, found {len(found)}: {name_some(found)}. Name it."
+        )
     raise RunFolderError(
         f"Expected a complete run in {folder}, found none. Give the folder of one, which "
         "`hessalign train --output OUTPUT` names when it ends."
@@ -92,15 +79,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise InputError(f"found {str(found)[:60]!r} instead of names with values")
     except ValueError as error:  # neither JSON nor, perhaps, text
         raise RunFolderError(
             f"Expected a configuration in {path}: {error}. Remove {folder} to train again."
         ) from error
-    if not isinstance(found, dict):
-        raise RunFolderError(
-            f"Expected a configuration in {path}: found {str(found)[:60]!r} instead of names with "
-            f"values. Remove {folder} to train again."
-        )
     return found
 
 
@@ -110,10 +94,60 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 @final
+@dataclass(eq=False)
+class TrainingState:
+    """All that changes while a run trains: the learning rate does not, it follows from the step."""
+
+    algorithm: AbstractAlgorithm
+    optimizers: Mapping[str, Optimizer]
+    sampler: Sampler
+    generator: torch.Generator  # of the algorithm
+    step: int = 0  # the next to take
+    seconds: float = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything as tensors, numbers and strings."""
+        numpy_state: Any = np.random.get_state()
+        version, words, gauss = random.getstate()
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": {name: each.state_dict() for name, each in self.optimizers.items()},
+            "sampler": self.sampler.state_dict(),
+            "generator": self.generator.get_state(),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+            "numpy": [numpy_state[0], torch.from_numpy(numpy_state[1].copy()), *numpy_state[2:]],
+            "python": [version, list(words), gauss],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put everything back."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.sampler.load_state_dict(state["sampler"])
+        self.generator.set_state(state["generator"])
+        torch.set_rng_state(state["torch"])
+        if state.get("cuda") is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, keys.numpy(), *rest))
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(words), gauss))
+        self.step, self.seconds = state["step"], state["seconds"]
+
+
+@final
+@dataclass(eq=False)
 class RunFolder:
     """Exclusive use of the folder of one run, as a context manager.
 
-    Args:
+    On entering, a `RunFolderError` says if another process trains in the folder or it belongs to
+    another configuration. A complete run may be read by many at once.
+
+    Attributes:
         path: The folder; made if it does not exist.
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
@@ -122,30 +156,19 @@ class RunFolder:
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
         describe: Says of the trained network what is needed to use it; None if it cannot be told.
-
-    Raises:
-        RunFolderError: On entering, if another process trains in the folder or it belongs to
-            another configuration. A complete run may be read by many at once.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        config: Mapping[str, object],
-        warn: Callable[[str], None],
-        form: RecordForm | None = None,
-        keep_model: bool = True,
-        beside: Mapping[str, object] | None = None,
-        describe: Callable[[list[Record]], ModelDescription] | None = None,
-    ) -> None:
-        self.path = path
-        self.config: dict[str, object] = json.loads(json.dumps(config))
-        self.warn = warn
-        self.form = form or RecordForm()
-        self.keep_model = keep_model
-        self.beside = dict(beside or {})
-        self.describe = describe
-        self._lock = FileLock(path / "lock", blocking=False)
+    path: Path
+    config: Mapping[str, object]
+    warn: Callable[[str], None]
+    form: RecordForm = field(default_factory=RecordForm)
+    keep_model: bool = True
+    beside: Mapping[str, object] = field(default_factory=dict)
+    describe: Callable[[list[Record]], ModelDescription] | None = None
+
+    def __post_init__(self) -> None:
+        self.config = json.loads(json.dumps(self.config))
+        self._lock = FileLock(self.path / "lock", blocking=False)
         self._saved = time.monotonic()
 
     def __enter__(self) -> RunFolder:
@@ -176,36 +199,26 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def _check_config(self) -> None:
-        path = self.path / CONFIG
-        if not path.exists():
-            content = {**self.config, **self.beside}
-            write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+        if not (self.path / CONFIG).exists():
+            content = json.dumps({**self.config, **self.beside}, indent=2)
+            write_atomically(self.path / CONFIG, f"{content}\n".encode())
             return
         found = read_config(self.path)
-        keys = [
-            key
+        differences = [
+            f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
             for key in {**self.config, **found}
             if key not in self.beside and self.config.get(key) != found.get(key)
         ]
-        if keys:
-            differences = "; ".join(
-                f"{key} is {found.get(key)!r} there and {self.config.get(key)!r} here"
-                for key in keys
-            )
+        if differences:
             old = "seed" in found and "trial_seed" not in found
             converted = " `hessalign convert` makes runs of version 0.1 into today's." * old
             raise RunFolderError(
-                f"{self.path} belongs to another configuration: {differences}. Choose another "
-                f"folder, or remove that one.{converted}"
+                f"{self.path} belongs to another configuration: {'; '.join(differences)}. Choose "
+                f"another folder, or remove that one.{converted}"
             )
 
     @property
@@ -216,7 +229,7 @@ class RunFolder:
     def records(self) -> list[Record]:
         """The records on disk, without a torn last line; a complete run has to have some."""
         path = self.path / RESULTS
-        found = read_records(path, self.form)
+        found = read_records(path)
         if self.done and not found:
             raise RunFolderError(
                 f"Expected the records of a complete run in {path}, found none. Remove {self.path} "
@@ -233,21 +246,15 @@ class RunFolder:
             try:
                 state.load_state_dict(self._load(path))
             except DAMAGE as error:
-                instead = (
-                    f"Trying {left[-1].name} instead"
-                    if left
-                    else "There is no other: the run begins afresh"
-                )
-                self.warn(f"Cannot use {path}: {_first_line(error)}. {instead}.")
+                reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+                none = "There is no other: the run begins afresh"
+                instead = f"Trying {left[-1].name} instead" if left else none
+                self.warn(f"Cannot use {path}: {reason}. {instead}.")
                 state.load_state_dict(fresh)
-                continue
-            break
+            else:
+                break
         path = self.path / RESULTS
-        kept = [
-            (line, record)
-            for line, record in read_lines(path, self.form)
-            if record.step < state.step
-        ]
+        kept = [pair for pair in read_lines(path) if pair[1].step < state.step]
         write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
         return [record for _, record in kept]
 
@@ -258,8 +265,7 @@ class RunFolder:
             raise InputError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):
             raise InputError("it belongs to another configuration")
-        state: dict[str, Any] = content["state"]
-        return state
+        return dict(content["state"])
 
     def append(self, records: list[Record]) -> None:
         """Put down the last of all records so far."""
@@ -277,7 +283,10 @@ class RunFolder:
         """Write a checkpoint, then remove those that are no longer needed."""
         path = self.path / f"checkpoint-{state.step:08d}.pt"
         content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
-        self._write(path, content)
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        with self._keeping_checkpoints():
+            write_atomically(path, buffer.getvalue())
         for old in self._checkpoints()[:-_KEPT]:
             old.unlink(missing_ok=True)
         self._saved = time.monotonic()
@@ -288,20 +297,14 @@ class RunFolder:
         if self.keep_model and self.describe is not None:
             with self._keeping_checkpoints():
                 write_model(self.path, self.describe(records), state.algorithm.network)
-        final_record = self.form.line(records) if records else "{}"
-        write_atomically(self.path / DONE, (final_record + "\n").encode())
+        last = self.form.line(records) if records else "{}"
+        write_atomically(self.path / DONE, f"{last}\n".encode())
         for path in self._checkpoints():
             path.unlink(missing_ok=True)
 
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint, if there is one."""
         return next(reversed(self._checkpoints()), None)
-
-    def _write(self, path: Path, content: Mapping[str, object]) -> None:
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        with self._keeping_checkpoints():
-            write_atomically(path, buffer.getvalue())
 
     @contextmanager
     def _keeping_checkpoints(self) -> Iterator[None]:
@@ -315,13 +318,6 @@ class RunFolder:
 
     def _checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        found = [
-            (match, path)
-            for path in self.path.iterdir()
-            if (match := _CHECKPOINT.fullmatch(path.name))
-        ]
-        return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        matches = map(_CHECKPOINT.fullmatch, os.listdir(self.path))
+        found = {int(match[1]): self.path / match[0] for match in matches if match}
+        return [found[step] for step in sorted(found)]

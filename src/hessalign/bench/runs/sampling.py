@@ -1,32 +1,28 @@
-"""Where the batches of a run come from; every source can be put back to where it was.
+"""The inputs of a data set as a run asks for them: batches to train on, and all of a part in turn.
 
-Batch k of images is a function of the run's seed and k alone: which images, and every random change
-of them, come from a generator with the seed `seed_hash(seed, k)`. So batches may be made ahead, by
-any process, and a run that is continued meets the very images it would have met.
+Every source of batches can be put back to where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
-from hessalign.bench.data import (
-    Augmentation,
-    ImageBatch,
-    ImageError,
-    ImageReader,
-    augment,
-    normalise,
-)
-from hessalign.bench.runs.batch_workers import BatchWorkers, default_workers
+from hessalign.bench.data import Augmentation, DomainDataset, ImageReader, cache_folder, open_images
+from hessalign.bench.models import Network
+from hessalign.bench.runs.image_batches import ImageChunks, ImageMinibatches
+from hessalign.bench.runs.machine import device_of
+
+EVALUATION_BATCH: Final = 64
+"""Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
 
 
 class Sampler(Protocol):
@@ -88,23 +84,21 @@ class Minibatches:
     def __init__(
         self, x: Sequence[Tensor], y: Sequence[Tensor], batch_size: int, seed: int
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
-        for index, labels in enumerate(y):
-            if len(labels) == 0:
-                raise InputError(f"Expected samples in every domain, domain {index} has none.")
+        check_count(batch_size, "a batch size")
+        if empty := [index for index, labels in enumerate(y) if len(labels) == 0]:
+            raise InputError(f"Expected samples in every domain, domain {empty[0]} has none.")
         self.x, self.y, self.batch_size = x, y, batch_size
         self.generator = torch.Generator().manual_seed(seed)
         self.domain = torch.arange(len(y)).repeat_interleave(batch_size)
 
     def draw(self) -> Batch:
         """The next batch, one forward pass for all domains."""
-        rows = [
-            torch.randint(len(labels), (self.batch_size,), generator=self.generator)
-            for labels in self.y
-        ]
-        x = torch.cat([inputs[index] for inputs, index in zip(self.x, rows, strict=True)])
-        y = torch.cat([labels[index] for labels, index in zip(self.y, rows, strict=True)])
+        size, generator = (self.batch_size,), self.generator
+        rows = [torch.randint(len(labels), size, generator=generator) for labels in self.y]
+        x, y = (
+            torch.cat([values[index] for values, index in zip(part, rows, strict=True)])
+            for part in (self.x, self.y)
+        )
         return Batch(x, y, self.domain)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -116,155 +110,79 @@ class Minibatches:
         self.generator.set_state(state["generator"])
 
 
-_Rows = Sequence[int] | np.ndarray
-"""Samples of a domain, for example a part of its `Split`."""
+@final
+class TensorInputs:
+    """Inputs of all domains that are in memory: features, or small images."""
+
+    def __init__(self, data: DomainDataset) -> None:
+        self.x: list[Tensor] = []
+        for domain in data.domains:
+            if not isinstance(domain.inputs, Tensor):
+                raise InputTypeError(f"Expected tensors as inputs of {data.name}, got files.")
+            self.x.append(domain.inputs.float())
+        self.y = [domain.labels for domain in data.domains]
+
+    def sampler(self, rows: Mapping[int, np.ndarray], size: int, seed: int) -> Sampler:
+        """Batches of `size` samples per domain, from the given rows of each training domain."""
+        chosen = [(domain, torch.from_numpy(each)) for domain, each in rows.items()]
+        x, y = ([part[domain][each] for domain, each in chosen] for part in (self.x, self.y))
+        return Minibatches(x, y, size, seed)
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
+        return torch.split(self.x[domain][torch.from_numpy(rows)], EVALUATION_BATCH)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class _Recipe:
-    """All that determines the batches of a run; a worker gets a copy."""
-
-    reader: ImageReader
-    rows: Mapping[int, np.ndarray]
-    batch_size: int
-    seed: int
-    augmentation: Augmentation | None
-
-    def __call__(self, number: int, x: Tensor, y: Tensor) -> None:
-        """Fill in the inputs and labels of a batch."""
-        generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
-        for place, (domain, rows) in enumerate(self.rows.items()):
-            part = slice(place * self.batch_size, (place + 1) * self.batch_size)
-            drawn = torch.randint(len(rows), (self.batch_size,), generator=generator).numpy()
-            images = _read(self.reader, domain, rows[drawn])
-            y[part] = self.reader.data.domains[domain].labels[rows[drawn]]
-            if self.augmentation is None:
-                x[part] = normalise(images.pixels)
-            else:
-                sizes = images.original_sizes
-                augment(images.pixels, generator, self.augmentation, sizes, out=x[part])
-
-
-@final
-class ImageMinibatches:
-    """Images drawn with replacement, the same number from every domain: a `Sampler`.
-
-    Worker processes, one pool for all domains, make batches ahead of the training step; `close`, or
-    leaving a `with` block, ends them. A batch stays in memory that is shared with them until the
-    next one is drawn: copy what is to last longer.
-
-    Args:
-        reader: The images, see `open_images`.
-        rows: For each training domain, by its number, the samples to train on.
-        batch_size: Images per domain and step.
-        seed: Determines which images are drawn and how they change.
-        augmentation: How they change; None for not at all.
-        workers: How many processes make batches; 0: this one; None: what suits the machine.
-
-    Raises:
-        InputError: If there is no domain, a domain has no rows, or a number is out of range.
-
-    Example:
-        ```python
-        rows = {0: split_domain(len(data.domains[0]), trial_seed, 0).inner, ...}
-        with ImageMinibatches(reader, rows, 32, seed, Augmentation()) as sampler:
-            train(algorithm, sampler, evaluate, config, generator)
-        ```
-    """
+class ImageInputs:
+    """Images from their cache where there is one, else from their files; see `TensorInputs`."""
 
     def __init__(
         self,
-        reader: ImageReader,
-        rows: Mapping[int, _Rows],
-        batch_size: int,
+        data: DomainDataset,
+        size: int,
         seed: int,
-        augmentation: Augmentation | None,
-        workers: int | None = None,
+        *,
+        augment: bool = True,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"Expected a batch size of 1 or more, got {batch_size}.")
-        workers = default_workers() if workers is None else workers
-        if workers < 0:
-            raise InputError(f"Expected 0 or more workers, got {workers}.")
-        if not rows:
-            raise InputError("Expected one or more training domains, got none.")
-        for domain, chosen in rows.items():
-            if len(chosen) == 0:
-                name = reader.data.domains[domain].name
-                raise InputError(f"Expected images to train on in every domain, {name!r} has none.")
-        arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
-        recipe = _Recipe(reader, arrays, batch_size, seed, augmentation)
-        self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
-        size = reader.size if augmentation is None else augmentation.size
-        x = torch.empty(len(self._domain), 3, size, size, device="meta")
-        y = torch.empty_like(self._domain, device="meta")
-        self._batches = BatchWorkers(recipe, x, y, workers)
-        self._step = 0
-
-    def draw(self) -> Batch:
-        """The next batch, for one forward pass of all domains; it lasts until the one after it."""
-        x, y = self._batches.get(self._step)
-        self._step += 1
-        return Batch(x, y, self._domain)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """How many batches were drawn."""
-        return {"step": torch.tensor(self._step)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a position."""
-        self._step = int(state["step"])
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self._batches.close()
-
-    def __enter__(self) -> ImageMinibatches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def image_chunks(
-    reader: ImageReader,
-    domain: int,
-    rows: _Rows,
-    *,
-    size: int = 64,
-    augmentation: Augmentation | None = None,
-    seed: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images of a domain, a few at a time, as an evaluation sees them.
-
-    Random changes follow from the seed, the domain and the place of the chunk.
-
-    Yields:
-        Normalised images and their labels.
-
-    Raises:
-        InputError: If the size is not positive.
-    """
-    if size < 1:
-        raise InputError(f"Expected chunks of 1 or more images, got {size}.")
-    chosen = np.asarray(rows, np.int64)
-    for first in range(0, len(chosen), size):
-        part = chosen[first : first + size]
-        batch = _read(reader, domain, part)
-        generator = torch.Generator().manual_seed(seed_hash(seed, domain, first))
-        if augmentation is None:
-            x = normalise(batch.pixels)
+        if data.root is None:
+            self.reader = ImageReader(data, size, None, allow_truncated=False)
+            remedy = (
+                "If it names the folder it comes from as its root, `hessalign datasets prepare` "
+                "can keep decoded images beside that, which makes training several times faster."
+            )
         else:
-            x = augment(batch.pixels, generator, augmentation, batch.original_sizes)
-        yield x, reader.data.domains[domain].labels[part]
+            self.reader = open_images(data, cache_folder(data.root, size), size, warn=warn)
+            remedy = (
+                f"`hessalign datasets prepare {data.root} --size {size}` decodes it once and makes "
+                "training several times faster."
+            )
+        if not self.reader.cached:
+            warn(f"{data.name} is read image by image. {remedy}")
+        self.seed, self.augment, self.augmentation = seed, augment, Augmentation(size=size)
+
+    def sampler(self, rows: Mapping[int, np.ndarray], size: int, seed: int) -> Sampler:
+        """Batches made ahead by one pool of workers, to be closed."""
+        change = self.augmentation if self.augment else None
+        return ImageMinibatches(self.reader, rows, size, seed, change)
+
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Iterable[Tensor]:
+        """Some images of a domain."""
+        change, seed = self.augmentation if augmented else None, seed_hash(self.seed, "evaluation")
+        return ImageChunks(self.reader, domain, rows, EVALUATION_BATCH, change, seed)
 
 
-def _read(reader: ImageReader, domain: int, rows: np.ndarray) -> ImageBatch:
-    try:
-        return reader.read(domain, rows)
-    except ImageError as error:
-        raise InputError(
-            f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
-            "prepare` meets them before training does."
-        ) from error
+Inputs = TensorInputs | ImageInputs
+"""The inputs of all domains."""
+
+
+def accuracy(network: Network, chunks: Iterable[Tensor], labels: Tensor) -> float:
+    """How often a network in evaluation mode is right; NaN if there are no samples."""
+    device = device_of(network)
+    made = [network(x.to(device)).cpu() for x in chunks]
+    if not made:
+        return float("nan")
+    logits = torch.cat(made)  # a single one tells the second of two classes
+    predicted = logits.argmax(1) if logits.shape[1] > 1 else logits.squeeze(1) > 0
+    return float((predicted == labels).double().mean())

@@ -1,62 +1,57 @@
-"""A trained model by itself: on disk, and in use without the data it was trained on.
+"""A trained model in use without the data it was trained on, and in forms for other programs.
 
-    model.safetensors  the parameters and buffers of the network that predicts
-    model.json         written after it: what the network is and what it takes
-
-Nothing in these files is run as code. What they name is made by this package, or, for a backbone or
-an algorithm of one's own (`package.module:Name`), by a module that Python finds.
+Whatever the form, an exported network takes prepared inputs `x` [n, …] for any n and gives `logits`
+[n, k], and the file carries the model's description (`CONTENT`), which names the classes and says
+how images are prepared. Each is read back and compared before it is left there.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
+import copy
+import io
+import json
 import os
-from collections.abc import Callable, Iterator
-from math import prod
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hessalign._errors import InputError
-from hessalign._files import write_atomically
-from hessalign.bench.algorithms import Setting, find_algorithm, make_config
-from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
+from hessalign._errors import MENDABLE, InputError, MissingPackageError
+from hessalign._files import atomic_file
+from hessalign._names import check_name
+from hessalign.bench.models import Network
 from hessalign.bench.runs.given_inputs import Given, given_batches
-from hessalign.bench.runs.inputs import EVALUATION_BATCH
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import (
-    ColouredMlp,
+    DESCRIPTION,
+    WEIGHTS,
     ModelDescription,
     TrainedModelError,
+    load_weights,
+    name_some,
     read_description,
-    write_description,
+    rebuild,
 )
+from hessalign.bench.runs.sampling import EVALUATION_BATCH
 
-_WEIGHTS: Final = "model.safetensors"
-DESCRIPTION: Final = "model.json"
+CONTENT: Final = DESCRIPTION
+"""What the description is called in exported files."""
 
-_SHOWN: Final = 3
-"""How many runs an error names."""
+_Predict = Callable[[Tensor], Tensor]
+"""What was exported, read back: inputs to logits."""
 
 
 class Outputs(NamedTuple):
-    """What a model makes of some inputs, one row each.
+    """What a model makes of some inputs, one row each."""
 
-    Attributes:
-        names: Paths of the images, or numbers of the rows.
-        features: What enters the head.
-        probabilities: Of each class.
-        predicted: Index of the most likely class.
-    """
-
-    names: tuple[str, ...]
-    features: np.ndarray
+    names: tuple[str, ...]  # paths of images, or numbers of rows
+    features: np.ndarray  # what enters the head
     probabilities: np.ndarray
-    predicted: np.ndarray
+    predicted: np.ndarray  # index of the most likely class
 
 
 @final
@@ -145,24 +140,9 @@ class TrainedModel:
         return z.cpu().numpy(), probabilities.cpu().numpy(), predicted.cpu().numpy()
 
     def __repr__(self) -> str:
-        about = self.description
+        about, classes = self.description, len(self.classes_)
         shape = "×".join(map(str, about.input_shape))
-        return (
-            f"TrainedModel({about.algorithm}, {about.inputs} {shape}, {len(about.classes)} classes)"
-        )
-
-
-def write_model(folder: Path, description: ModelDescription, network: Network) -> None:
-    """Keep a trained network, so that `load` needs nothing else; its description comes last."""
-    from safetensors.torch import save
-
-    state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
-    content = save(state)
-    write_atomically(folder / _WEIGHTS, content)
-    digest = hashlib.sha256(content).hexdigest()
-    adapted = repr(_plain_network(description)) != repr(network)
-    stored = dataclasses.replace(description, adapted=adapted, weights_sha256=digest)
-    write_description(folder / DESCRIPTION, stored)
+        return f"TrainedModel({about.algorithm}, {about.inputs} {shape}, {classes} classes)"
 
 
 def load(run: str | os.PathLike[str]) -> TrainedModel:
@@ -177,6 +157,8 @@ def load(run: str | os.PathLike[str]) -> TrainedModel:
 
     Example:
         >>> import tempfile
+        >>> from hessalign.bench.models import NetworkSpec, make_network
+        >>> from hessalign.bench.runs.model_description import write_model
         >>> folder = Path(tempfile.mkdtemp())
         >>> description = ModelDescription(NetworkSpec((4,), outputs=2), classes=("cat", "dog"))
         >>> write_model(folder, description, make_network(NetworkSpec((4,), outputs=2)))
@@ -188,28 +170,10 @@ def load(run: str | os.PathLike[str]) -> TrainedModel:
         ((3, 2), True)
     """
     folder = _find_model(Path(run))
-    description = read_description(folder / DESCRIPTION)
-    network = _rebuilt(description)
+    description = read_description(folder)
+    network = rebuild(description)
     load_weights(network, folder)
     return TrainedModel(network, description)
-
-
-def load_weights(
-    network: Network,
-    folder: Path,
-    what: str = f"the network that {DESCRIPTION} describes",
-    remedy: str = "If a backbone of your own has changed, restore it as it was in training.",
-) -> None:
-    """Give a network, in place, the parameters of the model in a folder, if they fit."""
-    path, digest = folder / _WEIGHTS, read_description(folder / DESCRIPTION).weights_sha256
-    state = _weights(path, digest)
-    try:
-        network.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        reason = " ".join((str(error).splitlines() or [""])[-1].split()).rstrip(".")
-        raise TrainedModelError(
-            f"The weights {path} do not fit {what}: {reason}. {remedy}"
-        ) from error
 
 
 def _find_model(folder: Path) -> Path:
@@ -220,15 +184,14 @@ def _find_model(folder: Path) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(path.name for path in found[:_SHOWN]) + ", …" * (len(found) > _SHOWN)
         raise TrainedModelError(
-            f"Expected one trained model in {folder}, found {len(found)}: {names}. Name one of "
-            "them; or choose by `hessalign predict --select training-domain`."
+            f"Expected one trained model in {folder}, found {len(found)}: {name_some(found)}. Name "
+            "one of them; or choose by `hessalign predict --select training-domain`."
         )
     if not folder.is_dir():
         raise TrainedModelError(f"Expected the folder of a run, found no folder {folder}.")
     raise TrainedModelError(
-        f"Expected a trained model, {DESCRIPTION} and {_WEIGHTS}, in {folder}, found none. "
+        f"Expected a trained model, {DESCRIPTION} and {WEIGHTS}, in {folder}, found none. "
         "`hessalign train --output OUTPUT` writes one when it ends; sweeps do if their "
         "specification says `keep_models: true` (or --keep-models). Of runs of "
         "version 0.1, which have a model.pt alone, `hessalign convert` converts those on Colored "
@@ -236,70 +199,116 @@ def _find_model(folder: Path) -> Path:
     )
 
 
-def _plain_network(
-    description: ModelDescription, *, extra_channels: int = 0, head_factor: int = 1
-) -> Network:
-    """The network with new parameters, as an algorithm asks for it; no weights are looked for."""
-    spec = description.network
-    with torch.random.fork_rng(devices=[]):
-        if isinstance(spec, NetworkSpec):
-            bare = dataclasses.replace(spec, weights=None)
-            return make_network(bare, extra_channels=extra_channels, head_factor=head_factor)
-        channels, *size = spec.input_shape
-        pixels = int(np.prod(size))
-        generator = torch.Generator().manual_seed(0)
-        return make_coloured_mlp(
-            channels + extra_channels, pixels, spec.width, generator, head_factor
-        )
+def export_model(model: TrainedModel, path: Path, form: str) -> None:
+    """Write a trained network in one of `FORMATS`, read it back and compare, and leave it there."""
+    check_name("format", form, FORMATS)
+    network, about = copy.deepcopy(model.network).cpu().eval(), model.description
+    dtype = next(network.parameters()).dtype
+    sizes = [3, 1, 2, 5]  # of the batches that are compared; the form is made from the first
+    if about.adapted and about.batch_size:
+        sizes.append(2 * about.batch_size)  # some cut a batch into as many (ARM)
+    generator, shape = torch.Generator().manual_seed(0), about.input_shape
+    batches = [torch.randn(size, *shape, generator=generator).to(dtype) for size in sizes]
+    content = {
+        **about.to_json(),
+        "input": {"name": "x", "shape": ["n", *shape], "dtype": str(dtype).removeprefix("torch.")},
+        "output": {
+            "name": "logits",
+            "probabilities": "sigmoid" if about.loss == "binary" else "softmax",
+        },
+    }
+    description = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as partial:
+        reason = _fault(form, network, batches, description, partial)
+        if reason is not None:
+            raise TrainedModelError(
+                f"The network of {about.algorithm} cannot be exported as {form} for batches of any "
+                f"size: {reason}. As safetensors every network can; hessalign.load uses it from "
+                "Python."
+            )
 
 
-def _rebuilt(description: ModelDescription) -> Network:
-    """The network that predicts, with new parameters."""
-
-    def make(*, extra_channels: int = 0, head_factor: int = 1) -> Network:
-        return _plain_network(description, extra_channels=extra_channels, head_factor=head_factor)
-
-    if not description.adapted:
-        return make()
-    setting = Setting(
-        make,
-        outputs=description.outputs,
-        domains=max(1, len(description.trained_on)),
-        loss=description.loss,
-        steps=description.steps,
-        generator=torch.Generator().manual_seed(0),
-        input_shape=_setting_shape(description),
-        batch_size=description.batch_size,
-    )
-    info = find_algorithm(description.algorithm)
-    with torch.random.fork_rng(devices=[]):
-        return info.make(make_config(description.algorithm, description.options), setting).network
+def _fault(
+    form: str, network: nn.Module, batches: list[Tensor], description: str, path: Path
+) -> str | None:
+    """Write the file; why it is not the network, if so."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch warns about itself, and about what is compared here
+        try:
+            read = FORMATS[form](network, batches[0], description, path)
+            for x in batches:
+                found, expected = read(x), network(x)
+                near = 1e-5 * float(expected.abs().max()) + 1e-7
+                same = found.shape == expected.shape
+                if not same or not torch.allclose(found, expected, rtol=1e-4, atol=near):
+                    return f"it gives other logits for {len(x)} samples"
+        except MENDABLE:
+            raise
+        except Exception as error:  # whatever torch and onnx stumble over
+            return " ".join(str(error).split())[:200]
+    return None
 
 
-def _setting_shape(description: ModelDescription) -> tuple[int, ...]:
-    """The shape of inputs that the algorithm is told: pixels of Colored MNIST are in one row."""
-    shape = description.input_shape
-    return (shape[0], prod(shape[1:])) if isinstance(description.network, ColouredMlp) else shape
+def _safetensors(network: nn.Module, _: Tensor, description: str, path: Path) -> _Predict:
+    """The weights, for this network wherever it is built."""
+    from safetensors.torch import load, save
+
+    state = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    path.write_bytes(save(state, metadata={CONTENT: description}))
+    back: dict[str, Tensor] = load(path.read_bytes())
+    return lambda x: torch.func.functional_call(network, back, (x,))
 
 
-def _weights(path: Path, digest: str) -> dict[str, Tensor]:
-    """The content of a file of weights, if it is the one with this checksum."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+def _torchscript(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
+    """What the network computed for a batch; runs in libtorch without Python."""
+    with path.open("wb") as file:
+        traced = torch.jit.trace(network, x, check_trace=False)
+        torch.jit.save(traced, file, _extra_files={CONTENT: description})
+    back: _Predict = torch.jit.load(io.BytesIO(path.read_bytes()))
+    return back
 
-    remedy = "Copy the run's folder anew, or train it again."
-    if not path.is_file():
-        raise TrainedModelError(
-            f"Expected the weights of the model in {path}, found none. {remedy}"
-        )
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise TrainedModelError(
-            f"Expected the SHA-256 sum {digest[:12]}… of {path}, found {found[:12]}…: the file is "
-            f"damaged, or of another model than {DESCRIPTION}. {remedy}"
-        )
+
+def _pt2(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
+    """A program of torch.export."""
+    buffer = io.BytesIO()
+    torch.export.save(_program(network, x), buffer, extra_files={CONTENT: description})
+    path.write_bytes(buffer.getvalue())
+    back: _Predict = torch.export.load(io.BytesIO(path.read_bytes())).module()
+    return back
+
+
+def _onnx(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
+    """A graph for onnxruntime and others."""
     try:
-        return load(content)
-    except SafetensorError as error:
-        raise TrainedModelError(f"Expected weights in {path}: {error}. {remedy}") from error
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch needs it
+    except ImportError as error:
+        raise MissingPackageError(
+            f"Exporting to ONNX needs {error.name}: pip install 'hessalign[export]'."
+        ) from error
+    program: Any = torch.onnx.export(
+        _program(network, x), dynamo=True, verbose=False, input_names=["x"], output_names=["logits"]
+    )
+    graph = program.model_proto
+    entry = graph.metadata_props.add()
+    entry.key, entry.value = CONTENT, description
+    onnx.checker.check_model(graph)
+    path.write_bytes(graph.SerializeToString())
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return lambda batch: torch.from_numpy(session.run(None, {"x": batch.numpy()})[0])
+
+
+def _program(network: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
+    count = torch.export.Dim("n")
+    return torch.export.export(network, (x,), dynamic_shapes={"x": {0: count}})
+
+
+FORMATS: Final[Mapping[str, Callable[[nn.Module, Tensor, str, Path], _Predict]]] = {
+    "safetensors": _safetensors,
+    "torchscript": _torchscript,
+    "onnx": _onnx,
+    "pt2": _pt2,
+}
+"""Writers of a network, by the name of the form; each reads back what it wrote."""

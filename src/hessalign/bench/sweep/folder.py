@@ -19,8 +19,7 @@ from typing import Final, Literal, final, get_args
 
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
-from hessalign.bench.runs.entries import read_file
-from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.records import DONE
 from hessalign.bench.sweep.claims import is_claimed
 from hessalign.bench.sweep.execution import SPECIFICATION, failed_by_bug, last_error

@@ -13,7 +13,7 @@ from hessalign.bench.data import PRESETS, find_dataset
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import HOLDOUT_FRACTION, domain_index
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.planning import describe_untrained, plan_job
+from hessalign.bench.runs.plan import describe_untrained, plan_job
 from hessalign.bench.sweep.specification import SweepSpec
 
 

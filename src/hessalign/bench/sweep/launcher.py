@@ -19,13 +19,13 @@ from typing import Final, Protocol, final
 from hessalign._errors import InputError
 from hessalign._processes import (
     SAVING_SECONDS,
+    Interruption,
     describe_end,
     holding_back_interrupts,
     kill_unless_ended,
     release_interrupts,
     start_worker,
 )
-from hessalign.bench.runs.interruption import Interruption
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute, fail
 
 Begin = Callable[[Task], None]

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from hessalign._errors import InputError, MissingPackageError
-from hessalign._processes import SAVING_SECONDS, heed_interrupts
-from hessalign.bench.runs.interruption import Interruption
+from hessalign._processes import SAVING_SECONDS, Interruption, heed_interrupts
 from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
 from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
 

@@ -3,7 +3,7 @@
 import io
 
 from hessalign.bench.runs import Record
-from hessalign.bench.runs.progress import run_progress
+from hessalign.bench.runs.records import run_progress
 
 
 class Terminal(io.StringIO):

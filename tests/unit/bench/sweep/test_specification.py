@@ -8,8 +8,8 @@ import pytest
 import yaml
 from tests.sweep_jobs import write_bank
 
+from hessalign._errors import ConfigurationError
 from hessalign.bench.algorithms import ALGORITHMS
-from hessalign.bench.runs.entries import ConfigurationError
 from hessalign.bench.sweep import SweepSpec, check_jobs, make_specification, open_sweep, sweep_jobs
 from hessalign.bench.sweep.selection import SELECTIONS
 
