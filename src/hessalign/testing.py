@@ -35,7 +35,7 @@ from hessalign.bench.algorithms import (
     Step,
     find_algorithm,
 )
-from hessalign.bench.algorithms.kinds import penalty_schedule
+from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.algorithms.registry import make_row
 from hessalign.bench.algorithms.search import common_space, draw, search_space
 from hessalign.bench.models import Network
@@ -210,7 +210,7 @@ def check_algorithm(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) ->
         CheckFailedError: With every check that failed, why, and what to do.
 
     Example:
-        >>> from hessalign.bench.algorithms.vrex import Vrex
+        >>> from hessalign.bench.algorithms.risks import Vrex
         >>> check_algorithm(Vrex)
     """
     info = _info(algorithm)

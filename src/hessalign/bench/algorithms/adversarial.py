@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, ClassVar, Final, Literal, final
+from typing import Annotated, ClassVar, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -33,71 +33,51 @@ from torch.optim import Optimizer
 from hessalign._shapes import Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     count_classes,
+    follow,
     head_inputs,
     make_perceptron,
     match,
     seeded,
 )
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
-from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range
-from hessalign.bench.algorithms.search import FEATURES_LR, Choice, Fixed, Power, SearchSpace
-from hessalign.bench.algorithms.step import Step
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting, Step
+from hessalign.bench.algorithms.options import (
+    FEATURES_LR,
+    Choice,
+    Count,
+    Fidelity,
+    Fixed,
+    NonNegative,
+    Options,
+    Power,
+    Range,
+    SearchSpace,
+)
 
 _DISCRIMINATOR: Final = "discriminator"
-_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
 class AdversarialConfig(Options):
-    """The game of network and discriminator.
+    """The game of network and discriminator; rates and decays that are None are the loop's."""
 
-    Attributes:
-        conditional: Whether the discriminator knows the class (CDANN).
-        weight: Weight λ of deceiving the discriminator.
-        gradient_penalty: Weight ρ of the discriminator's squared gradient in its inputs.
-        discriminator_steps: Steps s of the discriminator per step of the network.
-        width: Units of its hidden layers.
-        depth: Its linear layers.
-        dropout: Share of its units that is dropped.
-        beta1: Adam's first decay rate in both optimisers; the second is 0.9.
-        network_lr: Learning rate of the network; None for the loop's.
-        network_weight_decay: Its weight decay; None for the loop's.
-        discriminator_lr: Learning rate of the discriminator; None for the loop's.
-        discriminator_weight_decay: Its weight decay.
-        fidelity: What CDANN's class weights are divided by: "paper" by the number of classes that
-            occur in the batch, "domainbed" by one more than the highest of them. DANN has no class
-            weights, so both are the same there.
-    """
-
-    conditional: bool = False
-    weight: NonNegative = 1.0
-    gradient_penalty: NonNegative = 0.0
-    discriminator_steps: Count = 1
+    conditional: bool = False  # whether the discriminator knows the class (CDANN)
+    weight: NonNegative = 1.0  # λ, of deceiving the discriminator
+    gradient_penalty: NonNegative = 0.0  # ρ, of the squared gradient in its inputs
+    discriminator_steps: Count = 1  # s, per step of the network
     width: Count = 256
-    depth: Annotated[int, Range(2)] = 3
+    depth: Annotated[int, Range(2)] = 3  # linear layers
     dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.0
+    # Adam's first decay rate in both optimisers; the second is 0.9.
     beta1: Annotated[float, Range(0, 1, open_high=True)] = 0.5
     network_lr: NonNegative | None = None
     network_weight_decay: NonNegative | None = None
     discriminator_lr: NonNegative | None = None
     discriminator_weight_decay: NonNegative = 0.0
-    fidelity: _Fidelity = "paper"
+    # What CDANN's class weights are divided by: "paper" by the number of classes that occur in the
+    # batch, "domainbed" by one more than the highest of them. DANN has no class weights.
+    fidelity: Fidelity = "paper"
 
-
-_SEARCH: Final[SearchSpace] = {
-    "weight": ("lambda", Power(10, -2, 2)),
-    "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
-    "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
-    "gradient_penalty": ("grad_penalty", Power(10, -2, 1)),
-    "beta1": ("beta1", Choice((0.0, 0.5))),
-    "width": ("mlp_width", Power(2, 6, 10, integer=True)),
-    "depth": ("mlp_depth", Choice((3, 4, 5))),
-    "dropout": ("mlp_dropout", Choice((0.0, 0.1, 0.5))),
-    "network_lr": ("lr_g", Power(10, -5, -3.5)),
-    "discriminator_lr": ("lr_d", Power(10, -5, -3.5)),
-    "network_weight_decay": ("weight_decay_g", Power(10, -6, -2)),
-}
 
 SEARCH_SMALL: Final[SearchSpace] = {
     "network_lr": ("lr_g", Power(10, -4.5, -2.5)),
@@ -114,34 +94,14 @@ SEARCH_FEATURES: Final[SearchSpace] = {
 
 
 def _trains_discriminator(number: int, discriminator_steps: int) -> bool:
-    """Whose turn it is.
-
-    Returns:
-        True if it is the discriminator's.
-
-    Example:
-        >>> [_trains_discriminator(number, 2) for number in range(6)]
-        [True, False, True, True, False, True]
-    """
+    """Whose turn it is."""
     return (number + 1) % (1 + discriminator_steps) < discriminator_steps
 
 
 def _class_mean(
-    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: _Fidelity = "paper"
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
 ) -> Float[Tensor, ""]:
-    """Mean over the classes that occur of the mean over their samples.
-
-    Returns:
-        The mean, in which every class counts the same; a part of it in DomainBed's reading, if
-        classes below the highest do not occur.
-
-    Example:
-        >>> values, y = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 3, 3])
-        >>> _class_mean(values, y)  # (1 + 3) / 2
-        tensor(2.)
-        >>> _class_mean(values, y, "domainbed")  # (1 + 3) / 4
-        tensor(1.)
-    """
+    """Mean over the classes that occur of the mean over their samples."""
     present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
     classes = len(present) if fidelity == "paper" else present[-1] + 1
     mean: Tensor = (values / (counts[position] * classes)).sum()
@@ -153,34 +113,40 @@ class Adversarial(AbstractStepOwner):
     """Learn features by which a discriminator cannot tell the domains apart."""
 
     config: AdversarialConfig = AdversarialConfig()
-    search: ClassVar[SearchSpace] = _SEARCH
+    search: ClassVar[SearchSpace] = {
+        "weight": ("lambda", Power(10, -2, 2)),
+        "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
+        "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
+        "gradient_penalty": ("grad_penalty", Power(10, -2, 1)),
+        "beta1": ("beta1", Choice((0.0, 0.5))),
+        "width": ("mlp_width", Power(2, 6, 10, integer=True)),
+        "depth": ("mlp_depth", Choice((3, 4, 5))),
+        "dropout": ("mlp_dropout", Choice((0.0, 0.1, 0.5))),
+        "network_lr": ("lr_g", Power(10, -5, -3.5)),
+        "discriminator_lr": ("lr_d", Power(10, -5, -3.5)),
+        "network_weight_decay": ("weight_decay_g", Power(10, -6, -2)),
+    }
 
     def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        features = head_inputs(self.network.head)
+        features, generator = head_inputs(self.network.head), setting.generator
         self.discriminator = make_perceptron(
-            features,
-            setting.domains,
-            config.width,
-            config.depth,
-            config.dropout,
-            setting.generator,
+            features, setting.domains, config.width, config.depth, config.dropout, generator
         )
         match(self.discriminator, self.network)
         self.embeddings: nn.Embedding | None = None
         if config.conditional:
-            with seeded(setting.generator):
+            with seeded(generator):
                 self.embeddings = nn.Embedding(count_classes(setting), features)
             match(self.embeddings, self.network)
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
         """One optimiser per player."""
         config, betas = self.config, (self.config.beta1, 0.9)
+        network, rate = self.network.parameters(), config.network_lr
         embeddings = () if self.embeddings is None else self.embeddings.parameters()
         return {
-            MAIN: OptimizerSpec(
-                self.network.parameters(), config.network_lr, config.network_weight_decay, betas
-            ),
+            MAIN: OptimizerSpec(network, rate, config.network_weight_decay, betas),
             _DISCRIMINATOR: OptimizerSpec(
                 chain(self.discriminator.parameters(), embeddings),
                 config.discriminator_lr,
@@ -213,9 +179,6 @@ class Adversarial(AbstractStepOwner):
             z, risk = step.z, step.statistics.risk.mean()
         adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
         loss = adversary if discriminator else risk - self.config.weight * adversary
-        for optimizer in optimizers.values():
-            optimizer.zero_grad()
-        loss.backward()
-        optimizers[_DISCRIMINATOR if discriminator else MAIN].step()
+        follow(loss, optimizers, _DISCRIMINATOR if discriminator else MAIN)
         values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
         return {name: float(value.detach()) for name, value in values.items()}

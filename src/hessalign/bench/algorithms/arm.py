@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast, final
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -31,47 +31,24 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import make_perceptron, match, seeded
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
-from hessalign.bench.algorithms.options import Count, Options
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
+from hessalign.bench.algorithms.options import Count, Fidelity, Options
 from hessalign.bench.models import Network
-
-_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
 class _ArmConfig(Options):
-    """Size of the context, and how it is made.
-
-    Its search space is empty: DomainBed fixes the batch size instead, see `common_space`.
-
-    Attributes:
-        channels: Channels of the context.
-        width: Channels or units of the hidden layers of the context network.
-        fidelity: "paper" as above: a context network that is trained, without batch normalisation.
-            "domainbed" for one that keeps its initial weights, with batch normalisation if inputs
-            are images, and for predictions on parts of a batch.
-    """
-
-    channels: Count = 1
-    width: Count = 64
-    fidelity: _Fidelity = "paper"
+    # None are searched: DomainBed fixes the batch size instead, see `common_space`.
+    channels: Count = 1  # of the context
+    width: Count = 64  # channels or units of the hidden layers of the context network
+    fidelity: Fidelity = "paper"
 
 
 def _make_context(
     input_shape: tuple[int, ...], config: _ArmConfig, generator: torch.Generator
 ) -> nn.Module:
-    """The context network.
-
-    Returns:
-        For images a network from images to images, else one from vectors to vectors.
-
-    Example:
-        >>> context = _make_context((3, 8, 8), _ArmConfig(), torch.Generator())
-        >>> context(torch.zeros(5, 3, 8, 8)).shape
-        torch.Size([5, 1, 8, 8])
-    """
+    """The context network: from images to images, else from vectors to vectors."""
     if len(input_shape) != 3:
         outputs = config.channels * math.prod(input_shape[1:])
         return make_perceptron(math.prod(input_shape), outputs, config.width, 2, 0.0, generator)
@@ -89,19 +66,11 @@ def _make_context(
 class _ContextFeaturizer(nn.Module):
     """A featurizer that sees each input together with the context of its batch.
 
-    Args:
-        featurizer: Makes features of inputs with context.
-        context: The context network.
-        flat: Whether inputs are flattened.
-        support: Cut batches to be predicted into parts of so many inputs; None does not.
+    Inputs may have to be flattened, and batches to be predicted cut into parts of `support` inputs.
     """
 
     def __init__(
-        self,
-        featurizer: nn.Module,
-        context: nn.Module,
-        flat: bool,
-        support: int | None = None,
+        self, featurizer: nn.Module, context: nn.Module, flat: bool, support: int | None
     ) -> None:
         super().__init__()
         self.featurizer = featurizer
@@ -110,7 +79,6 @@ class _ContextFeaturizer(nn.Module):
         self.support = support
 
     def forward(self, x: Tensor) -> Float[Tensor, "n d"]:
-        """Features of a batch, taken as one domain, or as several of the size in training."""
         count = x.shape[0]  # len() would fix the size of batches in a network that is exported
         if self.support is None or count % self.support:
             return self.in_parts(x, (count,))
@@ -133,10 +101,6 @@ class Arm(AbstractObjective):
     config: _ArmConfig = _ArmConfig()
     sees_batch: ClassVar[bool] = True
 
-    @property
-    def _domainbed(self) -> bool:
-        return self.config.fidelity == "domainbed"
-
     def make_network(self, setting: Setting) -> Network:
         """A network that sees the context, from a setting that says the shape of the inputs."""
         if setting.input_shape is None:
@@ -147,15 +111,15 @@ class Arm(AbstractObjective):
         inner = setting.make_network(extra_channels=self.config.channels)
         context = _make_context(setting.input_shape, self.config, setting.generator)
         match(context, inner)
-        if self._domainbed:
+        flat, support = len(setting.input_shape) != 3, None
+        if self.config.fidelity == "domainbed":
             context.requires_grad_(False)
-        flat = len(setting.input_shape) != 3
-        support = setting.batch_size if self._domainbed else None
+            support = setting.batch_size
         return Network(_ContextFeaturizer(inner.featurizer, context, flat, support), inner.head)
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk, each domain with its own context."""
-        if self._domainbed:
+        if self.config.fidelity == "domainbed":
             featurizer = cast(_ContextFeaturizer, step.network.featurizer)
             z = featurizer.in_parts(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())

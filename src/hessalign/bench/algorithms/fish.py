@@ -17,32 +17,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch.optim import Optimizer
 
-from hessalign.bench.algorithms.auxiliary import draw_order
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec
-from hessalign.bench.algorithms.options import Options, Range
-from hessalign.bench.algorithms.search import Choice, SearchSpace
-from hessalign.bench.algorithms.step import Step
-
-_Fidelity = Literal["paper", "domainbed"]
+from hessalign.bench.algorithms.auxiliary import draw_order, follow
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, Step
+from hessalign.bench.algorithms.options import Choice, Fidelity, Options, Range, SearchSpace
 
 
 @final
 @dataclass(frozen=True)
 class _FishConfig(Options):
-    """How far to follow the inner steps.
-
-    Attributes:
-        meta_lr: The part ε of the way, above 0 and at most 1.
-        fidelity: "paper" visits the domains in random order, "domainbed" always in the same.
-    """
-
-    meta_lr: Annotated[float, Range(0, 1, open_low=True)] = 0.5
-    fidelity: _Fidelity = "paper"
+    meta_lr: Annotated[float, Range(0, 1, open_low=True)] = 0.5  # the part ε of the way
+    # "paper" visits the domains in random order, "domainbed" always in the same.
+    fidelity: Fidelity = "paper"
 
 
 @final
@@ -52,27 +42,15 @@ class Fish(AbstractStepOwner):
     config: _FishConfig = _FishConfig()
     search: ClassVar[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
 
-    def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimiser of the inner steps."""
-        return {MAIN: OptimizerSpec(self.network.parameters())}
-
-    def _order(self, domains: int) -> list[int]:
-        """In which order the domains are visited."""
-        if self.config.fidelity == "domainbed":
-            return list(range(domains))
-        return draw_order(domains, self.generator)
-
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
         """Inner steps, then interpolation."""
         state = list(chain(self.network.parameters(), self.network.buffers()))
         before = [each.detach().clone() for each in state]
-        optimizer, domains, risks = optimizers[MAIN], step.batch.parts, []
-        for index in self._order(len(domains)):
-            risk = step.risk_in(domains[index])
-            optimizer.zero_grad()
-            risk.backward()
-            optimizer.step()
-            risks.append(risk.detach())
+        domains = step.batch.parts
+        order = list(range(len(domains)))
+        if self.config.fidelity == "paper":
+            order = draw_order(len(domains), self.generator)
+        risks = [follow(step.risk_in(domains[index]), optimizers, MAIN) for index in order]
         with torch.no_grad():
             for now, then in zip(state, before, strict=True):
                 if now.is_floating_point():

@@ -17,43 +17,30 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule, Setting
-from hessalign.bench.algorithms.options import NonNegative, Options, Range, Whole
-from hessalign.bench.algorithms.search import Power, SearchSpace, Uniform
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
-
-_Fidelity = Literal["paper", "released", "domainbed"]
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
+from hessalign.bench.algorithms.options import (
+    AnnealedOptions,
+    NonNegative,
+    Power,
+    Range,
+    SearchSpace,
+    Uniform,
+    Whole,
+)
 
 
 @final
 @dataclass(frozen=True)
-class _FishrConfig(Options):
-    """Weight and scale of the penalty.
-
-    Attributes:
-        penalty_weight: Weight of the penalty after annealing; before it is 0.
-        anneal_steps: Steps before the weight jumps.
-        ema: Share of the past in a moving average of the variances; 0 uses each batch alone.
-        fidelity: "domainbed" for the mean over domains and over the parameters of the head: the
-            authors' own code on DomainBed, for which default and range of the weight were made.
-            "paper" for the mean over domains of the squared distance. "released" for the Colored
-            MNIST scripts: the sum over domains.
-    """
-
+class _FishrConfig(AnnealedOptions):
+    before = 0.0
     penalty_weight: NonNegative = 1000.0
     anneal_steps: Whole = 1500
+    # Share of the past in a moving average of the variances; 0 uses each batch alone.
     ema: Annotated[float, Range(0, 1, open_high=True)] = 0.95
-    fidelity: _Fidelity = "domainbed"
-
-    @property
-    def schedule(self) -> PenaltySchedule:
-        """How the weight of the penalty changes."""
-        return PenaltySchedule(0.0, self.penalty_weight, self.anneal_steps, reset=True)
-
-
-def _variance_dispersion(variances: Float[Tensor, "e p"]) -> Float[Tensor, ""]:
-    """Mean squared distance of the domains' variances to their mean."""
-    return (variances - variances.mean(0)).square().sum(1).mean()
+    # "domainbed" for the mean over domains and over the parameters of the head: the authors' own
+    # code on DomainBed, for which default and range of the weight were made. "paper" for the mean
+    # over domains of the squared distance. "released" for the Colored MNIST scripts: the sum.
+    fidelity: Literal["paper", "released", "domainbed"] = "domainbed"
 
 
 @final
@@ -66,7 +53,6 @@ class Fishr(AbstractObjective):
         "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
         "ema": ("ema", Uniform(0.90, 0.99)),
     }
-
     average: Tensor
 
     def __init__(self, config: _FishrConfig, setting: Setting) -> None:
@@ -76,28 +62,20 @@ class Fishr(AbstractObjective):
         self.register_buffer("average", torch.zeros(shape, dtype=torch.float64))
 
     def _smoothed(self, variances: Float[Tensor, "e p"]) -> Float[Tensor, "e p"]:
-        """Moving average over steps, divided by the share of the new batch.
-
-        The division makes the gradient of the variances independent of `ema`. The past starts at
-        zero. Both are as in the method's own code.
-
-        Returns:
-            The average, differentiable in this batch alone.
-        """
+        """Moving average over steps, from zero on, differentiable in this batch alone."""
         ema = self.config.ema
         if ema == 0:
             return variances
         average = ema * self.average + (1 - ema) * variances
         self.average = average.detach()
+        # As in the method's own code, so that the gradient of the variances does not depend on it.
         return average / (1 - ema)
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
         variances = self._smoothed(step.statistics.gradient_variance)
-        scale = {
-            "paper": 1.0,
-            "released": float(len(variances)),
-            "domainbed": 1 / variances.shape[1],
-        }
-        penalty = scale[self.config.fidelity] * _variance_dispersion(variances)
+        domains, parameters = variances.shape
+        scale = {"paper": 1.0, "released": float(domains), "domainbed": 1 / parameters}
+        dispersion = (variances - variances.mean(0)).square().sum(1).mean()
+        penalty = scale[self.config.fidelity] * dispersion
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)

@@ -17,59 +17,39 @@ whole network. With one domain the penalty is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
-from hessalign.bench.algorithms.options import NonNegative, Options
-from hessalign.bench.algorithms.search import Power, SearchSpace
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
-
-_Fidelity = Literal["paper", "domainbed"]
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Step
+from hessalign.bench.algorithms.options import (
+    Fidelity,
+    NonNegative,
+    PenaltyOptions,
+    Power,
+    SearchSpace,
+)
 
 
 @final
 @dataclass(frozen=True)
-class _IgaConfig(Options):
-    """Weight and scale of the penalty.
-
-    Attributes:
-        penalty_weight: Weight of the penalty.
-        fidelity: "paper" as above. "domainbed" takes the sum over domains instead of the mean, and
-            treats the mean gradient as a constant. Since the deviations add up to 0, the constant
-            changes no gradient, so "domainbed" is E times "paper".
-    """
-
+class _IgaConfig(PenaltyOptions):
     penalty_weight: NonNegative = 1000.0
-    fidelity: _Fidelity = "paper"
-
-    @property
-    def schedule(self) -> PenaltySchedule:
-        """No annealing."""
-        return PenaltySchedule(after=self.penalty_weight)
+    # "domainbed" takes the sum over domains instead of the mean, and treats the mean gradient as a
+    # constant. Since the deviations add up to 0, the constant changes no gradient, so it is E times
+    # "paper".
+    fidelity: Fidelity = "paper"
 
 
 FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
-"""For frozen features, where DomainBed's weights let nothing be learnt.
-
-The same rule as for Hessian alignment, see `hessian.FEATURES_SEARCH`.
-"""
+"""For frozen features, where DomainBed's weights let nothing be learnt; by the rule of
+`hessian.FEATURES_SEARCH`."""
 
 
 def _contrasts(domains: int) -> Float[Tensor, "j e"]:
-    """Orthonormal rows, orthogonal to the row of ones: each domain against those before it.
-
-    Returns:
-        One row less than domains, in float64.
-
-    Example:
-        >>> _contrasts(3).round(decimals=3)
-        tensor([[-0.7070,  0.7070,  0.0000],
-                [-0.4080, -0.4080,  0.8160]], dtype=torch.float64)
-    """
+    """Orthonormal rows, orthogonal to the row of ones: each domain against those before it."""
     before = torch.arange(1, domains, dtype=torch.float64).unsqueeze(1)
     rows = torch.ones(domains - 1, domains, dtype=torch.float64).tril().neg()
     rows += torch.cat([torch.zeros(domains - 1, 1), torch.diag(before.squeeze(1))], dim=1)

@@ -12,65 +12,27 @@ with $r$ the derivative of the loss in the logits, so no second backward pass is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor
 
-from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import AbstractObjective, PenaltySchedule
-from hessalign.bench.algorithms.options import NonNegative, Options, Whole
-from hessalign.bench.algorithms.search import Power, SearchSpace
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
-from hessalign.curvature import HeadStatistics
-
-_Fidelity = Literal["paper", "domainbed"]
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Step
+from hessalign.bench.algorithms.options import (
+    AnnealedOptions,
+    Fidelity,
+    NonNegative,
+    Power,
+    SearchSpace,
+)
 
 
 @final
 @dataclass(frozen=True)
-class _IrmConfig(Options):
-    """Weight of the penalty and which estimate of the squared derivative.
-
-    Attributes:
-        penalty_weight: Weight of the penalty after annealing; before it is 1.
-        anneal_steps: Steps before the weight jumps.
-        fidelity: "paper" squares the derivative over all samples of a domain. "domainbed"
-            multiplies the derivatives over its even and its odd samples, which is unbiased.
-    """
-
+class _IrmConfig(AnnealedOptions):
     penalty_weight: NonNegative = 100.0
-    anneal_steps: Whole = 500
-    fidelity: _Fidelity = "paper"
-
-    @property
-    def schedule(self) -> PenaltySchedule:
-        """How the weight of the penalty changes."""
-        return PenaltySchedule(1.0, self.penalty_weight, self.anneal_steps, reset=True)
-
-
-def _invariance_penalty(statistics: HeadStatistics, split: bool = False) -> Float[Tensor, ""]:
-    """The IRMv1 penalty.
-
-    Returns:
-        The mean over domains.
-
-    Example:
-        >>> from hessalign.curvature import linear_head
-        >>> z, y = torch.ones(2, 1), torch.tensor([1, 0])
-        >>> head = linear_head(z, torch.zeros(2), y, torch.tensor([0, 0]), loss="binary")
-        >>> _invariance_penalty(head)
-        tensor(0., dtype=torch.float64)
-    """
-    slopes = (statistics.error * statistics.logits).sum(1)
-    penalties = []
-    for part in slopes.split(statistics.domains.sizes):
-        if split:
-            # A domain with a single sample has no odd one; its derivative is then 0.
-            penalties.append(part[::2].mean() * part[1::2].sum() / max(1, len(part) // 2))
-        else:
-            penalties.append(part.mean().square())
-    return torch.stack(penalties).mean()
+    # "paper" squares the derivative over all samples of a domain. "domainbed" multiplies the
+    # derivatives over its even and its odd samples, which is unbiased.
+    fidelity: Fidelity = "paper"
 
 
 @final
@@ -85,7 +47,13 @@ class Irm(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        split = self.config.fidelity == "domainbed"
-        return ObjectiveTerms(
-            step.statistics.risk.mean(), _invariance_penalty(step.statistics, split)
-        )
+        risk = step.statistics.risk.mean()
+        slopes = (step.statistics.error * step.statistics.logits).sum(1)
+        penalties = []
+        for part in slopes.split(step.batch.sizes):
+            if self.config.fidelity == "domainbed":
+                # A domain with a single sample has no odd one; its derivative is then 0.
+                penalties.append(part[::2].mean() * part[1::2].sum() / max(1, len(part) // 2))
+            else:
+                penalties.append(part.mean().square())
+        return ObjectiveTerms(risk, torch.stack(penalties).mean())

@@ -27,44 +27,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import AbstractGradientRule
-from hessalign.bench.algorithms.options import Options, Range, Share
-from hessalign.bench.algorithms.search import Power, SearchSpace, Uniform
-
-_Fidelity = Literal["paper", "domainbed"]
-
-
-@final
-@dataclass(frozen=True)
-class _AndMaskConfig(Options):
-    """How much agreement is asked for.
-
-    Attributes:
-        tau: The least agreement τ, from 0 to 1.
-        fidelity: "paper" as above. "domainbed" also divides the gradient of each parameter tensor
-            by the share of its entries that the mask keeps (plus 10⁻¹⁰).
-    """
-
-    tau: Share = 1.0
-    fidelity: _Fidelity = "paper"
+from hessalign.bench.algorithms.options import (
+    Fidelity,
+    Options,
+    Power,
+    Range,
+    SearchSpace,
+    Share,
+    Uniform,
+)
 
 
 def _sign_agreement(gradients: Float[Tensor, " e *p"]) -> Float[Tensor, "*p"]:
-    """How far the domains' gradients agree in sign.
-
-    Returns:
-        The absolute mean of the signs, 1 where all agree.
-
-    Example:
-        >>> _sign_agreement(torch.tensor([[1.0, 2.0], [3.0, -0.1]]))
-        tensor([1., 0.])
-    """
+    """The absolute mean of the signs, 1 where all domains' gradients agree."""
     return gradients.sign().mean(0).abs()
 
 
@@ -74,6 +56,15 @@ def _masked_mean(
     """The mean gradient where the mask is open."""
     mean = mask * gradients.mean(0)
     return mean / (mask.mean() + 1e-10) if rescale else mean
+
+
+@final
+@dataclass(frozen=True)
+class _AndMaskConfig(Options):
+    tau: Share = 1.0
+    # "domainbed" also divides the gradient of each parameter tensor by the share of its entries
+    # that the mask keeps (plus 10⁻¹⁰).
+    fidelity: Fidelity = "paper"
 
 
 @final
@@ -95,28 +86,12 @@ class AndMask(AbstractGradientRule):
 @final
 @dataclass(frozen=True)
 class _SandMaskConfig(Options):
-    """How much agreement is asked for, and how sharply.
-
-    Attributes:
-        tau: The agreement τ in sign from which on parameters move, from 0 to 1.
-        k: Steepness; large values make an AND-mask of it.
-    """
-
     tau: Share = 1.0
-    k: Annotated[float, Range(0, open_low=True)] = 10.0
+    k: Annotated[float, Range(0, open_low=True)] = 10.0  # large values make an AND-mask of it
 
 
 def _smooth_mask(gradients: Float[Tensor, " e *p"], tau: float, k: float) -> Float[Tensor, "*p"]:
-    """The mask of one parameter tensor.
-
-    Returns:
-        Factors from 0 to 1.
-
-    Example:
-        >>> gradients = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, -1.0]])
-        >>> _smooth_mask(gradients, tau=0.5, k=1.0)  # tanh(0.5 / 0.5) in the middle
-        tensor([1.0000, 0.7616, 0.0000])
-    """
+    """The mask of one parameter tensor."""
     if len(gradients) == 1:
         return torch.ones_like(gradients[0])
     excess = _sign_agreement(gradients) - tau

@@ -13,60 +13,31 @@ the E pairs of the mean over their samples. With one domain it is mixed with its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, Literal, final
+from typing import Annotated, ClassVar, Final, final
 
 import torch
 from torch import Tensor
 
-from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import draw_beta, draw_order
-from hessalign.bench.algorithms.kinds import AbstractObjective
-from hessalign.bench.algorithms.options import Options, Range
-from hessalign.bench.algorithms.search import Power, SearchSpace
-from hessalign.bench.algorithms.step import Batch, ObjectiveTerms, Step
+from hessalign.bench.algorithms.kinds import AbstractObjective, Batch, ObjectiveTerms, Step
+from hessalign.bench.algorithms.options import Fidelity, Options, Power, Range, SearchSpace
 from hessalign.curvature.losses import make_loss
-
-_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
 class _MixupConfig(Options):
-    """How samples are mixed.
-
-    Attributes:
-        alpha: The parameter a of the Beta distribution; small values hardly mix.
-        fidelity: "paper" mixes every sample of i with a sample of j drawn at random. "domainbed"
-            mixes the first sample of i with the first of j and so on, and leaves out those that
-            the larger of the two domains has more.
-    """
-
+    # The parameter a of the Beta distribution; small values hardly mix.
     alpha: Annotated[float, Range(0, open_low=True)] = 0.2
-    fidelity: _Fidelity = "paper"
+    # "paper" mixes every sample of i with a sample of j drawn at random. "domainbed" mixes the
+    # first sample of i with the first of j and so on, and leaves out those that the larger of the
+    # two domains has more.
+    fidelity: Fidelity = "paper"
 
 
 RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
 """In the code published with the paper: a constant."""
-
-
-def _cyclic_pairs(order: Sequence[int]) -> list[tuple[int, int]]:
-    """Each with the next one, the last with the first.
-
-    Returns:
-        One pair per domain.
-
-    Example:
-        >>> _cyclic_pairs([2, 0, 1])
-        [(2, 0), (0, 1), (1, 2)]
-    """
-    return [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))]
-
-
-def _mixed(first: Tensor, second: Tensor, share: float) -> Tensor:
-    """A convex combination."""
-    return share * first + (1 - share) * second
 
 
 @final
@@ -89,13 +60,13 @@ class Mixup(AbstractObjective):
         """The mean risk on mixtures."""
         domains, loss = step.batch.parts, make_loss(step.loss)
         order = draw_order(len(domains), self.generator)
-        risks: list[Float[Tensor, ""]] = []
-        for i, j in _cyclic_pairs(order):
+        risks = []
+        for i, j in zip(order, order[1:] + order[:1], strict=True):
             share = draw_beta(self.config.alpha, self.generator)
             partners = self._partners(domains[i], domains[j])
             x, y = domains[i].x[: len(partners)], domains[i].y[: len(partners)]
             other_x, other_y = domains[j].x[partners], domains[j].y[partners]
-            logits = step.network(_mixed(x, other_x, share))
-            values = _mixed(loss.values(logits, y), loss.values(logits, other_y), share)
+            logits = step.network(share * x + (1 - share) * other_x)
+            values = share * loss.values(logits, y) + (1 - share) * loss.values(logits, other_y)
             risks.append(values.mean())
         return ObjectiveTerms(torch.stack(risks).mean())

@@ -14,54 +14,28 @@ embedding is the mean of the batch's own features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import head_inputs
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
-from hessalign.bench.algorithms.options import Options, Range
-from hessalign.bench.algorithms.search import Choice, SearchSpace
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
+from hessalign.bench.algorithms.options import Choice, Fidelity, Options, Range, SearchSpace
 from hessalign.bench.models import Network
-
-_Fidelity = Literal["paper", "domainbed"]
 
 
 @final
 @dataclass(frozen=True)
 class _MtlConfig(Options):
-    """How the embedding of a domain is made.
-
-    Attributes:
-        ema: Share s of the new batch in the moving average, above 0; 1 forgets the past.
-        fidelity: "paper" as above. "domainbed" overwrites the embedding of every sample with
-            standard normal noise of its own, as a slip in its code does; when predicting too, then
-            with a fixed seed, so that predictions can be repeated. It also adds the domains' risks
-            up instead of taking their mean, which Adam notices only beside a weight decay.
-    """
-
+    # Share s of the new batch in the moving average; 1 forgets the past.
     ema: Annotated[float, Range(0, 1, open_low=True)] = 0.99
-    fidelity: _Fidelity = "paper"
-
-
-def _moving_average(
-    past: Float[Tensor, "e d"], new: Float[Tensor, "e d"], seen: Tensor, share: float
-) -> Float[Tensor, "e d"]:
-    """The average of each domain after a new batch.
-
-    Returns:
-        The average, differentiable in the new batch.
-
-    Example:
-        >>> past, new = torch.zeros(2, 1), torch.ones(2, 1)
-        >>> _moving_average(past, new, torch.tensor([0, 5]), 0.75)
-        tensor([[1.0000],
-                [0.7500]])
-    """
-    return torch.where((seen > 0).unsqueeze(1), share * new + (1 - share) * past, new)
+    # "domainbed" overwrites the embedding of every sample with standard normal noise of its own, as
+    # a slip in its code does; when predicting too, then with a fixed seed, so that predictions can
+    # be repeated. It also adds the domains' risks up instead of taking their mean, which Adam
+    # notices only beside a weight decay.
+    fidelity: Fidelity = "paper"
 
 
 @final
@@ -74,12 +48,10 @@ class _EmbeddedFeaturizer(nn.Module):
         self.noise = noise
 
     def forward(self, x: Tensor) -> Float[Tensor, "n twice_d"]:
-        """Features and embedding of a batch, taken as one domain."""
         z: Tensor = self.featurizer(x)
+        embedding = z.mean(0).expand_as(z)
         if self.noise:
             embedding = _noise(z, torch.Generator().manual_seed(0))
-        else:
-            embedding = z.mean(0).expand_as(z)
         return torch.cat([z, embedding], dim=1)
 
 
@@ -94,7 +66,6 @@ class Mtl(AbstractObjective):
     config: _MtlConfig = _MtlConfig()
     sees_batch: ClassVar[bool] = True
     search: ClassVar[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
-
     average: Tensor
     seen: Tensor
 
@@ -119,7 +90,9 @@ class Mtl(AbstractObjective):
         if self._domainbed:
             return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
-        average = _moving_average(self.average.to(z.dtype), new, self.seen, self.config.ema)
+        share, past = self.config.ema, self.average.to(z.dtype)
+        seen = (self.seen > 0).unsqueeze(1)
+        average = torch.where(seen, share * new + (1 - share) * past, new)
         self.average = average.detach().to(self.average.dtype)
         self.seen = self.seen + 1
         return average.repeat_interleave(

@@ -24,36 +24,19 @@ from torch import Tensor, nn
 
 from hessalign._shapes import Bool, Float
 from hessalign.bench.algorithms.auxiliary import class_logits, count_classes
-from hessalign.bench.algorithms.kinds import AbstractObjective, Setting
-from hessalign.bench.algorithms.options import Options, Share
-from hessalign.bench.algorithms.search import SearchSpace, Uniform
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
+from hessalign.bench.algorithms.options import Options, SearchSpace, Share, Uniform
 
 
 @final
 @dataclass(frozen=True)
 class _RscConfig(Options):
-    """How much is muted.
-
-    Attributes:
-        feature_drop: Share f of the features.
-        batch_drop: Share b of the samples.
-    """
-
-    feature_drop: Share = 1 / 3
-    batch_drop: Share = 1 / 3
+    feature_drop: Share = 1 / 3  # f
+    batch_drop: Share = 1 / 3  # b
 
 
 def _below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, "*n d"]:
-    """What lies below the (1 − drop) quantile of the last axis.
-
-    Returns:
-        True for what is kept; the greatest value is never kept.
-
-    Example:
-        >>> _below_quantile(torch.tensor([4.0, 1.0, 3.0]), 1 / 3)
-        tensor([False,  True,  True])
-    """
+    """What lies below the (1 − drop) quantile of the last axis; the greatest value never does."""
     # As `Tensor.quantile`, which refuses more than 2²⁴ values.
     position = (1 - drop) * (values.shape[-1] - 1)
     low, high = math.floor(position), math.ceil(position)
@@ -62,24 +45,16 @@ def _below_quantile(values: Float[Tensor, "*n d"], drop: float) -> Bool[Tensor, 
     return values < below.lerp(above, position - low)
 
 
-def _label_scores(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
-    """The logit of each sample's class.
-
-    Returns:
-        One score per sample.
-
-    Example:
-        >>> _label_scores(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0]))
-        tensor([ 2., -3.])
-    """
-    if logits.shape[1] == 1:
-        return (2 * y.to(logits.dtype) - 1) * logits.squeeze(1)
-    return logits.gather(1, y.long().unsqueeze(1)).squeeze(1)
+def _of_label(columns: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
+    """The column of each sample's class; of a single one its negative for class 0."""
+    if columns.shape[1] == 1:
+        return (2 * y.to(columns.dtype) - 1) * columns.squeeze(1)
+    return columns.gather(1, y.long().unsqueeze(1)).squeeze(1)
 
 
 def _confidence(logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
     """The probability of each sample's class."""
-    return class_logits(logits).softmax(1).gather(1, y.long().unsqueeze(1)).squeeze(1)
+    return _of_label(class_logits(logits).softmax(1), y)
 
 
 def _muting_mask(
@@ -89,7 +64,7 @@ def _muting_mask(
     with torch.enable_grad():
         z = z.detach().requires_grad_()
         logits = head(z)
-        (gradient,) = torch.autograd.grad(_label_scores(logits, y).sum(), z)
+        (gradient,) = torch.autograd.grad(_of_label(logits, y).sum(), z)
     with torch.no_grad():
         keep = _below_quantile(gradient, config.feature_drop)
         fall = _confidence(logits, y) - _confidence(head(z * keep), y)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -34,14 +34,11 @@ from hessalign.bench.algorithms.auxiliary import (
     class_logits,
     count_classes,
     draw_order,
+    follow,
     fresh_copy,
 )
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting
-from hessalign.bench.algorithms.options import NonNegative, Options
-from hessalign.bench.algorithms.search import Power, SearchSpace
-from hessalign.bench.algorithms.step import Step
-
-_Fidelity = Literal["paper", "domainbed"]
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, OptimizerSpec, Setting, Step
+from hessalign.bench.algorithms.options import Fidelity, NonNegative, Options, Power, SearchSpace
 
 _HEAD: Final = "head"
 _STYLE: Final = "style"
@@ -52,20 +49,14 @@ _EPSILON: Final = 1e-5
 @final
 @dataclass(frozen=True)
 class _SagNetConfig(Options):
-    """Strength of the adversary, and which spread is mixed.
-
-    Attributes:
-        adversary_weight: Weight w of the adversary.
-        fidelity: "paper" mixes standard deviations with divisor d. "domainbed" mixes variances with
-            divisor d − 1 (0 for a single feature).
-    """
-
     adversary_weight: NonNegative = 0.1
-    fidelity: _Fidelity = "paper"
+    # "paper" mixes standard deviations with divisor d. "domainbed" mixes variances with divisor
+    # d − 1 (0 for a single feature).
+    fidelity: Fidelity = "paper"
 
 
 def _style(
-    z: Float[Tensor, "n d"], fidelity: _Fidelity = "paper"
+    z: Float[Tensor, "n d"], fidelity: Fidelity = "paper"
 ) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"]]:
     """Mean and variance of each sample's features."""
     correction = int(fidelity == "domainbed" and z.shape[1] > 1)
@@ -77,19 +68,9 @@ def _randomize_style(
     z: Float[Tensor, "n d"],
     share: Float[Tensor, "n 1"],
     order: Int[Tensor, " n"],
-    fidelity: _Fidelity = "paper",
+    fidelity: Fidelity = "paper",
 ) -> Float[Tensor, "n d"]:
-    """Give each sample a mixture of its own style and another's.
-
-    Returns:
-        Features of the same content.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 3.0], [0.0, 8.0]])
-        >>> _randomize_style(z, torch.zeros(2, 1), torch.tensor([1, 0])).round(decimals=3)
-        tensor([[0., 8.],
-                [1., 3.]])
-    """
+    """Give each sample a mixture of its own style and another's."""
     mean, variance = _style(z, fidelity)
     content = (z - mean) / variance.sqrt()
     new_mean = share * mean + (1 - share) * mean[order]
@@ -101,25 +82,12 @@ def _randomize_style(
 
 
 def _randomize_content(
-    z: Float[Tensor, "n d"], order: Int[Tensor, " n"], fidelity: _Fidelity = "paper"
+    z: Float[Tensor, "n d"], order: Int[Tensor, " n"], fidelity: Fidelity = "paper"
 ) -> Float[Tensor, "n d"]:
     """Give each sample the content of another; no derivatives go through that."""
     mean, variance = _style(z, fidelity)
     content = ((z - mean) / variance.sqrt()).detach()
     return content[order] * variance.sqrt() + mean
-
-
-def _uniform_cross_entropy(logits: Float[Tensor, "n k"]) -> Float[Tensor, ""]:
-    """Cross-entropy of the uniform distribution and the predicted one, averaged over samples.
-
-    Returns:
-        The mean over samples and classes of −log p; least, log C, if all are equally likely.
-
-    Example:
-        >>> _uniform_cross_entropy(torch.zeros(3, 1))
-        tensor(0.6931)
-    """
-    return -class_logits(logits).log_softmax(1).mean()
 
 
 @final
@@ -145,7 +113,7 @@ class SagNet(AbstractStepOwner):
     def _order(self, z: Tensor) -> Tensor:
         return torch.tensor(draw_order(len(z), self.generator), device=z.device)
 
-    def _style_logits(self, step: Step) -> Tensor:
+    def _style_logits(self, step: Step) -> Float[Tensor, "n k"]:
         z = step.network.features(step.batch.x)
         logits: Tensor = self.style_head(
             _randomize_content(z, self._order(z), self.config.fidelity)
@@ -154,22 +122,13 @@ class SagNet(AbstractStepOwner):
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
         """Content, style and adversary, one after another."""
-
-        def follow(loss: Tensor, *names: str) -> float:
-            for optimizer in optimizers.values():
-                optimizer.zero_grad()
-            loss.backward()
-            for name in names:
-                if name in optimizers:  # features that are given have nothing to update
-                    optimizers[name].step()
-            return float(loss.detach())
-
-        z = step.z
-        generator = self.generator
+        z, generator = step.z, self.generator
         share = torch.rand(len(z), 1, generator=generator, device=generator.device).to(z)
         restyled = _randomize_style(z, share, self._order(z), self.config.fidelity)
-        risk = follow(step.risks_of(step.network.head(restyled)).mean(), MAIN, _HEAD)
-        style_risk = follow(step.risks_of(self._style_logits(step)).mean(), _STYLE)
-        weight = self.config.adversary_weight
-        adversary = follow(weight * _uniform_cross_entropy(self._style_logits(step)), MAIN)
+        content = step.risks_of(step.network.head(restyled)).mean()
+        risk = float(follow(content, optimizers, MAIN, _HEAD))
+        style = step.risks_of(self._style_logits(step)).mean()
+        style_risk = float(follow(style, optimizers, _STYLE))
+        uniform = -class_logits(self._style_logits(step)).log_softmax(1).mean()
+        adversary = float(follow(self.config.adversary_weight * uniform, optimizers, MAIN))
         return {"risk": risk, "style_risk": style_risk, "adversary": adversary, "loss": risk}

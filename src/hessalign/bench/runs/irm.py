@@ -32,15 +32,18 @@ from hessalign.bench.algorithms import (
     Setting,
     find_algorithm,
 )
-from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
-from hessalign.bench.algorithms.search import (
+from hessalign.bench.algorithms.options import (
+    Count,
     Distribution,
+    NonNegative,
+    Options,
     Power,
+    Range,
     Uniform,
     Value,
-    draw,
-    search_space,
+    Whole,
 )
+from hessalign.bench.algorithms.search import draw, search_space
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.data.colored_mnist import (
     TEST_POOL,

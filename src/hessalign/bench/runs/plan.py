@@ -18,7 +18,7 @@ import torch
 
 from hessalign._errors import InputError
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
-from hessalign.bench.algorithms.search import Value
+from hessalign.bench.algorithms.options import Value
 from hessalign.bench.data import DomainDataset
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.models import NetworkSpec
