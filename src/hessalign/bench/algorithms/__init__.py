@@ -1,6 +1,6 @@
 """Training algorithms; `ALGORITHMS` is the table of them all.
 
-Adding one costs a file with a frozen config and a final class, and a row in `registry.py`; one of
+Adding one costs a frozen config, a final class, and a row in `registry.py`; one of
 your own needs no row, see `find_algorithm`.
 """
 

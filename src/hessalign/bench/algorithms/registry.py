@@ -16,22 +16,18 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import entry_point_names, find_plugin
 from hessalign.alignment.penalties import HessianKind
-from hessalign.bench.algorithms import adversarial, hessian, iga, mixup
+from hessalign.bench.algorithms import adversarial, augmentations, gradients, hessian
 from hessalign.bench.algorithms.adversarial import Adversarial, AdversarialConfig
-from hessalign.bench.algorithms.arm import Arm
+from hessalign.bench.algorithms.augmentations import Mixup, Rsc, SagNet
+from hessalign.bench.algorithms.contexts import Arm, Mtl
 from hessalign.bench.algorithms.feature_distances import Coral, Mmd
-from hessalign.bench.algorithms.fish import Fish
 from hessalign.bench.algorithms.fishr import Fishr
+from hessalign.bench.algorithms.gradients import AndMask, Iga, SandMask
 from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig
-from hessalign.bench.algorithms.irm import Irm
+from hessalign.bench.algorithms.inner_steps import Fish, Mldg
 from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
-from hessalign.bench.algorithms.masks import AndMask, SandMask
-from hessalign.bench.algorithms.mldg import Mldg
-from hessalign.bench.algorithms.mtl import Mtl
 from hessalign.bench.algorithms.options import SearchSpace, check_options
-from hessalign.bench.algorithms.risks import Erm, GroupDro, Vrex
-from hessalign.bench.algorithms.rsc import Rsc
-from hessalign.bench.algorithms.sagnet import SagNet
+from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Vrex
 
 _GROUP: Final = "hessalign.algorithms"
 """The entry points by which packages offer algorithms."""
@@ -224,10 +220,10 @@ _ROWS = (
     _Row(
         "mixup",
         "Mixup",
-        mixup.Mixup,
+        Mixup,
         "nothing; mixtures of two domains",
         "Zhang et al., 2018; Yan et al., 2020",
-        search_released=mixup.RELEASED_SEARCH,
+        search_released=augmentations.MIXUP_RELEASED_SEARCH,
     ),
     _Row("mldg", "MLDG", Mldg, "gradients of all parameters, implicitly", "Li et al., 2018"),
     _Row("coral", "CORAL", Coral, "covariance", "Sun & Saenko, 2016"),
@@ -282,10 +278,10 @@ _ROWS = (
     _Row(
         "iga",
         "IGA",
-        iga.Iga,
+        Iga,
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
-        search_features=iga.FEATURES_SEARCH,
+        search_features=gradients.IGA_FEATURES_SEARCH,
     ),
 )
 

@@ -1,8 +1,18 @@
-r"""Methods of the domains' risks alone: ERM, V-REx and GroupDRO.
+r"""Methods of the domains' risks: ERM, V-REx, IRM and GroupDRO.
 
 Empirical risk minimisation (Vapnik, 1999) takes their mean $\bar L$ and aligns nothing. Variance
 risk extrapolation, V-REx (Krueger et al., 2021), adds their variance,
 $\frac1E \sum_e (L_e - \bar L)^2$.
+
+Invariant risk minimisation, IRMv1 (Arjovsky et al., 2019).
+
+A predictor is invariant if the same classifier is optimal in every domain. IRMv1 asks this of a
+scalar factor w = 1 on the logits $a$:
+
+$$\frac1E \sum_e \left(\frac{\partial}{\partial w} L_e(w \cdot a)\Big|_{w=1}\right)^2,
+\qquad \frac{\partial}{\partial w} L_e = \text{mean}_{n \in e}\; r_n \cdot a_n$$
+
+with $r$ the derivative of the loss in the logits, so no second backward pass is needed.
 
 Group distributionally robust optimisation, GroupDRO (Sagawa et al., 2020), minimises the risk under
 the worst mixture of the source domains. The weights q of the mixture follow the risks by
@@ -25,6 +35,7 @@ from torch import Tensor
 from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
 from hessalign.bench.algorithms.options import (
     AnnealedOptions,
+    Fidelity,
     NonNegative,
     Options,
     Power,
@@ -65,6 +76,39 @@ class Vrex(AbstractObjective):
         risk = step.statistics.risk
         scale = len(risk) ** 2 if self.config.fidelity == "released" else 1
         return ObjectiveTerms(risk.mean(), scale * (risk - risk.mean()).square().mean())
+
+
+@final
+@dataclass(frozen=True)
+class _IrmConfig(AnnealedOptions):
+    penalty_weight: NonNegative = 100.0
+    # "paper" squares the derivative over all samples of a domain. "domainbed" multiplies the
+    # derivatives over its even and its odd samples, which is unbiased.
+    fidelity: Fidelity = "paper"
+
+
+@final
+class Irm(AbstractObjective):
+    """Minimise the mean risk and the IRMv1 penalty."""
+
+    config: _IrmConfig = _IrmConfig()
+    search: ClassVar[SearchSpace] = {
+        "penalty_weight": ("irm_lambda", Power(10, -1, 5)),
+        "anneal_steps": ("irm_penalty_anneal_iters", Power(10, 0, 4, integer=True)),
+    }
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        risk = step.statistics.risk.mean()
+        slopes = (step.statistics.error * step.statistics.logits).sum(1)
+        penalties = []
+        for part in slopes.split(step.batch.sizes):
+            if self.config.fidelity == "domainbed":
+                # A domain with a single sample has no odd one; its derivative is then 0.
+                penalties.append(part[::2].mean() * part[1::2].sum() / max(1, len(part) // 2))
+            else:
+                penalties.append(part.mean().square())
+        return ObjectiveTerms(risk, torch.stack(penalties).mean())
 
 
 @final

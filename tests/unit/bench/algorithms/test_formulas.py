@@ -13,12 +13,16 @@ from torch.nn import functional
 from hessalign._numbers import check_number
 from hessalign.bench.algorithms import MAIN, Batch, Setting, Step, feature_distances, make_algorithm
 from hessalign.bench.algorithms.adversarial import _class_mean, _trains_discriminator
+from hessalign.bench.algorithms.augmentations import (
+    _muting_mask,
+    _randomize_content,
+    _randomize_style,
+    _RscConfig,
+)
 from hessalign.bench.algorithms.auxiliary import draw_beta
 from hessalign.bench.algorithms.feature_distances import _GAMMAS, _coral_penalty, _mmd_penalty
-from hessalign.bench.algorithms.masks import _smooth_mask
-from hessalign.bench.algorithms.mldg import _first_adam_step, _meta_split
-from hessalign.bench.algorithms.rsc import _muting_mask, _RscConfig
-from hessalign.bench.algorithms.sagnet import _randomize_content, _randomize_style
+from hessalign.bench.algorithms.gradients import _smooth_mask
+from hessalign.bench.algorithms.inner_steps import _first_adam_step, _meta_split
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 

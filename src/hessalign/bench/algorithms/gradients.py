@@ -1,4 +1,21 @@
-r"""AND-mask and SAND-mask: follow gradients only where the domains agree on them.
+r"""Methods of the gradients of the domains' risks in all parameters: IGA, AND-mask and SAND-mask.
+
+Inter-environmental gradient alignment, IGA (Koyama & Yamaguchi, 2020).
+
+Align the gradients of the domains' risks in all parameters θ of the network: the penalty is the
+trace of the covariance of the gradients over domains,
+
+$$\frac1E \sum_e \|\nabla_\theta L_e - \nabla_\theta \bar L\|^2
+= \frac1E \sum_{j<E} \Big\|\nabla_\theta \sum_e C_{je} L_e\Big\|^2, \qquad
+\bar L = \frac1E \sum_e L_e$$
+
+with orthonormal contrasts C, whose rows are orthogonal to (1, …, 1). There is one less of them than
+of domains, so there is one less gradient to keep the graph of: half of the work for two domains.
+
+Unlike `gradient`, which looks at the head alone, this needs a second backward pass through the
+whole network. With one domain the penalty is 0.
+
+AND-mask and SAND-mask: follow gradients only where the domains agree on them.
 
 AND-mask (Parascandolo et al., 2021) asks that the domains' gradients agree in sign. For every
 single parameter, with $g_e$ the gradient of the risk of domain e,
@@ -27,22 +44,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar, Final, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import AbstractGradientRule
+from hessalign.bench.algorithms.kinds import (
+    AbstractGradientRule,
+    AbstractObjective,
+    ObjectiveTerms,
+    Step,
+)
 from hessalign.bench.algorithms.options import (
     Fidelity,
+    NonNegative,
     Options,
+    PenaltyOptions,
     Power,
     Range,
     SearchSpace,
     Share,
     Uniform,
 )
+
+
+@final
+@dataclass(frozen=True)
+class _IgaConfig(PenaltyOptions):
+    penalty_weight: NonNegative = 1000.0
+    # "domainbed" takes the sum over domains instead of the mean, and treats the mean gradient as a
+    # constant. Since the deviations add up to 0, the constant changes no gradient, so it is E times
+    # "paper".
+    fidelity: Fidelity = "paper"
+
+
+IGA_FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
+"""For frozen features, where DomainBed's weights let nothing be learnt; by the rule of
+`hessian.FEATURES_SEARCH`."""
+
+
+def _contrasts(domains: int) -> Float[Tensor, "j e"]:
+    """Orthonormal rows, orthogonal to the row of ones: each domain against those before it."""
+    before = torch.arange(1, domains, dtype=torch.float64).unsqueeze(1)
+    rows = torch.ones(domains - 1, domains, dtype=torch.float64).tril().neg()
+    rows += torch.cat([torch.zeros(domains - 1, 1), torch.diag(before.squeeze(1))], dim=1)
+    return rows / (before * (before + 1)).sqrt()
+
+
+@final
+class Iga(AbstractObjective):
+    """Minimise the mean risk and the variance of its gradient over domains."""
+
+    config: _IgaConfig = _IgaConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        risk = step.statistics.risk
+        parameters = [each for each in self.network.parameters() if each.requires_grad]
+        total = risk.new_zeros(())
+        for row in _contrasts(len(risk)).to(risk):
+            gradient = torch.autograd.grad(row @ risk, parameters, create_graph=True)
+            total = total + torch.stack([each.square().sum() for each in gradient]).sum()
+        scale = 1 if self.config.fidelity == "domainbed" else len(risk)
+        return ObjectiveTerms(risk.mean(), total / scale)
 
 
 def _sign_agreement(gradients: Float[Tensor, " e *p"]) -> Float[Tensor, "*p"]:
