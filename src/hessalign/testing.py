@@ -49,8 +49,6 @@ INPUTS: Final = 3
 FEATURES: Final = 3
 _OUTPUTS: Final[Mapping[str, int]] = {"cross_entropy": 3, "binary": 1, "squared": 1}
 _STEPS: Final = 3
-_RATE: Final = 0.01
-_DRAWS: Final = 6
 
 
 @final
@@ -153,7 +151,7 @@ class _Trial:
         config = self.info.configure(self.options)
         self.algorithm: AbstractAlgorithm = self.info.make(config, self.setting)
         schedule = penalty_schedule(config)
-        self.config = LoopConfig(2 * _STEPS, _RATE, self.situation.loss, schedule=schedule)
+        self.config = LoopConfig(2 * _STEPS, 0.01, self.situation.loss, schedule=schedule)
         self.optimizers = start_optimizers(self.algorithm, self.config)
 
     def step(self, number: int) -> Step:
@@ -211,9 +209,6 @@ def check_algorithm(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) ->
     if problems:
         count = f"{len(problems)} of {len(ALGORITHM_CHECKS)} checks of {info.name} failed:"
         raise CheckFailedError("\n- ".join([count, *problems])) from first
-
-
-# -------------------------------------------------------------------------------------- the options
 
 
 def _check_that_options_can_be_recorded(info: AlgorithmInfo) -> None:
@@ -276,12 +271,9 @@ def _options(info: AlgorithmInfo) -> list[str]:
 def _drawn(info: AlgorithmInfo) -> Iterator[dict[str, object]]:
     for family in ("big", "small", "features"):
         space = search_space(info, family, "domainbed-2022")
-        for seed in range(1, _DRAWS):
+        for seed in range(1, 6):
             values = draw(dict(space.values()), seed, 0)
             yield {option: values[name] for option, (name, _) in space.items()}
-
-
-# ----------------------------------------------------------------------------------------- training
 
 
 def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
@@ -445,9 +437,6 @@ def _check_that_the_gradient_is_that_of_the_loss(info: AlgorithmInfo) -> None:
         f"{slope:.6g}. If something of the loss counts as constant on purpose, say what in the "
         "class attribute `constants`; else look for detach(), no_grad() and float().",
     )
-
-
-# --------------------------------------------------------------------------------------- prediction
 
 
 def _check_that_evaluation_leaves_no_trace(info: AlgorithmInfo) -> None:

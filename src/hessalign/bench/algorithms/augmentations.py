@@ -101,10 +101,6 @@ class _MixupConfig(Options):
     fidelity: Fidelity = "paper"
 
 
-MIXUP_RELEASED_SEARCH: Final[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
-"""In the code published with the paper: a constant."""
-
-
 @final
 class Mixup(AbstractObjective):
     """Minimise the mean risk on mixtures of domains."""
@@ -112,6 +108,7 @@ class Mixup(AbstractObjective):
     config: _MixupConfig = _MixupConfig()
     search: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
     """As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
+    search_released: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
 
     def _partners(self, first: Batch, second: Batch) -> Tensor:
         """Which samples of the second domain the first ones of the first are mixed with."""

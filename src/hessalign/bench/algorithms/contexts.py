@@ -100,36 +100,28 @@ class Mtl(AbstractObjective):
         self.register_buffer("average", example.new_zeros(setting.domains, self.width))
         self.register_buffer("seen", torch.zeros(setting.domains, dtype=torch.long))
 
-    @property
-    def _domainbed(self) -> bool:
-        return self.config.fidelity == "domainbed"
-
     def make_network(self, setting: Setting) -> Network:
         """A network whose head also receives the embedding."""
-        inner = setting.make_network(head_factor=2)
-        return Network(_EmbeddedFeaturizer(inner.featurizer, self._domainbed), inner.head)
+        inner, noise = setting.make_network(head_factor=2), self.config.fidelity == "domainbed"
+        return Network(_EmbeddedFeaturizer(inner.featurizer, noise), inner.head)
 
     def _embeddings(self, z: Float[Tensor, "n d"], sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """The embedding of each sample's domain; the averages move on."""
-        if self._domainbed:
-            return _noise(z, self.generator)
         new = torch.stack([part.mean(0) for part in z.split(sizes)])
         share, past = self.config.ema, self.average.to(z.dtype)
         seen = (self.seen > 0).unsqueeze(1)
         average = torch.where(seen, share * new + (1 - share) * past, new)
         self.average = average.detach().to(self.average.dtype)
         self.seen = self.seen + 1
-        return average.repeat_interleave(
-            torch.tensor(sizes, device=z.device), dim=0, output_size=len(z)
-        )
+        counts = torch.tensor(sizes, device=z.device)
+        return average.repeat_interleave(counts, dim=0, output_size=len(z))
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk, or the sum of the risks in DomainBed's reading."""
-        z = step.z[:, : self.width]
-        embeddings = self._embeddings(z, step.batch.sizes)
-        logits = step.network.head(torch.cat([z, embeddings], dim=1))
-        risks = step.risks_of(logits)
-        return ObjectiveTerms(risks.sum() if self._domainbed else risks.mean())
+        z, domainbed = step.z[:, : self.width], self.config.fidelity == "domainbed"
+        mean = _noise(z, self.generator) if domainbed else self._embeddings(z, step.batch.sizes)
+        risks = step.risks_of(step.network.head(torch.cat([z, mean], dim=1)))
+        return ObjectiveTerms(risks.sum() if domainbed else risks.mean())
 
 
 @final
@@ -160,10 +152,7 @@ def _make_context(
 
 @final
 class _ContextFeaturizer(nn.Module):
-    """A featurizer that sees each input together with the context of its batch.
-
-    Inputs may have to be flattened, and batches to be predicted cut into parts of `support` inputs.
-    """
+    """A featurizer that sees each input together with the context of its batch."""
 
     def __init__(
         self, featurizer: nn.Module, context: nn.Module, flat: bool, support: int | None
@@ -172,7 +161,7 @@ class _ContextFeaturizer(nn.Module):
         self.featurizer = featurizer
         self.context = context
         self.flat = flat
-        self.support = support
+        self.support = support  # cut batches to be predicted into parts of so many inputs
 
     def forward(self, x: Tensor) -> Float[Tensor, "n d"]:
         count = x.shape[0]  # len() would fix the size of batches in a network that is exported

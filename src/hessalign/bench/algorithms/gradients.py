@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -79,11 +79,6 @@ class _IgaConfig(PenaltyOptions):
     fidelity: Fidelity = "paper"
 
 
-IGA_FEATURES_SEARCH: Final[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
-"""For frozen features, where DomainBed's weights let nothing be learnt; by the rule of
-`hessian.FEATURES_SEARCH`."""
-
-
 def _contrasts(domains: int) -> Float[Tensor, "j e"]:
     """Orthonormal rows, orthogonal to the row of ones: each domain against those before it."""
     before = torch.arange(1, domains, dtype=torch.float64).unsqueeze(1)
@@ -98,6 +93,8 @@ class Iga(AbstractObjective):
 
     config: _IgaConfig = _IgaConfig()
     search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
+    # With DomainBed's weights nothing is learnt there; the rule is that of Hessian alignment.
+    search_features: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""

@@ -62,17 +62,7 @@ Count = Annotated[int, Range(1)]
 
 
 def check_options(kind: type, values: Mapping[str, object], whose: str = "") -> None:
-    """Refuse what a configuration has no field for, or what the hint of its field does not allow.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Mask:
-        ...     tau: Share = 1.0
-        >>> check_options(Mask, {"tau": 1.5})
-        Traceback (most recent call last):
-            ...
-        hessalign._errors.InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
-    """
+    """Refuse what a configuration has no field for, or what the hint of a field does not allow."""
     known = [each.name for each in dataclasses.fields(kind)]
     for name in values:
         check_name(f"option of {whose or kind.__name__}", name, known)
@@ -239,12 +229,7 @@ SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
 @final
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform between two bounds, in either order.
-
-    Attributes:
-        low: The bound that is included.
-        high: The other bound.
-        integer: Whether to cut the value to a whole number.
+    """Uniform from `low`, which is included, to `high`, in either order; `integer` cuts the value.
 
     Example:
         >>> Uniform(0, 5000, integer=True).draw(np.random.RandomState(0))
@@ -264,13 +249,7 @@ class Uniform:
 @final
 @dataclass(frozen=True)
 class Power:
-    """A base to the power of a uniform exponent.
-
-    Attributes:
-        base: The base.
-        low: The bound of the exponent that is included.
-        high: The other bound.
-        integer: Whether to cut the value to a whole number.
+    """A base to the power of a uniform exponent, whose bounds are as those of `Uniform`.
 
     Example:
         >>> Power(2, 3, 5.5, integer=True).draw(np.random.RandomState(0))

@@ -16,14 +16,17 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import entry_point_names, find_plugin
 from hessalign.alignment.penalties import HessianKind
-from hessalign.bench.algorithms import adversarial, augmentations, gradients, hessian
-from hessalign.bench.algorithms.adversarial import Adversarial, AdversarialConfig
+from hessalign.bench.algorithms import hessian
 from hessalign.bench.algorithms.augmentations import Mixup, Rsc, SagNet
 from hessalign.bench.algorithms.contexts import Arm, Mtl
-from hessalign.bench.algorithms.feature_distances import Coral, Mmd
-from hessalign.bench.algorithms.fishr import Fishr
+from hessalign.bench.algorithms.feature_distributions import (
+    Adversarial,
+    AdversarialConfig,
+    Coral,
+    Mmd,
+)
 from hessalign.bench.algorithms.gradients import AndMask, Iga, SandMask
-from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig
+from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig, Fishr
 from hessalign.bench.algorithms.inner_steps import Fish, Mldg
 from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
 from hessalign.bench.algorithms.options import SearchSpace, check_options
@@ -223,7 +226,7 @@ _ROWS = (
         Mixup,
         "nothing; mixtures of two domains",
         "Zhang et al., 2018; Yan et al., 2020",
-        search_released=augmentations.MIXUP_RELEASED_SEARCH,
+        search_released=Mixup.search_released,
     ),
     _Row("mldg", "MLDG", Mldg, "gradients of all parameters, implicitly", "Li et al., 2018"),
     _Row("coral", "CORAL", Coral, "covariance", "Sun & Saenko, 2016"),
@@ -235,8 +238,8 @@ _ROWS = (
         "the distribution of features",
         "Ganin et al., 2016",
         AdversarialConfig(fidelity=DOMAINBED),
-        search_small=adversarial.SEARCH_SMALL,
-        search_features=adversarial.SEARCH_FEATURES,
+        search_small=Adversarial.search_small,
+        search_features=Adversarial.search_features,
     ),
     _Row(
         "cdann",
@@ -245,8 +248,8 @@ _ROWS = (
         "the distribution of features given the class",
         "Li et al., 2018",
         AdversarialConfig(conditional=True),
-        search_small=adversarial.SEARCH_SMALL,
-        search_features=adversarial.SEARCH_FEATURES,
+        search_small=Adversarial.search_small,
+        search_features=Adversarial.search_features,
     ),
     _Row("mtl", "MTL", Mtl, "nothing; the head sees the mean feature", "Blanchard et al., 2021"),
     _Row(
@@ -281,7 +284,7 @@ _ROWS = (
         Iga,
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
-        search_features=gradients.IGA_FEATURES_SEARCH,
+        search_features=Iga.search_features,
     ),
 )
 

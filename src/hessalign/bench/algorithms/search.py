@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -33,12 +32,8 @@ Preset = Literal["domainbed-2022", "hgp-2023"]
 """DomainBed's ranges at the commit the paper's code started from (Mixup's are the corrected ones),
 or those of the paper's code: larger batches, one value for Mixup, large weights for Hutchinson."""
 
-_LOWEST_BATCH_EXPONENT: Final[Mapping[Preset, int]] = {"domainbed-2022": 3, "hgp-2023": 4}
 
-
-@final
-@dataclass(frozen=True)
-class Hyper:
+class Hyper(NamedTuple):
     """A hyper-parameter.
 
     Attributes:
@@ -135,7 +130,7 @@ def common_space(
         "nonlinear_classifier": Hyper(False, Fixed(False)),
         "lr": rates.get(family, Hyper(5e-5, Power(10, -5, -3.5))),
         "weight_decay": Hyper(0.0, Fixed(0.0) if family == "small" else Power(10, -6, -2)),
-        "batch_size": _batch_size(family, algorithm, _LOWEST_BATCH_EXPONENT[preset]),
+        "batch_size": _batch_size(family, algorithm, 4 if preset == "hgp-2023" else 3),
     }
 
 
@@ -147,18 +142,11 @@ def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
     return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))
 
 
-_ANNEALED: Final = "anneal_steps"
-"""The option that says when a penalty sets in."""
-
-
 class RunHyperParameters(NamedTuple):
-    """What a run is trained with: under DomainBed's names, and its algorithm's options under ours.
+    """What a run is trained with."""
 
-    The first is what records show.
-    """
-
-    values: Mapping[str, Value | None]
-    options: Mapping[str, Value | None]
+    values: Mapping[str, Value | None]  # all, under DomainBed's names: what records show
+    options: Mapping[str, Value | None]  # those of the algorithm, under our names
 
 
 def search_space(
@@ -204,8 +192,8 @@ def run_hyper_parameters(
         space[name] = Hyper(getattr(info.config, option), distribution)
         names[option] = name
     drawn: dict[str, Value | None] = {**hyper_parameters(space, hparams_seed, trial_seed)}
-    if family == "features" and _ANNEALED in names:
-        drawn[names[_ANNEALED]] = round(float(drawn[names[_ANNEALED]] or 0) * steps / DEFAULT_STEPS)
+    if family == "features" and (annealed := names.get("anneal_steps")):
+        drawn[annealed] = round(float(drawn[annealed] or 0) * steps / DEFAULT_STEPS)
     fields = [each.name for each in dataclasses.fields(info.config)]
     options: dict[str, Value | None] = {}
     overrides = overrides or {}
