@@ -259,14 +259,7 @@ class AbstractObjective(AbstractAlgorithm):
 
     @abstractmethod
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The terms of the loss.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            Risk and penalty, differentiable in the parameters of the algorithm.
-        """
+        """Risk and penalty at this step, differentiable in the parameters of the algorithm."""
 
 
 class AbstractGradientRule(AbstractAlgorithm):
@@ -274,35 +267,16 @@ class AbstractGradientRule(AbstractAlgorithm):
 
     @abstractmethod
     def combine(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """One gradient out of one per domain.
-
-        Args:
-            gradients: For each parameter of the network its gradients, domains on the first axis.
-
-        Returns:
-            For each parameter the gradient to follow.
-        """
+        """For each parameter one gradient to follow, out of its gradients with domains first."""
 
 
 class AbstractStepOwner(AbstractAlgorithm):
     """An algorithm that updates the parameters itself."""
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimisers it wants, unless it is one for all of the network.
-
-        Returns:
-            By name; the network's own is called `MAIN`.
-        """
+        """The optimisers it wants, by name: here one of all the network, called `MAIN`."""
         return {MAIN: OptimizerSpec(self.network.parameters())}
 
     @abstractmethod
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """One update of all parameters.
-
-        Args:
-            step: The current step.
-            optimizers: Those asked for, by name.
-
-        Returns:
-            What to log: at least "risk".
-        """
+        """One update of all parameters, by those optimisers; what to log, at least "risk"."""

@@ -137,7 +137,7 @@ DOMAINBED: Final = "domainbed"
 _ERROR: Final = "error, error×feature"
 _DIAGONAL: Final = f"{_ERROR}; the Hessian's diagonal"
 _CMA: Final = "closed form: CMA, Chen et al., 2025"
-_RELEASED: Final = {"fidelity": "released"}
+_SCRIPTS: Final = {"fidelity": "released"}
 
 
 def _align(
@@ -160,7 +160,7 @@ def _align(
         search=hessian.SEARCH[kind],
         search_features=hessian.FEATURES_SEARCH[kind],
         search_released=hessian.RELEASED_SEARCH.get(kind, {}),
-        released={**_RELEASED, "alpha": 1.0, "beta": 1.0},
+        released={**_SCRIPTS, "alpha": 1.0, "beta": 1.0},
         record_name=record_name,
     )
 
@@ -170,13 +170,7 @@ _ROWS = (
     _Row("erm", "ERM", Erm, "nothing", "Vapnik, 1999"),
     _Row("irm", "IRM", Irm, "the optimal scale of the logits", "Arjovsky et al., 2019"),
     _Row(
-        "vrex",
-        "V-REx",
-        Vrex,
-        "loss",
-        "Krueger et al., 2021",
-        released=_RELEASED,
-        record_name="VREx",
+        "vrex", "V-REx", Vrex, "loss", "Krueger et al., 2021", released=_SCRIPTS, record_name="VREx"
     ),
     _Row(
         "fishr",
@@ -184,7 +178,7 @@ _ROWS = (
         Fishr,
         "error×feature, squared",
         "Ramé et al., 2022",
-        released={**_RELEASED, "ema": 0.0},
+        released={**_SCRIPTS, "ema": 0.0},
     ),
     _align("gradient", "Gradient only", None, _ERROR, "eq. 17 with α = 0", 1.0, "Gradient"),
     _align("hgp", "HGP", "product", f"{_ERROR}; the Hessian along the gradient", "eq. 17", 1e-4),

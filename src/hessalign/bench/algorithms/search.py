@@ -34,12 +34,7 @@ or those of the paper's code: larger batches, one value for Mixup, large weights
 
 
 class Hyper(NamedTuple):
-    """A hyper-parameter.
-
-    Attributes:
-        default: Its value for hyper-parameter seed 0.
-        search: Where other values are drawn from.
-    """
+    """A hyper-parameter: its value for hyper-parameter seed 0, and where others are drawn from."""
 
     default: Value
     search: Distribution
