@@ -1,8 +1,7 @@
 r"""Methods that train on altered samples: Mixup, RSC and SagNet.
 
-Mixup between domains (Zhang et al., 2018; between domains: Yan et al., 2020).
-
-Train on convex combinations of samples of two domains:
+Mixup (Zhang et al., 2018; between domains: Yan et al., 2020) trains on convex combinations of
+samples of two domains:
 
 $$x = \lambda x_i + (1 - \lambda) x_j, \qquad
 \lambda\, \ell(f(x), y_i) + (1 - \lambda)\, \ell(f(x), y_j), \qquad
@@ -12,10 +11,9 @@ The domains are put in a random order and each is mixed with the next one, the l
 so every domain is i once and j once. One λ is drawn per pair of domains. The risk is the mean over
 the E pairs of the mean over their samples. With one domain it is mixed with itself.
 
-Representation self-challenging, RSC (Huang et al., 2020).
-
-Mute the features on which the prediction relies most, and learn to do without them. For each
-sample, with $s_y(z)$ the logit of its class (for one logit a: a if y = 1, −a if y = 0):
+Representation self-challenging, RSC (Huang et al., 2020), mutes the features on which the
+prediction relies most, to learn to do without them. For each sample, with $s_y(z)$ the logit of its
+class (for one logit a: a if y = 1, −a if y = 0):
 
 1. $g = \partial s_y(z) / \partial z$ (eq. 1)
 2. mute the features with g at or above its (1 − f) quantile over the d features (eq. 2, 3)
@@ -26,10 +24,9 @@ sample, with $s_y(z)$ the logit of its class (for one logit a: a if y = 1, −a 
 Quantiles interpolate linearly. Masks are constants of the step. The risk is the mean over domains;
 the quantile of the falls is over the whole batch. Predictions use all features.
 
-Style-agnostic networks, SagNet (Nam et al., 2021).
-
-Style is what the mean μ and the spread σ of a sample's features say, content what is left after
-normalising. With a random other sample z' of the batch and α uniform in [0, 1] for each sample,
+Style-agnostic networks, SagNet (Nam et al., 2021): style is what the mean μ and the spread σ of a
+sample's features say, content what is left after normalising. With a random other sample z' of the
+batch and α uniform in [0, 1] for each sample,
 
 $$\text{SR}(z) = \hat\sigma\, \frac{z - \mu}{\sigma} + \hat\mu, \qquad
 \hat\mu = \alpha \mu + (1 - \alpha) \mu', \quad \hat\sigma = \alpha \sigma + (1 - \alpha) \sigma',

@@ -1,9 +1,8 @@
 r"""Networks that see the batch a sample comes from: MTL and ARM.
 
-Marginal transfer learning, MTL (Blanchard et al., 2021).
-
-The classifier sees where a sample comes from: next to its features z it receives an embedding of
-the distribution of its domain, the (kernel) mean embedding $\mu_e$ in feature space,
+Marginal transfer learning, MTL (Blanchard et al., 2021), shows the classifier where a sample comes
+from: next to its features z it receives an embedding of the distribution of its domain, the
+(kernel) mean embedding $\mu_e$ in feature space,
 
 $$f(x) = h(z(x), \mu_e), \qquad
 \mu_e \leftarrow s \cdot \text{mean}_{n \in e}\, z_n + (1 - s)\, \mu_e$$
@@ -12,15 +11,13 @@ with the share s of the new batch. The first batch of a domain is its first aver
 through the new batch, not through the past. A batch to be predicted is taken as one domain, whose
 embedding is the mean of the batch's own features.
 
-Adaptive risk minimisation with a context network, ARM-CML (Zhang et al., 2021).
-
-Train the network to adapt to a batch of one domain: a context network φ, averaged over the batch,
-says where the samples come from and is appended to each of them,
+Adaptive risk minimisation with a context network, ARM-CML (Zhang et al., 2021), trains the network
+to adapt to a batch of one domain: a context network φ, averaged over the batch, says where the
+samples come from and is appended to each of them,
 
 $$f(x_n) = h\big(x_n,\; \text{mean}_{m \in e}\, \varphi(x_m)\big)$$
 
 with derivatives through both. A batch to be predicted is taken as one domain; no labels are used.
-
 For images `[n, c, h, w]` φ has three convolutions of 5×5 with ReLU between them, and its outputs
 are further channels of the same height and width. Other inputs are flattened; φ then has one
 hidden ReLU layer and its outputs are appended to the vector: `channels` numbers for vectors, that

@@ -23,9 +23,8 @@ with γ from 10⁻³ to 10³ in powers of ten. $K_{ee}$ includes the pairs n = m
 which is never below 0). Of the adversarial autoencoder of Li et al. only this term is taken, as in
 DomainBed. With one domain both penalties are 0.
 
-Domain-adversarial training: DANN (Ganin et al., 2016) and CDANN (Li et al., 2018).
-
-A discriminator D tells the domains apart by the features z; the featurizer learns to deceive it:
+In domain-adversarial training, DANN (Ganin et al., 2016) and CDANN (Li et al., 2018), a
+discriminator D tells the domains apart by the features z; the featurizer learns to deceive it:
 
 $$\min_D\; \mathcal D + \rho\, \text{mean}_n \|\nabla_{u_n} \ell_n\|^2, \qquad
 \min_{\text{network}}\; \frac1E \sum_e L_e - \lambda \left(\mathcal D + \rho\,

@@ -1,9 +1,7 @@
 r"""Methods of the gradients of the domains' risks in all parameters: IGA, AND-mask and SAND-mask.
 
-Inter-environmental gradient alignment, IGA (Koyama & Yamaguchi, 2020).
-
-Align the gradients of the domains' risks in all parameters θ of the network: the penalty is the
-trace of the covariance of the gradients over domains,
+Inter-environmental gradient alignment, IGA (Koyama & Yamaguchi, 2020), has as penalty the trace of
+the covariance of the gradients over domains, in all parameters θ of the network:
 
 $$\frac1E \sum_e \|\nabla_\theta L_e - \nabla_\theta \bar L\|^2
 = \frac1E \sum_{j<E} \Big\|\nabla_\theta \sum_e C_{je} L_e\Big\|^2, \qquad
@@ -11,14 +9,11 @@ $$\frac1E \sum_e \|\nabla_\theta L_e - \nabla_\theta \bar L\|^2
 
 with orthonormal contrasts C, whose rows are orthogonal to (1, …, 1). There is one less of them than
 of domains, so there is one less gradient to keep the graph of: half of the work for two domains.
-
 Unlike `gradient`, which looks at the head alone, this needs a second backward pass through the
 whole network. With one domain the penalty is 0.
 
-AND-mask and SAND-mask: follow gradients only where the domains agree on them.
-
-AND-mask (Parascandolo et al., 2021) asks that the domains' gradients agree in sign. For every
-single parameter, with $g_e$ the gradient of the risk of domain e,
+AND-mask (Parascandolo et al., 2021) follows gradients only where those of the domains agree in
+sign. For every single parameter, with $g_e$ the gradient of the risk of domain e,
 
 $$m = \mathbb 1\left[\frac1E \left|\sum_e \text{sign}(g_e)\right| \geq \tau\right],
 \qquad \text{follow}\ m \odot \frac1E \sum_e g_e$$

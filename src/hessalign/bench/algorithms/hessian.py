@@ -1,25 +1,22 @@
 r"""Methods that align derivatives of the loss in the head: Fishr, and by gradients and Hessians.
 
-Fishr (Ramé et al., 2022): align the variances of the gradients of single samples.
-
-With $g_n = r_n \otimes \tilde z_n$ the gradient of one sample's loss in the head,
+Fishr (Ramé et al., 2022) aligns the variances of the gradients of single samples. With
+$g_n = r_n \otimes \tilde z_n$ the gradient of one sample's loss in the head,
 
 $$v_e = \text{mean}_{n \in e}\; (g_n - g_e)^2, \qquad \frac1E \sum_e \|v_e - \bar v\|^2$$
 
 with squares taken per parameter. In closed form $v_e = \text{mean}\, r_n^2 \otimes \tilde z_n^2 -
 g_e^2$, so single samples' gradients are never formed.
 
-Hessian and gradient alignment (Hemati et al., 2023): HGP, Hutchinson, and the exact variants.
-
-All minimise
+Hessian and gradient alignment (Hemati et al., 2023), HGP, Hutchinson and the exact variants, all
+minimise
 
 $$\frac1E \sum_e L_e + w \left(\alpha \frac1E \sum_e \|Q_e - t\|^2
 + \beta \frac1E \sum_e \|g_e - \bar g\|^2\right)$$
 
 and differ in the quantity Q that stands for the Hessian: see `hessalign.alignment.penalties`. What
 the target t is, and whether domains are averaged, is a matter of the fidelity: see
-`hessalign.alignment.fidelity`.
-The weight w follows a schedule of the training loop.
+`hessalign.alignment.fidelity`. The weight w follows a schedule of the training loop.
 
 The exact variants align by the closed form of the head's Hessian, as CMA did first (Chen et al.,
 UAI 2025, arXiv 2506.07378; without bias, and divided by C²); what is ours is to evaluate the
@@ -37,7 +34,6 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._shapes import Float
 from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.penalties import HessianKind
@@ -87,19 +83,15 @@ class Fishr(AbstractObjective):
         shape = (setting.domains, parameters if config.ema else 0)
         self.register_buffer("average", torch.zeros(shape, dtype=torch.float64))
 
-    def _smoothed(self, variances: Float[Tensor, "e p"]) -> Float[Tensor, "e p"]:
-        """Moving average over steps, from zero on, differentiable in this batch alone."""
-        ema = self.config.ema
-        if ema == 0:
-            return variances
-        average = ema * self.average + (1 - ema) * variances
-        self.average = average.detach()
-        # As in the method's own code, so that the gradient of the variances does not depend on it.
-        return average / (1 - ema)
-
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        variances = self._smoothed(step.statistics.gradient_variance)
+        variances, ema = step.statistics.gradient_variance, self.config.ema
+        if ema:  # a moving average over steps, from zero on, differentiable in this batch alone
+            average = ema * self.average + (1 - ema) * variances
+            self.average = average.detach()
+            # As in the method's own code, so that the gradient of the variances does not depend
+            # on the share of the past.
+            variances = average / (1 - ema)
         domains, parameters = variances.shape
         scale = {"paper": 1.0, "released": float(domains), "domainbed": 1 / parameters}
         dispersion = (variances - variances.mean(0)).square().sum(1).mean()

@@ -1,9 +1,8 @@
 r"""Methods that take steps on some domains first: Fish and MLDG.
 
-Fish (Shi et al., 2021): align gradients between domains by taking steps one after another.
-
-From the parameters θ take one step of the network's optimiser per domain, each at the point where
-the last one led, and then go a part ε of the way there (Algorithm 1):
+Fish (Shi et al., 2021) aligns gradients between domains: from the parameters θ it takes one step of
+the network's optimiser per domain, each at the point where the last one led, and then goes a part ε
+of the way there (Algorithm 1):
 
 $$\tilde\theta \leftarrow \theta; \qquad
 \tilde\theta \leftarrow \tilde\theta - \alpha \nabla L_e(\tilde\theta)\ \text{for each domain}\ e;
@@ -13,9 +12,8 @@ To first order this also raises the inner products of the domains' gradients. Th
 Adam's, whose averages go on from step to step, as in the method's own code. Buffers that are
 floating-point numbers, such as running statistics, are interpolated as well.
 
-Meta-learning domain generalisation, MLDG (Li et al., 2018).
-
-At each step some domains play the unseen ones. A step on the others has to help them:
+In meta-learning domain generalisation, MLDG (Li et al., 2018), some domains play the unseen ones at
+each step. A step on the others has to help them:
 
 $$F(\theta) + \beta\, G\big(\theta - \alpha \nabla F(\theta)\big)$$
 

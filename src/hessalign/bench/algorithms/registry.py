@@ -308,11 +308,9 @@ def find_algorithm(name: str) -> AlgorithmInfo:
         >>> find_algorithm("hessalign.bench.algorithms.risks:Vrex").config.penalty_weight
         10.0
     """
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    for row in _ROWS:
-        if row.recorded == name:
-            return row
+    known = {**{row.recorded: row for row in _ROWS}, **ALGORITHMS}
+    if name in known:
+        return known[name]
     found = find_plugin(_GROUP, name, "algorithm")
     if found is None:
         raise UnknownNameError("algorithm", name, algorithm_names())

@@ -4,10 +4,8 @@ Empirical risk minimisation (Vapnik, 1999) takes their mean $\bar L$ and aligns 
 risk extrapolation, V-REx (Krueger et al., 2021), adds their variance,
 $\frac1E \sum_e (L_e - \bar L)^2$.
 
-Invariant risk minimisation, IRMv1 (Arjovsky et al., 2019).
-
-A predictor is invariant if the same classifier is optimal in every domain. IRMv1 asks this of a
-scalar factor w = 1 on the logits $a$:
+A predictor is invariant if the same classifier is optimal in every domain. Invariant risk
+minimisation, IRMv1 (Arjovsky et al., 2019), asks this of a scalar factor w = 1 on the logits $a$:
 
 $$\frac1E \sum_e \left(\frac{\partial}{\partial w} L_e(w \cdot a)\Big|_{w=1}\right)^2,
 \qquad \frac{\partial}{\partial w} L_e = \text{mean}_{n \in e}\; r_n \cdot a_n$$
