@@ -23,9 +23,9 @@ from hessalign.bench.algorithms import (
     AbstractAlgorithm,
     Batch,
     Setting,
+    augmentations,
     make_algorithm,
     make_config,
-    mixup,
 )
 from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.models import Network
@@ -214,7 +214,7 @@ def draws(monkeypatch):
     record(torch, "rand", "uniform")
     record(torch, "randint", "integers")
     record(torch, "randn", "normal")
-    record(mixup, "draw_beta", "beta")
+    record(augmentations, "draw_beta", "beta")
     record(hutchinson, "_rademacher", "signs")
     return recorded
 
