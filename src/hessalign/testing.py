@@ -16,7 +16,7 @@ import io
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 from unittest import mock
@@ -31,11 +31,12 @@ from hessalign.bench.algorithms import (
     AbstractObjective,
     AlgorithmInfo,
     Batch,
+    ObjectiveTerms,
     Setting,
     Step,
     find_algorithm,
 )
-from hessalign.bench.algorithms.kinds import penalty_schedule
+from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.algorithms.registry import make_row
 from hessalign.bench.algorithms.search import common_space, draw, search_space
 from hessalign.bench.models import Network
@@ -48,8 +49,6 @@ INPUTS: Final = 3
 FEATURES: Final = 3
 _OUTPUTS: Final[Mapping[str, int]] = {"cross_entropy": 3, "binary": 1, "squared": 1}
 _STEPS: Final = 3
-_RATE: Final = 0.01
-_DRAWS: Final = 6
 
 
 @final
@@ -57,38 +56,26 @@ class CheckFailedError(AssertionError):
     """What an algorithm does is not what it should; the message says what to do."""
 
 
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise CheckFailedError(otherwise)
+
+
 @final
 @dataclass(frozen=True)
 class Situation:
-    """What an algorithm meets: a few samples of each domain, and a small network.
-
-    Attributes:
-        sizes: Samples of each domain.
-        loss: Name of the loss.
-        head: "linear", or "mlp" for one with a hidden layer.
-        one_class: Positions of domains in which all labels are the same.
-        normalized: Whether the network has batch normalisation, so running statistics.
-        shape: Of one input: a vector, or channels, height and width of an image.
-        dtype: Precision of inputs and network.
-    """
+    """What an algorithm meets: a few samples of each domain, and a small network."""
 
     sizes: tuple[int, ...]
     loss: str
-    head: str = "linear"
-    one_class: tuple[int, ...] = ()
-    normalized: bool = False
+    head: str = "linear"  # or "mlp", with a hidden layer
+    one_class: tuple[int, ...] = ()  # domains in which all labels are the same
+    normalized: bool = False  # whether the network has running statistics
     shape: tuple[int, ...] = (INPUTS,)
     dtype: torch.dtype = torch.float64
 
     def batch(self, seed: int) -> Batch:
-        """A batch.
-
-        Args:
-            seed: Which one.
-
-        Returns:
-            The samples of all domains.
-        """
+        """Samples of all domains."""
         generator = torch.Generator().manual_seed(seed)
         domain = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
         x = torch.randn(len(domain), *self.shape, generator=generator, dtype=torch.float64)
@@ -102,14 +89,7 @@ class Situation:
         return Batch(x, y, domain)
 
     def setting(self, seed: int = 0) -> Setting:
-        """What an algorithm is built for.
-
-        Args:
-            seed: Of the network's initial weights and of the algorithm's generator.
-
-        Returns:
-            The setting.
-        """
+        """What an algorithm is built for, with a seed of initial weights and of its generator."""
         weights = torch.Generator().manual_seed(seed)
         outputs = _OUTPUTS[self.loss]
 
@@ -130,14 +110,9 @@ class Situation:
                     parameter.copy_(0.7 * drawn)
             return network
 
+        generator, domains = torch.Generator().manual_seed(seed + 1), len(self.sizes)
         return Setting(
-            make_network,
-            outputs,
-            len(self.sizes),
-            self.loss,
-            _STEPS,
-            torch.Generator().manual_seed(seed + 1),
-            input_shape=self.shape,
+            make_network, outputs, domains, self.loss, _STEPS, generator, input_shape=self.shape
         )
 
 
@@ -176,13 +151,13 @@ class _Trial:
         config = self.info.configure(self.options)
         self.algorithm: AbstractAlgorithm = self.info.make(config, self.setting)
         schedule = penalty_schedule(config)
-        self.config = LoopConfig(2 * _STEPS, _RATE, self.situation.loss, schedule=schedule)
+        self.config = LoopConfig(2 * _STEPS, 0.01, self.situation.loss, schedule=schedule)
         self.optimizers = start_optimizers(self.algorithm, self.config)
 
     def step(self, number: int) -> Step:
         """What the algorithm meets at a step."""
-        batch = self.situation.batch(number)
-        return Step(self.algorithm.network, batch, number, self.situation.loss)
+        situation = self.situation
+        return Step(self.algorithm.network, situation.batch(number), number, situation.loss)
 
     def train(self, *numbers: int) -> list[dict[str, float]]:
         """Take some steps; the terms of each."""
@@ -210,10 +185,16 @@ def check_algorithm(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) ->
         CheckFailedError: With every check that failed, why, and what to do.
 
     Example:
-        >>> from hessalign.bench.algorithms.vrex import Vrex
+        >>> from hessalign.bench.algorithms.risks import Vrex
         >>> check_algorithm(Vrex)
     """
-    info = _info(algorithm)
+    if isinstance(algorithm, str):
+        info = find_algorithm(algorithm)
+    elif isinstance(algorithm, AlgorithmInfo):
+        info = algorithm
+    else:
+        path = [getattr(algorithm, key, "?") for key in ("__module__", "__qualname__")]
+        info = make_row(":".join(path), algorithm)
     problems: list[str] = []
     first: Exception | None = None
     for name, check in ALGORITHM_CHECKS.items():
@@ -222,70 +203,58 @@ def check_algorithm(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) ->
                 check(info)
         except Exception as error:  # what is checked may raise anything
             first = first or error
-            text = str(error)
-            if not isinstance(error, CheckFailedError):
-                text = f"It raised {type(error).__name__}: {text}"
-            problems.append(f"{name}: {text}")
+            failed = isinstance(error, CheckFailedError)
+            raised = "" if failed else f"It raised {type(error).__name__}: "
+            problems.append(f"{name}: {raised}{error}")
     if problems:
         count = f"{len(problems)} of {len(ALGORITHM_CHECKS)} checks of {info.name} failed:"
         raise CheckFailedError("\n- ".join([count, *problems])) from first
 
 
-def _info(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) -> AlgorithmInfo:
-    if isinstance(algorithm, str):
-        return find_algorithm(algorithm)
-    if isinstance(algorithm, AlgorithmInfo):
-        return algorithm
-    module, name = getattr(algorithm, "__module__", "?"), getattr(algorithm, "__qualname__", "?")
-    return make_row(f"{module}:{name}", algorithm)
-
-
-# -------------------------------------------------------------------------------------- the options
-
-
 def _check_that_options_can_be_recorded(info: AlgorithmInfo) -> None:
     """Options are plain values, and none has the name of something that every run has."""
     common = common_space("big")
-    for each in dataclasses.fields(info.config):
-        value = getattr(info.config, each.name)
-        if not isinstance(value, bool | int | float | str | None):
-            raise CheckFailedError(
-                f"The option {each.name} is {value!r}. Records hold true or false, numbers, text "
-                "and None: use one of these."
-            )
-        if each.name in common:
-            raise CheckFailedError(
-                f"Every run has a hyper-parameter called {each.name}. Call the option otherwise."
-            )
+    for name in _options(info):
+        value = getattr(info.config, name)
+        _require(
+            isinstance(value, bool | int | float | str | None),
+            f"The option {name} is {value!r}. Records hold true or false, numbers, text and None: "
+            "use one of these.",
+        )
+        _require(
+            name not in common,
+            f"Every run has a hyper-parameter called {name}. Call the option otherwise.",
+        )
 
 
 def _check_that_wrong_options_are_refused(info: AlgorithmInfo) -> None:
     """A value of the wrong type, or an unknown name, is refused with the name in the message."""
-    for name in [*(each.name for each in dataclasses.fields(info.config)), "no_such_option"]:
+    for name in [*_options(info), "no_such_option"]:
         try:
             info.configure({name: [object()]})
         except InputError as error:
-            if name in str(error):
-                continue
+            _require(
+                name in str(error),
+                f"A list as {name} is refused by {str(error)!r}, which does not name the option.",
+            )
+        else:
             raise CheckFailedError(
-                f"A list as {name} is refused by {str(error)!r}, which does not name the option."
-            ) from error
-        raise CheckFailedError(
-            f"A list as {name} is accepted. Give the field a hint that says what it can be: bool, "
-            "int, float, str, Literal[...], one of these or None, or a number with a Range."
-        )
+                f"A list as {name} is accepted. Give the field a hint that says what it can be: "
+                "bool, int, float, str, Literal[...], one of these or None, or a number with a "
+                "Range."
+            )
 
 
 def _check_that_drawn_options_are_accepted(info: AlgorithmInfo) -> None:
     """What sweeps draw from the search space are values of options that are accepted."""
-    known = [each.name for each in dataclasses.fields(info.config)]
+    known = _options(info)
     for options in _drawn(info):
         unknown = set(options) - set(known)
-        if unknown:
-            raise CheckFailedError(
-                f"The search space has {', '.join(sorted(unknown))}, but the options are "
-                f"{', '.join(known) or 'none'}."
-            )
+        _require(
+            not unknown,
+            f"The search space has {', '.join(sorted(unknown))}, but the options are "
+            f"{', '.join(known) or 'none'}.",
+        )
         try:
             info.configure(options)
         except InputError as error:
@@ -295,15 +264,16 @@ def _check_that_drawn_options_are_accepted(info: AlgorithmInfo) -> None:
             ) from error
 
 
+def _options(info: AlgorithmInfo) -> list[str]:
+    return [each.name for each in dataclasses.fields(info.config)]
+
+
 def _drawn(info: AlgorithmInfo) -> Iterator[dict[str, object]]:
     for family in ("big", "small", "features"):
         space = search_space(info, family, "domainbed-2022")
-        for seed in range(1, _DRAWS):
+        for seed in range(1, 6):
             values = draw(dict(space.values()), seed, 0)
             yield {option: values[name] for option, (name, _) in space.items()}
-
-
-# ----------------------------------------------------------------------------------------- training
 
 
 def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
@@ -317,31 +287,24 @@ def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
             continue  # it needs classes, and says so
         before = trial.state()
         for number in range(_STEPS):
-            _check_terms(trial.train(number)[0], name)
-        after = trial.state()
-        if before.keys() != after.keys():
-            raise CheckFailedError(
-                f"Parameters or buffers came or went in training ({name}): a checkpoint of another "
-                "step does not fit. Register all of them in the constructor."
+            (terms,) = trial.train(number)
+            names = list(terms)
+            _require("risk" in terms, f"What it reports has no 'risk', only {names} ({name}).")
+            finite = [isinstance(each, float) and math.isfinite(each) for each in terms.values()]
+            bad = {term: terms[term] for term, fine in zip(names, finite, strict=True) if not fine}
+            _require(
+                not bad,
+                f"What it reports should be finite numbers, but {bad} is not ({name}). Guard roots "
+                "and quotients against 0, and return floats.",
             )
-        bad = [key for key, value in after.items() if not bool(value.isfinite().all())]
-        if bad:
-            raise CheckFailedError(f"After {_STEPS} steps {', '.join(bad)} is not finite ({name}).")
-
-
-def _check_terms(terms: Mapping[str, float], situation: str) -> None:
-    if "risk" not in terms:
-        raise CheckFailedError(f"What it reports has no 'risk', only {list(terms)} ({situation}).")
-    bad = {
-        name: value
-        for name, value in terms.items()
-        if not isinstance(value, float) or not math.isfinite(value)
-    }
-    if bad:
-        raise CheckFailedError(
-            f"What it reports should be finite numbers, but {bad} is not ({situation}). Guard "
-            "roots and quotients against 0, and return floats."
+        after = trial.state()
+        _require(
+            before.keys() == after.keys(),
+            f"Parameters or buffers came or went in training ({name}): a checkpoint of another "
+            "step does not fit. Register all of them in the constructor.",
         )
+        wrong = ", ".join(key for key, value in after.items() if not bool(value.isfinite().all()))
+        _require(not wrong, f"After {_STEPS} steps {wrong} is not finite ({name}).")
 
 
 def _check_that_parameters_move(info: AlgorithmInfo) -> None:
@@ -350,8 +313,7 @@ def _check_that_parameters_move(info: AlgorithmInfo) -> None:
         trial = _Trial(info, options=options)
         before = copy.deepcopy(trial.algorithm.network.state_dict())
         trial.train(*range(_STEPS))
-        after = trial.algorithm.network.state_dict()
-        if any(not torch.equal(value, after[key]) for key, value in before.items()):
+        if _differences(before, trial.algorithm.network.state_dict()):
             return
     raise CheckFailedError(
         f"No parameter of the network changed in {_STEPS} steps. Is the loss connected to "
@@ -370,44 +332,43 @@ def _check_that_its_generator_decides(info: AlgorithmInfo) -> None:
         trial = _Trial(info)
         trial.train(*range(_STEPS))
         moved = [name for name, value in _global_states().items() if value != before[name]]
-        if moved:
-            raise CheckFailedError(
-                f"It drew from the global generator of {' and '.join(moved)}. Draw from "
-                "self.generator, and make modules of your own inside "
-                "`with seeded(setting.generator)` (hessalign.bench.algorithms.auxiliary)."
-            )
+        _require(
+            not moved,
+            f"It drew from the global generator of {' and '.join(moved)}. Draw from "
+            "self.generator, and make modules of your own inside "
+            "`with seeded(setting.generator)` (hessalign.bench.algorithms.auxiliary).",
+        )
         states.append(trial.state())
     different = _differences(*states)
-    if different:
-        raise CheckFailedError(
-            f"Two runs with the same seed differ in {different}. Use no randomness but that of "
-            "self.generator (nor Python's random), and nothing that depends on time or on the "
-            "order of sets."
-        )
+    _require(
+        not different,
+        f"Two runs with the same seed differ in {different}. Use no randomness but that of "
+        "self.generator (nor Python's random), and nothing that depends on time or on the order "
+        "of sets.",
+    )
 
 
 def _check_that_a_restart_changes_nothing(info: AlgorithmInfo) -> None:
     """Stopped in the middle and continued by objects of another seed, it ends at the same bits."""
-    whole, first, second = _Trial(info), _Trial(info), _Trial(info, seed=1)
+    whole, first, second, batch = _Trial(info), _Trial(info), _Trial(info, seed=1), _USUAL.batch(0)
     whole.train(*range(2 * _STEPS))
     first.train(*range(_STEPS))
+    state, continued = (
+        TrainingState(each.algorithm, each.optimizers, FullBatch(batch), each.setting.generator)
+        for each in (first, second)
+    )
     saved = io.BytesIO()
-    torch.save(_training_state(first).state_dict(), saved)
+    torch.save(state.state_dict(), saved)
     saved.seek(0)
-    _training_state(second).load_state_dict(torch.load(saved, weights_only=True))
+    continued.load_state_dict(torch.load(saved, weights_only=True))
     second.train(*range(_STEPS, 2 * _STEPS))
     different = _differences(whole.state(), second.state())
-    if different:
-        raise CheckFailedError(
-            f"A run that was stopped and continued differs from one that was not in {different}. "
-            "Keep everything that changes from step to step in buffers (register_buffer), and "
-            "assign to them anew or in place."
-        )
-
-
-def _training_state(trial: _Trial) -> TrainingState:
-    sampler = FullBatch(trial.situation.batch(0))
-    return TrainingState(trial.algorithm, trial.optimizers, sampler, trial.setting.generator)
+    _require(
+        not different,
+        f"A run that was stopped and continued differs from one that was not in {different}. Keep "
+        "everything that changes from step to step in buffers (register_buffer), and assign to "
+        "them anew or in place.",
+    )
 
 
 def _check_that_tensors_are_made_where_the_network_is(info: AlgorithmInfo) -> None:
@@ -417,12 +378,12 @@ def _check_that_tensors_are_made_where_the_network_is(info: AlgorithmInfo) -> No
     trial.algorithm.to(meta)
     optimizers = start_optimizers(trial.algorithm, trial.config)
     here = trial.situation.batch(0)
-    assert isinstance(here.x, Tensor)
-    batch = Batch(here.x.to(meta), here.y.to(meta), here.domain.to(meta))
+    batch = here.to(meta)
     batch.__dict__["domains"] = Domains(here.domains.ids.to(meta), here.sizes, None)
     step = Step(trial.algorithm.network, batch, 0, trial.situation.loss)
+    readers: dict[str, Any] = {name: _reader(name) for name in _READERS}
     try:
-        with _numbers_to_read():
+        with mock.patch.multiple(Tensor, **readers):
             update(trial.algorithm, step, optimizers, trial.config)
     except NotImplementedError:
         return  # operations whose results depend on values do not exist there
@@ -437,23 +398,13 @@ def _check_that_tensors_are_made_where_the_network_is(info: AlgorithmInfo) -> No
         ) from error
 
 
-@contextmanager
-def _numbers_to_read() -> Iterator[None]:
-    """Let tensors of the meta device answer 1 to whoever reads them."""
-    with ExitStack() as stack:
-        for name, answer in (("__bool__", True), ("__float__", 1.0), ("__int__", 1), ("item", 1.0)):
-            read = getattr(Tensor, name)
+_READERS: Final = {"__bool__": True, "__float__": 1.0, "__int__": 1, "item": 1.0}
+"""What tensors of the meta device answer to whoever reads them."""
 
-            def either(
-                self: Tensor,
-                *given: Any,  # noqa: ANN401
-                read: Callable[..., object] = read,
-                answer: object = answer,
-            ) -> object:
-                return answer if self.is_meta else read(self, *given)
 
-            stack.enter_context(mock.patch.object(Tensor, name, either))
-        yield
+def _reader(name: str) -> Callable[..., object]:
+    read = getattr(Tensor, name)
+    return lambda self, *given: _READERS[name] if self.is_meta else read(self, *given)
 
 
 def _check_that_the_gradient_is_that_of_the_loss(info: AlgorithmInfo) -> None:
@@ -473,27 +424,19 @@ def _check_that_the_gradient_is_that_of_the_loss(info: AlgorithmInfo) -> None:
         with torch.no_grad():
             for parameter, way in zip(parameters, direction, strict=True):
                 parameter.add_(way, alpha=distance)
-        terms = algorithm.terms(trial.step(0))  # type: ignore[operator]
-        value: Tensor = terms.risk if terms.penalty is None else terms.risk + terms.penalty
-        return value
+        terms: ObjectiveTerms = algorithm.terms(trial.step(0))  # type: ignore[operator]
+        return terms.risk if terms.penalty is None else terms.risk + terms.penalty
 
-    gradients = torch.autograd.grad(loss(0.0), parameters, allow_unused=True)
-    slope = sum(
-        float((gradient * way).sum())
-        for gradient, way in zip(gradients, direction, strict=True)
-        if gradient is not None
-    )
+    gradients = torch.autograd.grad(loss(0.0), parameters, materialize_grads=True)
+    slope = sum(float((g * way).sum()) for g, way in zip(gradients, direction, strict=True))
     size = 1e-5
     expected = float((loss(size) - loss(-size)).detach()) / (2 * size)
-    if not math.isclose(slope, expected, rel_tol=1e-4, abs_tol=1e-6):
-        raise CheckFailedError(
-            f"Along a random direction the loss rises by {expected:.6g}, its gradient says "
-            f"{slope:.6g}. If something of the loss counts as constant on purpose, say what in the "
-            "class attribute `constants`; else look for detach(), no_grad() and float()."
-        )
-
-
-# --------------------------------------------------------------------------------------- prediction
+    _require(
+        math.isclose(slope, expected, rel_tol=1e-4, abs_tol=1e-6),
+        f"Along a random direction the loss rises by {expected:.6g}, its gradient says "
+        f"{slope:.6g}. If something of the loss counts as constant on purpose, say what in the "
+        "class attribute `constants`; else look for detach(), no_grad() and float().",
+    )
 
 
 def _check_that_evaluation_leaves_no_trace(info: AlgorithmInfo) -> None:
@@ -507,23 +450,22 @@ def _check_that_evaluation_leaves_no_trace(info: AlgorithmInfo) -> None:
         predictions.append(network(situation.batch(9).x))
         return {}
 
-    trial.algorithm.network.train()
+    network = trial.algorithm.network.train()
     before, numbers = trial.state(), _global_states()
     for _ in range(2):
-        measure(trial.algorithm.network, evaluate, 0)
+        measure(network, evaluate, 0)
     different = _differences(before, trial.state())
-    if different or numbers != _global_states():
-        raise CheckFailedError(
-            f"Predicting changed {different or 'a global generator'}. In eval() the network may "
-            "neither draw nor keep anything."
-        )
-    if not torch.equal(*predictions):
-        raise CheckFailedError("The same batch was predicted differently a second time.")
-    if predictions[0].shape != (sum(situation.sizes), _OUTPUTS[situation.loss]):
-        raise CheckFailedError(
-            f"Expected one row of {_OUTPUTS[situation.loss]} logits per sample, got the shape "
-            f"{list(predictions[0].shape)}."
-        )
+    _require(
+        not different and numbers == _global_states(),
+        f"Predicting changed {different or 'a global generator'}. In eval() the network may "
+        "neither draw nor keep anything.",
+    )
+    _require(torch.equal(*predictions), "The same batch was predicted differently a second time.")
+    outputs, shape = _OUTPUTS[situation.loss], list(predictions[0].shape)
+    _require(
+        shape == [sum(situation.sizes), outputs],
+        f"Expected one row of {outputs} logits per sample, got the shape {shape}.",
+    )
 
 
 def _check_that_predictions_stand_alone(info: AlgorithmInfo) -> None:
@@ -533,29 +475,22 @@ def _check_that_predictions_stand_alone(info: AlgorithmInfo) -> None:
     trial = _Trial(info)
     trial.train(0)
     network, x = trial.algorithm.network.eval(), trial.situation.batch(9).x
-    assert isinstance(x, Tensor)
     with torch.no_grad():
         together = network(x)
         alone = torch.cat([network(each) for each in x.split(1)])
-    if not torch.allclose(together, alone, rtol=1e-9, atol=1e-9):
-        raise CheckFailedError(
-            "A sample is predicted differently alone than in a batch. If that is meant, set the "
-            "class attribute `sees_batch` to True."
-        )
+    _require(
+        torch.allclose(together, alone, rtol=1e-9, atol=1e-9),
+        "A sample is predicted differently alone than in a batch. If that is meant, set the class "
+        "attribute `sees_batch` to True.",
+    )
 
+
+_PREFIX: Final = "_check_that_"
 
 ALGORITHM_CHECKS: Final[Mapping[str, Callable[[AlgorithmInfo], None]]] = {
-    "options can be recorded": _check_that_options_can_be_recorded,
-    "wrong options are refused": _check_that_wrong_options_are_refused,
-    "drawn options are accepted": _check_that_drawn_options_are_accepted,
-    "it trains anywhere": _check_that_it_trains_anywhere,
-    "parameters move": _check_that_parameters_move,
-    "its generator decides": _check_that_its_generator_decides,
-    "a restart changes nothing": _check_that_a_restart_changes_nothing,
-    "tensors are made where the network is": _check_that_tensors_are_made_where_the_network_is,
-    "the gradient is that of the loss": _check_that_the_gradient_is_that_of_the_loss,
-    "evaluation leaves no trace": _check_that_evaluation_leaves_no_trace,
-    "predictions stand alone": _check_that_predictions_stand_alone,
+    name.removeprefix(_PREFIX).replace("_", " "): check
+    for name, check in list(globals().items())
+    if name.startswith(_PREFIX)
 }
 """What `check_algorithm` checks, by name; each can be called with a row."""
 

@@ -20,8 +20,7 @@ from hessalign.bench.algorithms import (
     ObjectiveTerms,
     OptimizerSpec,
 )
-from hessalign.bench.algorithms.options import NonNegative, Options
-from hessalign.bench.algorithms.search import Uniform
+from hessalign.bench.algorithms.options import NonNegative, Options, Uniform
 from hessalign.bench.models import Network
 from hessalign.testing import (
     ALGORITHM_CHECKS,

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hessalign.bench.algorithms import ALGORITHMS, Batch, Setting, make_algorithm
-from hessalign.bench.algorithms.kinds import penalty_schedule
+from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.data.shifts import make_shifted_data
 from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig, train

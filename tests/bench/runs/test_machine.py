@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hessalign.bench.algorithms import ALGORITHMS, Batch, Setting, make_config
-from hessalign.bench.algorithms.kinds import penalty_schedule
+from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.runs import LoopConfig, machine, train
 from hessalign.bench.runs.sampling import FullBatch, accuracy

@@ -1,6 +1,6 @@
-"""Training algorithms, one file each; `ALGORITHMS` is the table of them all.
+"""Training algorithms; `ALGORITHMS` is the table of them all.
 
-Adding one costs a file with a frozen config and a final class, and a row in `registry.py`; one of
+Adding one costs a frozen config, a final class, and a row in `registry.py`; one of
 your own needs no row, see `find_algorithm`.
 """
 
@@ -9,15 +9,24 @@ from hessalign.bench.algorithms.kinds import AbstractAlgorithm as AbstractAlgori
 from hessalign.bench.algorithms.kinds import AbstractGradientRule as AbstractGradientRule
 from hessalign.bench.algorithms.kinds import AbstractObjective as AbstractObjective
 from hessalign.bench.algorithms.kinds import AbstractStepOwner as AbstractStepOwner
+from hessalign.bench.algorithms.kinds import Batch as Batch
+from hessalign.bench.algorithms.kinds import DivergedError as DivergedError
 from hessalign.bench.algorithms.kinds import NoOptions as NoOptions
+from hessalign.bench.algorithms.kinds import ObjectiveTerms as ObjectiveTerms
 from hessalign.bench.algorithms.kinds import OptimizerSpec as OptimizerSpec
-from hessalign.bench.algorithms.kinds import PenaltySchedule as PenaltySchedule
 from hessalign.bench.algorithms.kinds import Setting as Setting
+from hessalign.bench.algorithms.kinds import Step as Step
+from hessalign.bench.algorithms.options import Choice as Choice
 from hessalign.bench.algorithms.options import Count as Count
+from hessalign.bench.algorithms.options import Fixed as Fixed
 from hessalign.bench.algorithms.options import NonNegative as NonNegative
 from hessalign.bench.algorithms.options import Options as Options
+from hessalign.bench.algorithms.options import PenaltySchedule as PenaltySchedule
+from hessalign.bench.algorithms.options import Power as Power
 from hessalign.bench.algorithms.options import Range as Range
+from hessalign.bench.algorithms.options import SearchSpace as SearchSpace
 from hessalign.bench.algorithms.options import Share as Share
+from hessalign.bench.algorithms.options import Uniform as Uniform
 from hessalign.bench.algorithms.options import Whole as Whole
 from hessalign.bench.algorithms.registry import ALGORITHMS as ALGORITHMS
 from hessalign.bench.algorithms.registry import AlgorithmInfo as AlgorithmInfo
@@ -25,12 +34,3 @@ from hessalign.bench.algorithms.registry import algorithm_names as algorithm_nam
 from hessalign.bench.algorithms.registry import find_algorithm as find_algorithm
 from hessalign.bench.algorithms.registry import make_algorithm as make_algorithm
 from hessalign.bench.algorithms.registry import make_config as make_config
-from hessalign.bench.algorithms.search import Choice as Choice
-from hessalign.bench.algorithms.search import Fixed as Fixed
-from hessalign.bench.algorithms.search import Power as Power
-from hessalign.bench.algorithms.search import SearchSpace as SearchSpace
-from hessalign.bench.algorithms.search import Uniform as Uniform
-from hessalign.bench.algorithms.step import Batch as Batch
-from hessalign.bench.algorithms.step import DivergedError as DivergedError
-from hessalign.bench.algorithms.step import ObjectiveTerms as ObjectiveTerms
-from hessalign.bench.algorithms.step import Step as Step

@@ -1,18 +1,18 @@
 """What algorithms need besides the network they train: networks of their own, classes, randomness.
 
-Indices: n sample, k output of the head, c class, d feature.
+Indices: n sample, k output of the head, c class.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
@@ -37,18 +37,7 @@ def draw_beta(shape: float, generator: torch.Generator) -> float:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Let modules made inside take their weights from a generator; torch's own is put back.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> def weight():
-        ...     with seeded(torch.Generator().manual_seed(1)):
-        ...         return nn.Linear(3, 2).weight
-        >>> torch.equal(weight(), weight())
-        True
-    """
+    """Let modules made inside take their weights from a generator; torch's own is put back."""
     seed = _draw_seed(generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -56,27 +45,13 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def make_perceptron(
-    inputs: int,
-    outputs: int,
-    width: int,
-    depth: int,
-    dropout: float,
-    generator: torch.Generator,
+    inputs: int, outputs: int, width: int, depth: int, dropout: float, generator: torch.Generator
 ) -> nn.Sequential:
-    """A multi-layer perceptron: `depth` linear layers with dropout and ReLU between them.
-
-    Returns:
-        The network.
-
-    Example:
-        >>> make_perceptron(4, 3, 8, 3, 0.0, torch.Generator())(torch.zeros(5, 4)).shape
-        torch.Size([5, 3])
-    """
-    widths = [inputs, *[width] * (depth - 1)]
+    """A multi-layer perceptron: `depth` linear layers with dropout and ReLU between them."""
     layers: list[nn.Module] = []
     with seeded(generator):
-        for before, after in pairwise(widths):
-            layers += [nn.Linear(before, after), nn.Dropout(dropout), nn.ReLU()]
+        for before in (inputs, *[width] * (depth - 2)):
+            layers += [nn.Linear(before, width), nn.Dropout(dropout), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
@@ -91,30 +66,12 @@ def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def match(module: nn.Module, network: nn.Module) -> None:
-    """Give a module, in place, the precision and the device of the network it works with.
-
-    Example:
-        >>> layer = nn.Linear(2, 1)
-        >>> match(layer, nn.Linear(1, 1).double())
-        >>> layer.weight.dtype
-        torch.float64
-    """
+    """Give a module, in place, the precision and the device of the network it works with."""
     module.to(next(network.parameters()))
 
 
 def head_inputs(head: nn.Module) -> int:
-    """How many features a head receives: the inputs of its first linear layer.
-
-    Returns:
-        The width of its inputs.
-
-    Raises:
-        InputTypeError: If it has no linear layer.
-
-    Example:
-        >>> head_inputs(nn.Sequential(nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)))
-        7
-    """
+    """How many features a head receives: the inputs of its first linear layer, which it needs."""
     for layer in head.modules():
         if isinstance(layer, nn.Linear):
             return layer.in_features
@@ -135,16 +92,18 @@ def count_classes(setting: Setting) -> int:
 
 
 def class_logits(logits: Float[Tensor, "n k"]) -> Float[Tensor, "n c"]:
-    """Logits with one column per class; a single logit a becomes (0, a).
-
-    Returns:
-        Logits whose softmax are the probabilities of the classes.
-
-    Example:
-        >>> a = torch.tensor([[0.0], [2.0]])
-        >>> torch.allclose(class_logits(a).softmax(1)[:, 1:], a.sigmoid())
-        True
-    """
+    """Logits with one column per class; a single logit a becomes (0, a)."""
     if logits.shape[1] > 1:
         return logits
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def follow(loss: Tensor, optimizers: Mapping[str, Optimizer], *names: str) -> Tensor:
+    """One step of some of the optimisers down a loss, whose value is returned."""
+    for optimizer in optimizers.values():
+        optimizer.zero_grad()
+    loss.backward()
+    for name in names:
+        if name in optimizers:  # features that are given have nothing to update
+            optimizers[name].step()
+    return loss.detach()

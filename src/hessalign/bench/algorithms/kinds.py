@@ -1,4 +1,4 @@
-"""The three kinds of algorithm, and what each provides to the training loop.
+"""The three kinds of algorithm, what each provides to the training loop, and the step it meets.
 
 Every algorithm is a module that holds the network it trains and whatever state of its own must
 survive a restart (as parameters or buffers). It is one of
@@ -11,24 +11,146 @@ survive a restart (as parameters or buffers). It is one of
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final, runtime_checkable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Final, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hessalign._errors import InputError
-from hessalign.bench.algorithms.options import Options
-from hessalign.bench.algorithms.search import SearchSpace
-from hessalign.bench.algorithms.step import ObjectiveTerms, Step
+from hessalign._errors import InputError, UserError
+from hessalign._shapes import Float, Int
+from hessalign.bench.algorithms.options import Options, SearchSpace
 from hessalign.bench.models import Network
+from hessalign.curvature import HeadStatistics, autograd_head, make_loss
+from hessalign.curvature.domains import Domains, make_domains
+from hessalign.curvature.inputs import check_targets
+from hessalign.curvature.linear import arranged_head
 
-MAIN = "main"
+MAIN: Final = "main"
 """The name of the optimiser of the network, the only one most algorithms have."""
+
+REMEDY: Final = "Lower the learning rate or the penalty weight."
+
+
+@final
+class DivergedError(UserError, RuntimeError):
+    """Training met a number that is not finite."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs with targets and domains.
+
+    Attributes:
+        x: Inputs, samples on the first axis.
+        y: Labels.
+        domain: The position of each sample's domain, ascending: domains are contiguous.
+    """
+
+    x: Tensor
+    y: Int[Tensor, " n"]
+    domain: Int[Tensor, " n"]
+
+    @cached_property
+    def domains(self) -> Domains:
+        """The grouping of the samples, found once."""
+        domains = make_domains(self.domain)
+        if domains.order is not None:
+            raise InputError("Expected the samples of each domain together, domains ascending.")
+        return domains
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples per domain, in order."""
+        return self.domains.sizes
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch where the network is; this one if it is there already."""
+        if self.y.device == device:
+            return self
+        return Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
+
+    @cached_property
+    def parts(self) -> tuple[Batch, ...]:
+        """The domains one by one, views of the same memory."""
+        parts = (self.x.split(self.sizes), self.y.split(self.sizes), self.domain.split(self.sizes))
+        return tuple(Batch(*each) for each in zip(*parts, strict=True))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ObjectiveTerms:
+    """The terms of a training loss; the loop adds `risk` and the scheduled weight times `penalty`.
+
+    Attributes:
+        risk: Mean over domains of the mean loss.
+        penalty: What the penalty weight multiplies; None if there is none.
+        parts: Named pieces of the penalty, for the log.
+    """
+
+    risk: Float[Tensor, ""]
+    penalty: Float[Tensor, ""] | None = None
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A batch and the network it meets, with one forward pass shared by all who ask.
+
+    Attributes:
+        network: The network as it is at this step.
+        batch: All domains in one batch.
+        number: Which step this is, from 0.
+        loss: Name of the loss: "cross_entropy", "binary" or "squared".
+    """
+
+    network: Network
+    batch: Batch
+    number: int
+    loss: str
+
+    @cached_property
+    def z(self) -> Float[Tensor, "n d"]:
+        """Features of the batch."""
+        return self.network.features(self.batch.x)
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "n k"]:
+        """What the head makes of the features."""
+        logits: Tensor = self.network.head(self.z)
+        if not bool(logits.detach().sum().isfinite()):
+            raise DivergedError(f"The logits are not finite at step {self.number}. {REMEDY}")
+        return logits
+
+    @cached_property
+    def statistics(self) -> HeadStatistics:
+        """Per-domain statistics of the head: closed form if it is linear, else by autograd."""
+        head, batch = self.network.head, self.batch
+        if not isinstance(head, nn.Linear):
+            return autograd_head(head, self.z, batch.y, batch.domain, loss=self.loss)
+        loss, logits = make_loss(self.loss), self.logits
+        check_targets(batch.y, logits, loss)
+        bias = head.bias is not None
+        return arranged_head(self.z, logits, batch.y, batch.domains, loss, bias=bias)
+
+    def risks_of(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, " e"]:
+        """Mean loss of each domain for these logits, of a forward pass of the algorithm's own."""
+        values = make_loss(self.loss).values(logits, self.batch.y)
+        return torch.stack([part.mean() for part in values.split(self.batch.sizes)])
+
+    def risk_in(self, domain: Batch) -> Float[Tensor, ""]:
+        """Mean loss in one domain of the network as it is now, from a forward pass of its own."""
+        return make_loss(self.loss).values(self.network(domain.x), domain.y).mean()
+
+    def features_by_domain(self) -> list[Float[Tensor, "n d"]]:
+        """The features of each domain, views of `z`."""
+        return list(self.z.split(self.batch.sizes))
 
 
 class MakeNetwork(Protocol):
@@ -137,14 +259,7 @@ class AbstractObjective(AbstractAlgorithm):
 
     @abstractmethod
     def terms(self, step: Step) -> ObjectiveTerms:
-        """The terms of the loss.
-
-        Args:
-            step: The current step.
-
-        Returns:
-            Risk and penalty, differentiable in the parameters of the algorithm.
-        """
+        """Risk and penalty at this step, differentiable in the parameters of the algorithm."""
 
 
 class AbstractGradientRule(AbstractAlgorithm):
@@ -152,100 +267,16 @@ class AbstractGradientRule(AbstractAlgorithm):
 
     @abstractmethod
     def combine(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """One gradient out of one per domain.
-
-        Args:
-            gradients: For each parameter of the network its gradients, domains on the first axis.
-
-        Returns:
-            For each parameter the gradient to follow.
-        """
+        """For each parameter one gradient to follow, out of its gradients with domains first."""
 
 
 class AbstractStepOwner(AbstractAlgorithm):
     """An algorithm that updates the parameters itself."""
 
-    @abstractmethod
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
-        """The optimisers it wants.
-
-        Returns:
-            By name; the network's own is called `MAIN`.
-        """
+        """The optimisers it wants, by name: here one of all the network, called `MAIN`."""
+        return {MAIN: OptimizerSpec(self.network.parameters())}
 
     @abstractmethod
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
-        """One update of all parameters.
-
-        Args:
-            step: The current step.
-            optimizers: Those asked for, by name.
-
-        Returns:
-            What to log: at least "risk".
-        """
-
-
-@final
-@dataclass(frozen=True)
-class PenaltySchedule:
-    """One weight first, then suddenly another.
-
-    Attributes:
-        before: The weight before the jump.
-        after: The weight from step `jump` on.
-        jump: The step at which it changes.
-        rescale: Divide the whole loss by the weight where that is above 1, so that gradients stay
-            in a usual range (the IRM setup of Colored MNIST).
-        reset: Start the optimiser afresh at the jump, because its averages of past gradients
-            belong to another loss (DomainBed).
-
-    Example:
-        >>> schedule = PenaltySchedule(before=1.0, after=100.0, jump=190, rescale=True)
-        >>> schedule.weight(189), schedule.weight(190), schedule.divisor(190)
-        (1.0, 100.0, 100.0)
-    """
-
-    before: float = 1.0
-    after: float = 1.0
-    jump: int = 0
-    rescale: bool = False
-    reset: bool = False
-
-    def __post_init__(self) -> None:
-        for name, weight in (("before", self.before), ("after", self.after)):
-            if not (math.isfinite(weight) and weight >= 0):
-                raise InputError(
-                    f"Expected the penalty weight {name} the jump to be a finite number of 0 or "
-                    f"more, got {weight!r}."
-                )
-        if self.jump < 0:
-            raise InputError(
-                f"Expected the penalty weight to jump at step 0 or later, got {self.jump}."
-            )
-
-    def weight(self, step: int) -> float:
-        """The weight of the penalty at a step, from 0."""
-        return self.after if step >= self.jump else self.before
-
-    def divisor(self, step: int) -> float:
-        """What the whole loss is divided by: a weight above 1, if it is rescaled, else 1."""
-        return max(1.0, self.weight(step)) if self.rescale else 1.0
-
-    def starts_afresh(self, step: int) -> bool:
-        """Whether the optimiser is reset before this step; a jump at step 0 needs no reset."""
-        return self.reset and step == self.jump > 0
-
-
-@runtime_checkable
-class _Scheduled(Protocol):
-    """A configuration whose penalty has a weight of its own that may change."""
-
-    @property
-    def schedule(self) -> PenaltySchedule:
-        """How the weight of the penalty changes."""
-
-
-def penalty_schedule(config: object) -> PenaltySchedule:
-    """The schedule that a configuration asks for; the weight 1 throughout if it has none."""
-    return config.schedule if isinstance(config, _Scheduled) else PenaltySchedule()
+        """One update of all parameters, by those optimisers; what to log, at least "risk"."""

@@ -1,6 +1,7 @@
-"""Options of algorithms and of training, checked against the type hints of their dataclass.
+"""Options of algorithms and of training: what they can be, and where sweeps draw them from.
 
-A range stands in the type, so a configuration is a list of fields:
+They are checked against the type hints of their dataclass. A range stands in the type, so a
+configuration is a list of fields:
 
     tau: Share = 1.0
     depth: Annotated[int, Range(2)] = 3
@@ -13,11 +14,27 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, final, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    Union,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._names import check_name
 from hessalign._numbers import check_count, check_number
+
+Fidelity = Literal["paper", "domainbed"]
+"""Which implementation a method follows: its paper, or DomainBed where that deviates."""
 
 
 @final
@@ -44,27 +61,13 @@ Whole = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
 
 
-def check_options(kind: type, values: Mapping[str, object]) -> None:
-    """Refuse values that a configuration cannot have.
-
-    Raises:
-        UnknownNameError: If it has no such field. An InputError is raised for a value that is not
-            of the type, or not in the range, that its hint says.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Mask:
-        ...     tau: Share = 1.0
-        >>> check_options(Mask, {"tau": 1.5})
-        Traceback (most recent call last):
-            ...
-        hessalign._errors.InputError: Expected tau as a number of at least 0 and at most 1, got 1.5.
-    """
+def check_options(kind: type, values: Mapping[str, object], whose: str = "") -> None:
+    """Refuse what a configuration has no field for, or what the hint of a field does not allow."""
     known = [each.name for each in dataclasses.fields(kind)]
+    for name in values:
+        check_name(f"option of {whose or kind.__name__}", name, known)
     hints = get_type_hints(kind, include_extras=True)
     for name, value in values.items():
-        if name not in known:
-            raise UnknownNameError(f"option of {kind.__name__}", name, known)
         _check(name, value, hints[name])
 
 
@@ -107,6 +110,7 @@ def _check(name: str, value: object, hint: Any, allowed: Range | None = None) ->
 
 
 def _check_union(name: str, value: object, parts: tuple[Any, ...]) -> None:
+    """Refuse a value that is of none of some types, as the first of them does."""
     if value is None and types.NoneType in parts:
         return
     errors = []
@@ -118,3 +122,188 @@ def _check_union(name: str, value: object, parts: tuple[Any, ...]) -> None:
         except InputError as error:
             errors.append(error)
     raise errors[0]
+
+
+# ------------------------------------------------------------------------- the weight of a penalty
+
+
+@final
+@dataclass(frozen=True)
+class PenaltySchedule:
+    """One weight first, then suddenly another.
+
+    Attributes:
+        before: The weight before the jump.
+        after: The weight from step `jump` on.
+        jump: The step at which it changes.
+        rescale: Divide the whole loss by the weight where that is above 1, so that gradients stay
+            in a usual range (the IRM setup of Colored MNIST).
+        reset: Start the optimiser afresh at the jump, because its averages of past gradients
+            belong to another loss (DomainBed).
+
+    Example:
+        >>> schedule = PenaltySchedule(before=1.0, after=100.0, jump=190, rescale=True)
+        >>> schedule.weight(189), schedule.weight(190), schedule.divisor(190)
+        (1.0, 100.0, 100.0)
+    """
+
+    before: float = 1.0
+    after: float = 1.0
+    jump: int = 0
+    rescale: bool = False
+    reset: bool = False
+
+    def __post_init__(self) -> None:
+        for name, weight in (("before", self.before), ("after", self.after)):
+            if not (math.isfinite(weight) and weight >= 0):
+                raise InputError(
+                    f"Expected the penalty weight {name} the jump to be a finite number of 0 or "
+                    f"more, got {weight!r}."
+                )
+        if self.jump < 0:
+            raise InputError(
+                f"Expected the penalty weight to jump at step 0 or later, got {self.jump}."
+            )
+
+    def weight(self, step: int) -> float:
+        """The weight of the penalty at a step, from 0."""
+        return self.after if step >= self.jump else self.before
+
+    def divisor(self, step: int) -> float:
+        """What the whole loss is divided by: a weight above 1, if it is rescaled, else 1."""
+        return max(1.0, self.weight(step)) if self.rescale else 1.0
+
+    def starts_afresh(self, step: int) -> bool:
+        """Whether the optimiser is reset before this step; a jump at step 0 needs no reset."""
+        return self.reset and step == self.jump > 0
+
+
+def penalty_schedule(config: object) -> PenaltySchedule:
+    """The schedule that a configuration asks for; the weight 1 throughout if it has none."""
+    schedule: PenaltySchedule = getattr(config, "schedule", PenaltySchedule())
+    return schedule
+
+
+@dataclass(frozen=True)
+class PenaltyOptions(Options):
+    """A penalty with one weight throughout."""
+
+    penalty_weight: NonNegative = 1.0
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """How the weight of the penalty changes."""
+        return PenaltySchedule(after=self.penalty_weight)
+
+
+@dataclass(frozen=True)
+class AnnealedOptions(PenaltyOptions):
+    """A penalty with the weight `before` for `anneal_steps` steps, then with `penalty_weight`."""
+
+    before = 1.0  # no option: it is not annotated
+    anneal_steps: Whole = 500
+
+    @property
+    def schedule(self) -> PenaltySchedule:
+        """How the weight of the penalty changes."""
+        return PenaltySchedule(self.before, self.penalty_weight, self.anneal_steps, reset=True)
+
+
+# ------------------------------------------------------------------------------------ distributions
+
+Value = bool | int | float | str
+"""What a hyper-parameter can be."""
+
+
+class Distribution(Protocol):
+    """Where values of a hyper-parameter are drawn from."""
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """One value."""
+
+
+SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
+"""For options of an algorithm: a distribution, after DomainBed's name where that is another."""
+
+
+@final
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform from `low`, which is included, to `high`, in either order; `integer` cuts the value.
+
+    Example:
+        >>> Uniform(0, 5000, integer=True).draw(np.random.RandomState(0))
+        2744
+    """
+
+    low: float
+    high: float
+    integer: bool = False
+
+    def draw(self, random_state: np.random.RandomState) -> int | float:
+        """One value."""
+        value = float(random_state.uniform(self.low, self.high))
+        return int(value) if self.integer else value
+
+
+@final
+@dataclass(frozen=True)
+class Power:
+    """A base to the power of a uniform exponent, whose bounds are as those of `Uniform`.
+
+    Example:
+        >>> Power(2, 3, 5.5, integer=True).draw(np.random.RandomState(0))
+        20
+    """
+
+    base: float
+    low: float
+    high: float
+    integer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.base <= 0:
+            raise InputError(f"Expected a base above 0, got {self.base}.")
+
+    def draw(self, random_state: np.random.RandomState) -> int | float:
+        """One value."""
+        value = float(self.base ** random_state.uniform(self.low, self.high))
+        return int(value) if self.integer else value
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, all equally likely.
+
+    Example:
+        >>> Choice((0.0, 0.1, 0.5)).draw(np.random.RandomState(1))
+        0.1
+    """
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise InputError("Expected one or more values to choose from, got none.")
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """One value."""
+        # The index is drawn as RandomState.choice(values) draws it; the value keeps its own type.
+        return self.values[random_state.choice(len(self.values))]
+
+
+@final
+@dataclass(frozen=True)
+class Fixed:
+    """Always the same value."""
+
+    value: Value
+
+    def draw(self, random_state: np.random.RandomState) -> Value:
+        """The value."""
+        return self.value
+
+
+FEATURES_LR: Final = Power(10, -4, -2)
+"""Where learning rates are drawn from for networks on frozen features."""

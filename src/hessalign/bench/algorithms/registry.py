@@ -15,30 +15,22 @@ from typing import Any, Final, final, get_args, get_type_hints
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
 from hessalign._plugins import entry_point_names, find_plugin
-from hessalign.bench.algorithms import (
-    adversarial,
-    arm,
-    coral,
-    fish,
-    fishr,
-    groupdro,
-    hessian,
-    iga,
-    irm,
-    masks,
-    mixup,
-    mldg,
-    mmd,
-    mtl,
-    rsc,
-    sagnet,
-    vrex,
+from hessalign.alignment.penalties import HessianKind
+from hessalign.bench.algorithms import hessian
+from hessalign.bench.algorithms.augmentations import Mixup, Rsc, SagNet
+from hessalign.bench.algorithms.contexts import Arm, Mtl
+from hessalign.bench.algorithms.feature_distributions import (
+    Adversarial,
+    AdversarialConfig,
+    Coral,
+    Mmd,
 )
-from hessalign.bench.algorithms.erm import Erm
-from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig
+from hessalign.bench.algorithms.gradients import AndMask, Iga, SandMask
+from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig, Fishr
+from hessalign.bench.algorithms.inner_steps import Fish, Mldg
 from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
-from hessalign.bench.algorithms.options import check_options
-from hessalign.bench.algorithms.search import SearchSpace
+from hessalign.bench.algorithms.options import SearchSpace, check_options
+from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Vrex
 
 _GROUP: Final = "hessalign.algorithms"
 """The entry points by which packages offer algorithms."""
@@ -124,17 +116,10 @@ class AlgorithmInfo:
             options: Fields that differ from the default.
 
         Returns:
-            An instance of the algorithm's own configuration class, in which all is settled.
-
-        Raises:
-            UnknownNameError: If the algorithm has no such option. An InputError is raised for a
-                value that the option cannot have.
+            An instance of the algorithm's own configuration class, in which all is settled. An
+            InputError is raised for options that it does not have, or values they cannot have.
         """
-        known = [each.name for each in dataclasses.fields(self.config)]
-        for option in options:
-            if option not in known:
-                raise UnknownNameError(f"option of algorithm {self.name!r}", option, known)
-        check_options(type(self.config), options)
+        check_options(type(self.config), options, f"algorithm {self.name!r}")
         config = dataclasses.replace(self.config, **options)
         return config.settled() if isinstance(config, AlignmentConfig) else config
 
@@ -149,188 +134,151 @@ FIDELITY: Final = "fidelity"
 DOMAINBED: Final = "domainbed"
 """Its value for DomainBed's."""
 
-_HEMATI = "Hemati et al., 2023"
-_CMA = "closed form: CMA, Chen et al., 2025"
-_OURS = "this package"
-_RELEASED = {"fidelity": "released"}
-_RELEASED_WEIGHTS = {**_RELEASED, "alpha": 1.0, "beta": 1.0}
-"""On Colored MNIST the schedule alone weighs the penalty; the defaults are those of DomainBed."""
+_ERROR: Final = "error, error×feature"
+_DIAGONAL: Final = f"{_ERROR}; the Hessian's diagonal"
+_CMA: Final = "closed form: CMA, Chen et al., 2025"
+_SCRIPTS: Final = {"fidelity": "released"}
 
+
+def _align(
+    name: str,
+    title: str,
+    kind: HessianKind | None,
+    aligns: str,
+    reference: str,
+    alpha: float = 1e-3,
+    record_name: str = "",
+) -> AlgorithmInfo:
+    """A row of Hessian alignment; on Colored MNIST the schedule alone weighs the penalty."""
+    return AlgorithmInfo(
+        name,
+        title,
+        Alignment,
+        aligns,
+        f"Hemati et al., 2023, {reference}",
+        AlignmentConfig(alpha, beta=5e-3, hessian=kind),
+        search=hessian.SEARCH[kind],
+        search_features=hessian.FEATURES_SEARCH[kind],
+        search_released=hessian.RELEASED_SEARCH.get(kind, {}),
+        released={**_SCRIPTS, "alpha": 1.0, "beta": 1.0},
+        record_name=record_name,
+    )
+
+
+_Row = AlgorithmInfo
 _ROWS = (
-    AlgorithmInfo("erm", "ERM", Erm, "nothing", "Vapnik, 1999"),
-    AlgorithmInfo(
-        "irm", "IRM", irm.Irm, "the optimal scale of the logits", "Arjovsky et al., 2019"
+    _Row("erm", "ERM", Erm, "nothing", "Vapnik, 1999"),
+    _Row("irm", "IRM", Irm, "the optimal scale of the logits", "Arjovsky et al., 2019"),
+    _Row(
+        "vrex", "V-REx", Vrex, "loss", "Krueger et al., 2021", released=_SCRIPTS, record_name="VREx"
     ),
-    AlgorithmInfo(
-        "vrex",
-        "V-REx",
-        vrex.Vrex,
-        "loss",
-        "Krueger et al., 2021",
-        released=_RELEASED,
-        record_name="VREx",
-    ),
-    AlgorithmInfo(
+    _Row(
         "fishr",
         "Fishr",
-        fishr.Fishr,
+        Fishr,
         "error×feature, squared",
         "Ramé et al., 2022",
-        released={**_RELEASED, "ema": 0.0},
+        released={**_SCRIPTS, "ema": 0.0},
     ),
-    AlgorithmInfo(
-        "gradient",
-        "Gradient only",
-        Alignment,
-        "error, error×feature",
-        f"{_HEMATI}, eq. 17 with α = 0",
-        config=AlignmentConfig(beta=5e-3, hessian=None),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.GRADIENT_SEARCH,
-        search_features=hessian.FEATURES_GRADIENT_SEARCH,
-        record_name="Gradient",
-    ),
-    AlgorithmInfo(
-        "hgp",
-        "HGP",
-        Alignment,
-        "error, error×feature; the Hessian along the gradient",
-        f"{_HEMATI}, eq. 17",
-        config=AlignmentConfig(alpha=1e-4, beta=5e-3, hessian="product"),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.PRODUCT_SEARCH,
-        search_features=hessian.FEATURES_SEARCH["product"],
-    ),
-    AlgorithmInfo(
-        "hutchinson",
-        "Hutchinson",
-        Alignment,
-        "error, error×feature; the Hessian's diagonal, estimated",
-        f"{_HEMATI}, eq. 20",
-        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="sampled"),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.DIAGONAL_SEARCH,
-        search_features=hessian.FEATURES_SEARCH["sampled"],
-        search_released=hessian.RELEASED_SEARCH,
-    ),
-    AlgorithmInfo(
+    _align("gradient", "Gradient only", None, _ERROR, "eq. 17 with α = 0", 1.0, "Gradient"),
+    _align("hgp", "HGP", "product", f"{_ERROR}; the Hessian along the gradient", "eq. 17", 1e-4),
+    _align("hutchinson", "Hutchinson", "sampled", f"{_DIAGONAL}, estimated", "eq. 20"),
+    _align(
         "expected",
         "Hutchinson, expected",
-        Alignment,
+        "expected",
         "as hutchinson, without sampling",
-        f"{_HEMATI}, eq. 20; its expectation: {_OURS}",
-        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="expected"),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.DIAGONAL_SEARCH,
-        search_features=hessian.FEATURES_SEARCH["expected"],
+        "eq. 20; its expectation: this package",
         record_name="Expected",
     ),
-    AlgorithmInfo(
+    _align(
         "diagonal",
         "Exact diagonal",
-        Alignment,
-        "error, error×feature; the Hessian's diagonal",
-        f"{_HEMATI}, eq. 20; {_CMA}; its diagonal alone: {_OURS}",
-        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="diagonal"),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.DIAGONAL_SEARCH,
-        search_features=hessian.FEATURES_SEARCH["diagonal"],
+        "diagonal",
+        _DIAGONAL,
+        f"eq. 20; {_CMA}; its diagonal alone: this package",
         record_name="Diagonal",
     ),
-    AlgorithmInfo(
+    _align(
         "full",
         "Full Hessian",
-        Alignment,
-        "error, error×feature, logit, logit×feature, logit×covariance",
-        f"{_HEMATI}, section 3.1; {_CMA}; never formed: {_OURS}",
-        config=AlignmentConfig(alpha=1e-3, beta=5e-3, hessian="full"),
-        released=_RELEASED_WEIGHTS,
-        search=hessian.DIAGONAL_SEARCH,
-        search_features=hessian.FEATURES_SEARCH["full"],
+        "full",
+        f"{_ERROR}, logit, logit×feature, logit×covariance",
+        f"section 3.1; {_CMA}; never formed: this package",
         record_name="Full",
     ),
-    AlgorithmInfo(
+    _Row(
         "groupdro",
         "GroupDRO",
-        groupdro.GroupDro,
+        GroupDro,
         "nothing; the worst mixture of domains",
         "Sagawa et al., 2020",
     ),
-    AlgorithmInfo(
+    _Row(
         "mixup",
         "Mixup",
-        mixup.Mixup,
+        Mixup,
         "nothing; mixtures of two domains",
         "Zhang et al., 2018; Yan et al., 2020",
-        search_released=mixup.RELEASED_SEARCH,
+        search_released=Mixup.search_released,
     ),
-    AlgorithmInfo(
-        "mldg", "MLDG", mldg.Mldg, "gradients of all parameters, implicitly", "Li et al., 2018"
-    ),
-    AlgorithmInfo("coral", "CORAL", coral.Coral, "covariance", "Sun & Saenko, 2016"),
-    AlgorithmInfo("mmd", "MMD", mmd.Mmd, "the distribution of features", "Li et al., 2018"),
-    AlgorithmInfo(
+    _Row("mldg", "MLDG", Mldg, "gradients of all parameters, implicitly", "Li et al., 2018"),
+    _Row("coral", "CORAL", Coral, "covariance", "Sun & Saenko, 2016"),
+    _Row("mmd", "MMD", Mmd, "the distribution of features", "Li et al., 2018"),
+    _Row(
         "dann",
         "DANN",
-        adversarial.Adversarial,
+        Adversarial,
         "the distribution of features",
         "Ganin et al., 2016",
-        config=adversarial.AdversarialConfig(fidelity=DOMAINBED),
-        search_small=adversarial.SEARCH_SMALL,
-        search_features=adversarial.SEARCH_FEATURES,
+        AdversarialConfig(fidelity=DOMAINBED),
+        search_small=Adversarial.search_small,
+        search_features=Adversarial.search_features,
     ),
-    AlgorithmInfo(
+    _Row(
         "cdann",
         "CDANN",
-        adversarial.Adversarial,
+        Adversarial,
         "the distribution of features given the class",
         "Li et al., 2018",
-        config=adversarial.AdversarialConfig(conditional=True),
-        search_small=adversarial.SEARCH_SMALL,
-        search_features=adversarial.SEARCH_FEATURES,
+        AdversarialConfig(conditional=True),
+        search_small=Adversarial.search_small,
+        search_features=Adversarial.search_features,
     ),
-    AlgorithmInfo(
-        "mtl", "MTL", mtl.Mtl, "nothing; the head sees the mean feature", "Blanchard et al., 2021"
-    ),
-    AlgorithmInfo(
+    _Row("mtl", "MTL", Mtl, "nothing; the head sees the mean feature", "Blanchard et al., 2021"),
+    _Row(
         "sagnet",
         "SagNet",
-        sagnet.SagNet,
+        SagNet,
         "nothing; the style of features is randomised",
         "Nam et al., 2021",
     ),
-    AlgorithmInfo(
-        "arm", "ARM", arm.Arm, "nothing; the network sees the batch", "Zhang et al., 2021"
-    ),
-    AlgorithmInfo(
-        "rsc", "RSC", rsc.Rsc, "nothing; telling features are muted", "Huang et al., 2020"
-    ),
-    AlgorithmInfo(
+    _Row("arm", "ARM", Arm, "nothing; the network sees the batch", "Zhang et al., 2021"),
+    _Row("rsc", "RSC", Rsc, "nothing; telling features are muted", "Huang et al., 2020"),
+    _Row(
         "andmask",
         "AND-mask",
-        masks.AndMask,
+        AndMask,
         "signs of the gradients of all parameters",
         "Parascandolo et al., 2021",
         record_name="ANDMask",
     ),
-    AlgorithmInfo(
+    _Row(
         "sandmask",
         "SAND-mask",
-        masks.SandMask,
+        SandMask,
         "signs and sizes of the gradients of all parameters",
         "Shahtalebi et al., 2021",
         record_name="SANDMask",
     ),
-    AlgorithmInfo(
-        "fish", "Fish", fish.Fish, "gradients of all parameters, implicitly", "Shi et al., 2021"
-    ),
-    AlgorithmInfo(
+    _Row("fish", "Fish", Fish, "gradients of all parameters, implicitly", "Shi et al., 2021"),
+    _Row(
         "iga",
         "IGA",
-        iga.Iga,
+        Iga,
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
-        search_features=iga.FEATURES_SEARCH,
+        search_features=Iga.search_features,
     ),
 )
 
@@ -357,14 +305,12 @@ def find_algorithm(name: str) -> AlgorithmInfo:
     Example:
         >>> find_algorithm("VREx").name
         'vrex'
-        >>> find_algorithm("hessalign.bench.algorithms.vrex:Vrex").config.penalty_weight
+        >>> find_algorithm("hessalign.bench.algorithms.risks:Vrex").config.penalty_weight
         10.0
     """
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    for row in _ROWS:
-        if row.recorded == name:
-            return row
+    known = {**{row.recorded: row for row in _ROWS}, **ALGORITHMS}
+    if name in known:
+        return known[name]
     found = find_plugin(_GROUP, name, "algorithm")
     if found is None:
         raise UnknownNameError("algorithm", name, algorithm_names())

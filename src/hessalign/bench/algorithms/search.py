@@ -8,150 +8,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, final, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._protocol import seed_hash as seed_hash
+from hessalign.bench.algorithms.options import (
+    FEATURES_LR,
+    Choice,
+    Distribution,
+    Fixed,
+    Power,
+    Value,
+)
 from hessalign.bench.data.catalog import DEFAULT_STEPS, Family
 
 if TYPE_CHECKING:
     from hessalign.bench.algorithms.registry import AlgorithmInfo
 
-Value = bool | int | float | str
-"""What a hyper-parameter can be."""
-
 Preset = Literal["domainbed-2022", "hgp-2023"]
 """DomainBed's ranges at the commit the paper's code started from (Mixup's are the corrected ones),
 or those of the paper's code: larger batches, one value for Mixup, large weights for Hutchinson."""
 
-_LOWEST_BATCH_EXPONENT: Final[Mapping[Preset, int]] = {"domainbed-2022": 3, "hgp-2023": 4}
 
-
-class Distribution(Protocol):
-    """Where values of a hyper-parameter are drawn from."""
-
-    def draw(self, random_state: np.random.RandomState) -> Value:
-        """One value."""
-
-
-SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
-"""For options of an algorithm: a distribution, after DomainBed's name where that is another."""
-
-
-@final
-@dataclass(frozen=True)
-class Uniform:
-    """Uniform between two bounds, in either order.
-
-    Attributes:
-        low: The bound that is included.
-        high: The other bound.
-        integer: Whether to cut the value to a whole number.
-
-    Example:
-        >>> Uniform(0, 5000, integer=True).draw(np.random.RandomState(0))
-        2744
-    """
-
-    low: float
-    high: float
-    integer: bool = False
-
-    def draw(self, random_state: np.random.RandomState) -> int | float:
-        """One value."""
-        value = float(random_state.uniform(self.low, self.high))
-        return int(value) if self.integer else value
-
-
-@final
-@dataclass(frozen=True)
-class Power:
-    """A base to the power of a uniform exponent.
-
-    Attributes:
-        base: The base.
-        low: The bound of the exponent that is included.
-        high: The other bound.
-        integer: Whether to cut the value to a whole number.
-
-    Example:
-        >>> Power(2, 3, 5.5, integer=True).draw(np.random.RandomState(0))
-        20
-    """
-
-    base: float
-    low: float
-    high: float
-    integer: bool = False
-
-    def __post_init__(self) -> None:
-        if self.base <= 0:
-            raise InputError(f"Expected a base above 0, got {self.base}.")
-
-    def draw(self, random_state: np.random.RandomState) -> int | float:
-        """One value."""
-        value = float(self.base ** random_state.uniform(self.low, self.high))
-        return int(value) if self.integer else value
-
-
-FEATURES_LR: Final = Power(10, -4, -2)
-"""Where learning rates are drawn from for networks on frozen features."""
-
-
-@final
-@dataclass(frozen=True)
-class Choice:
-    """One of several values, all equally likely.
-
-    Attributes:
-        values: The values.
-
-    Example:
-        >>> Choice((0.0, 0.1, 0.5)).draw(np.random.RandomState(1))
-        0.1
-    """
-
-    values: tuple[Value, ...]
-
-    def __post_init__(self) -> None:
-        if not self.values:
-            raise InputError("Expected one or more values to choose from, got none.")
-
-    def draw(self, random_state: np.random.RandomState) -> Value:
-        """One value."""
-        # The index is drawn as RandomState.choice(values) draws it; the value keeps its own type.
-        return self.values[random_state.choice(len(self.values))]
-
-
-@final
-@dataclass(frozen=True)
-class Fixed:
-    """Always the same value.
-
-    Attributes:
-        value: The value.
-    """
-
-    value: Value
-
-    def draw(self, random_state: np.random.RandomState) -> Value:
-        """The value."""
-        return self.value
-
-
-@final
-@dataclass(frozen=True)
-class Hyper:
-    """A hyper-parameter.
-
-    Attributes:
-        default: Its value for hyper-parameter seed 0.
-        search: Where other values are drawn from.
-    """
+class Hyper(NamedTuple):
+    """A hyper-parameter: its value for hyper-parameter seed 0, and where others are drawn from."""
 
     default: Value
     search: Distribution
@@ -221,38 +104,29 @@ def common_space(
         preset: Whose ranges; "hgp-2023" draws batches of 2⁴ samples or more instead of 2³.
 
     Returns:
-        Hyper-parameters by name.
-
-    Raises:
-        UnknownNameError: If the family or the preset is unknown.
+        Hyper-parameters by name. An unknown family or preset is refused.
 
     Example:
         >>> common_space("big")["batch_size"]
         Hyper(default=32, search=Power(base=2, low=3, high=5.5, integer=True))
     """
-    if family not in get_args(Family):
-        raise UnknownNameError("family of data sets", family, get_args(Family))
-    if preset not in get_args(Preset):
-        raise UnknownNameError("preset", preset, get_args(Preset))
-    weight_decay = Fixed(0.0) if family == "small" else Power(10, -6, -2)
+    check_name("family of data sets", family, get_args(Family))
+    check_name("preset", preset, get_args(Preset))
+    # The learning rate for features is ours, since only a small network is trained.
+    rates = {
+        "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
+        "features": Hyper(1e-3, FEATURES_LR),
+    }
     return {
         "data_augmentation": Hyper(True, Fixed(True)),
         "resnet18": Hyper(False, Fixed(False)),
         "resnet_dropout": Hyper(0.0, Choice((0.0, 0.1, 0.5))),
         "class_balanced": Hyper(False, Fixed(False)),
         "nonlinear_classifier": Hyper(False, Fixed(False)),
-        "lr": learning_rate(family),
-        "weight_decay": Hyper(0.0, weight_decay),
-        "batch_size": _batch_size(family, algorithm, _LOWEST_BATCH_EXPONENT[preset]),
+        "lr": rates.get(family, Hyper(5e-5, Power(10, -5, -3.5))),
+        "weight_decay": Hyper(0.0, Fixed(0.0) if family == "small" else Power(10, -6, -2)),
+        "batch_size": _batch_size(family, algorithm, 4 if preset == "hgp-2023" else 3),
     }
-
-
-def learning_rate(family: Family) -> Hyper:
-    """The learning rate; that for features is ours, since only a small network is trained."""
-    return {
-        "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
-        "features": Hyper(1e-3, FEATURES_LR),
-    }.get(family, Hyper(5e-5, Power(10, -5, -3.5)))
 
 
 def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
@@ -263,43 +137,11 @@ def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
     return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))
 
 
-_ANNEALED: Final = "anneal_steps"
-"""The option that says when a penalty sets in."""
+class RunHyperParameters(NamedTuple):
+    """What a run is trained with."""
 
-
-@final
-@dataclass(frozen=True)
-class RunHyperParameters:
-    """What a run is trained with.
-
-    Attributes:
-        values: All of them, under DomainBed's names: what records show.
-        options: Those that are options of the algorithm, under our names.
-    """
-
-    values: Mapping[str, Value | None]
-    options: Mapping[str, Value | None]
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        """A value that has to be a number, by DomainBed's name."""
-        value = self.values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"Expected {name} as a number, got {value!r}.")
-        return value
-
-    def whole(self, name: str, default: int = 0, *, least: int = 0) -> int:
-        """A value that has to be a whole number of at least `least`, by DomainBed's name."""
-        value = self.number(name, default)
-        if not float(value).is_integer() or value < least:
-            raise InputError(f"Expected {name} as a whole number of {least} or more, got {value}.")
-        return int(value)
-
-    def truth(self, name: str, default: bool = False) -> bool:
-        """A value that has to be true or false, by DomainBed's name."""
-        value = self.values.get(name, default)
-        if not isinstance(value, bool):
-            raise InputError(f"Expected {name} as true or false, got {value!r}.")
-        return value
+    values: Mapping[str, Value | None]  # all, under DomainBed's names: what records show
+    options: Mapping[str, Value | None]  # those of the algorithm, under our names
 
 
 def search_space(
@@ -338,47 +180,26 @@ def run_hyper_parameters(
         The hyper-parameters.
 
     Raises:
-        UnknownNameError: If an override is none of these.
-        InputError: If drawing by class is asked for.
-
-    Example:
-        >>> from hessalign.bench.algorithms import ALGORITHMS
-        >>> found = run_hyper_parameters(ALGORITHMS["vrex"], "big", 0, 0, overrides={"lr": 0.1})
-        >>> found.values["lr"], found.values["vrex_lambda"], found.options["penalty_weight"]
-        (0.1, 10.0, 10.0)
+        InputError: If an override is none of these, or if drawing by class is asked for.
     """
-    own = search_space(info, family, preset)
-    drawn: dict[str, Value | None] = dict(
-        hyper_parameters(
-            common_space(family, info.recorded, preset)
-            | {
-                name: Hyper(getattr(info.config, option), distribution)
-                for option, (name, distribution) in own.items()
-            },
-            hparams_seed,
-            trial_seed,
-        )
-    )
-    names = {option: name for option, (name, _) in own.items()}
-    if family == "features" and _ANNEALED in names:
-        drawn[names[_ANNEALED]] = round(float(drawn[names[_ANNEALED]] or 0) * steps / DEFAULT_STEPS)
+    space, names = common_space(family, info.recorded, preset), {}
+    for option, (name, distribution) in search_space(info, family, preset).items():
+        space[name] = Hyper(getattr(info.config, option), distribution)
+        names[option] = name
+    drawn: dict[str, Value | None] = {**hyper_parameters(space, hparams_seed, trial_seed)}
+    if family == "features" and (annealed := names.get("anneal_steps")):
+        drawn[annealed] = round(float(drawn[annealed] or 0) * steps / DEFAULT_STEPS)
     fields = [each.name for each in dataclasses.fields(info.config)]
     options: dict[str, Value | None] = {}
     overrides = overrides or {}
     for key, value in overrides.items():
         if info.is_already(key, value):
             continue
-        if key in drawn:
-            drawn[key] = value
-        elif key in names:
-            drawn[names[key]] = value
-        elif key in fields:
-            options[key] = drawn[key] = value
-        elif key in model_keys:
-            drawn[key] = value
-        else:
-            known = [*drawn, *fields, *model_keys]
-            raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, known)
+        name = key if key in drawn else names.get(key, key)
+        check_name(f"hyper-parameter of {info.recorded}", name, [*drawn, *fields, *model_keys])
+        if name not in drawn and name in fields:
+            options[name] = value
+        drawn[name] = value
     options |= {option: drawn[name] for option, name in names.items() if drawn[name] is not None}
     values = {
         name: value for name, value in drawn.items() if value is not None or name in overrides

@@ -20,8 +20,14 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
-from hessalign.bench.algorithms.kinds import penalty_schedule
-from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
+from hessalign.bench.algorithms.options import (
+    Count,
+    NonNegative,
+    Options,
+    Range,
+    Whole,
+    penalty_schedule,
+)
 from hessalign.bench.algorithms.search import common_space, run_hyper_parameters
 from hessalign.bench.data import Family, find_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry

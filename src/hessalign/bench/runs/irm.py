@@ -32,9 +32,19 @@ from hessalign.bench.algorithms import (
     PenaltySchedule,
     Setting,
     find_algorithm,
-    search,
 )
-from hessalign.bench.algorithms.options import Count, NonNegative, Options, Range, Whole
+from hessalign.bench.algorithms.options import (
+    Count,
+    Distribution,
+    NonNegative,
+    Options,
+    Power,
+    Range,
+    Uniform,
+    Value,
+    Whole,
+)
+from hessalign.bench.algorithms.search import draw, search_space
 from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.models import Network
@@ -100,11 +110,11 @@ class IrmOptions(Options):
         return "binary"
 
 
-SEARCH: Final[Mapping[str, search.Distribution]] = {
-    "learning_rate": search.Power(10, -3.5, -2.5),
-    "l2": search.Power(10, -5, -2),
-    "jump": search.Uniform(50, 250, integer=True),
-    "penalty_weight": search.Power(10, 2, 6),
+SEARCH: Final[Mapping[str, Distribution]] = {
+    "learning_rate": Power(10, -3.5, -2.5),
+    "l2": Power(10, -5, -2),
+    "jump": Uniform(50, 250, integer=True),
+    "penalty_weight": Power(10, 2, 6),
 }
 """Where sweeps draw from. The published values came from a search too, whose ranges are not known;
 these are ours and contain them."""
@@ -255,7 +265,7 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
     info = find_algorithm(job.algorithm)
     ours = [each.name for each in dataclasses.fields(IrmOptions)]
     theirs = [each.name for each in dataclasses.fields(info.config) if each.name not in ours]
-    given: dict[str, search.Value | None] = json.loads(job.hparams) if job.hparams else {}
+    given: dict[str, Value | None] = json.loads(job.hparams) if job.hparams else {}
     for key in given:
         if key in _SCHEDULED and key in theirs:
             raise InputError(
@@ -264,12 +274,12 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
             )
         if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])
-    drawn: dict[str, search.Value] = {}
+    drawn: dict[str, Value] = {}
     if job.hparams_seed != 0:  # the weights of penalties are left to the schedule
-        space = search.search_space(info, "small", "domainbed-2022").items()
+        space = search_space(info, "small", "domainbed-2022").items()
         fixed = {*_SCHEDULED, *info.released}
         own = {option: found for option, (_, found) in space if option not in fixed}
-        drawn = search.draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
+        drawn = draw({**SEARCH, **own}, job.hparams_seed, job.trial_seed)
     values = {**drawn, **given}
     options: dict[str, Any] = {key: values[key] for key in values if key in ours}
     rest = {key: value for key, value in values.items() if key in theirs}

@@ -31,8 +31,8 @@ from hessalign.bench.algorithms import (
     PenaltySchedule,
     Step,
 )
+from hessalign.bench.algorithms.kinds import REMEDY
 from hessalign.bench.algorithms.options import Range, Whole, check_options
-from hessalign.bench.algorithms.step import REMEDY
 from hessalign.bench.models import Network
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.records import Record

@@ -30,7 +30,7 @@ from hessalign._errors import (
 )
 from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
-from hessalign.bench.algorithms.search import Value
+from hessalign.bench.algorithms.options import Value
 from hessalign.bench.data import DomainDataset, Split, split_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import NetworkSpec

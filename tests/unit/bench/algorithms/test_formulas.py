@@ -11,16 +11,29 @@ from torch import nn
 from torch.nn import functional
 
 from hessalign._numbers import check_number
-from hessalign.bench.algorithms import MAIN, Batch, Setting, Step, make_algorithm, mmd
-from hessalign.bench.algorithms.adversarial import _class_mean, _trains_discriminator
+from hessalign.bench.algorithms import (
+    MAIN,
+    Batch,
+    Setting,
+    Step,
+    feature_distributions,
+    make_algorithm,
+)
+from hessalign.bench.algorithms.augmentations import (
+    _muting_mask,
+    _randomize_content,
+    _randomize_style,
+    _RscConfig,
+)
 from hessalign.bench.algorithms.auxiliary import draw_beta
-from hessalign.bench.algorithms.coral import _coral_penalty
-from hessalign.bench.algorithms.groupdro import _exponentiated_weights
-from hessalign.bench.algorithms.masks import _smooth_mask
-from hessalign.bench.algorithms.mldg import _first_adam_step, _meta_split
-from hessalign.bench.algorithms.mmd import _GAMMAS, _mmd_penalty
-from hessalign.bench.algorithms.rsc import _muting_mask, _RscConfig
-from hessalign.bench.algorithms.sagnet import _randomize_content, _randomize_style
+from hessalign.bench.algorithms.feature_distributions import (
+    _GAMMAS,
+    _class_mean,
+    _coral_penalty,
+    _mmd_penalty,
+)
+from hessalign.bench.algorithms.gradients import _smooth_mask
+from hessalign.bench.algorithms.inner_steps import _first_adam_step, _meta_split
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 
@@ -103,15 +116,17 @@ def test_mmd_in_parts_is_the_same(monkeypatch):
         return penalty.detach(), torch.autograd.grad(penalty, z)[0]
 
     whole = value_and_slope()
-    monkeypatch.setattr(mmd, "_KEPT_ENTRIES", 40)
+    monkeypatch.setattr(feature_distributions, "_KEPT_ENTRIES", 40)
     torch.testing.assert_close(value_and_slope(), whole)
 
 
 def test_group_weights_multiply_and_add_up():
-    weights, risk = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([1.0, 2.0, 0.5])
-    product = weights * torch.exp(0.7 * risk)
-    result = _exponentiated_weights(weights, risk, 0.7)
-    torch.testing.assert_close(result, product / product.sum())
+    algorithm = make_algorithm("groupdro", {"eta": 0.7}, make_setting())
+    weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    algorithm.weights, step = weights, make_step(algorithm)
+    product = weights * torch.exp(0.7 * torch.stack(risks(algorithm.network, step.batch)).detach())
+    algorithm.terms(step)
+    torch.testing.assert_close(algorithm.weights, product / product.sum())
 
 
 def test_group_weights_are_updated_before_they_are_used():
@@ -367,6 +382,8 @@ def test_adams_first_step_with_weight_decay():
 
 def test_a_meta_training_domain_is_always_left():
     assert _meta_split([1, 0], 5) == ([1], [0])
+    assert _meta_split([2, 0, 1], 1) == ([2, 0], [1])
+    assert _meta_split([0], 1) == ([0], [])
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann"])
@@ -390,7 +407,6 @@ def test_adversaries_take_turns(name, number):
     adversary = (weights * values).sum() + 0.2 * (slopes**2).sum(1).mean()
     network_turn = number == 0
     loss = sum(risks(clone.network, batch)) / 3 - 0.3 * adversary if network_turn else adversary
-    assert _trains_discriminator(number, 1) is not network_turn
     player = clone.network if network_turn else clone.discriminator
     expected = torch.autograd.grad(loss, list(player.parameters()))
     before = flat(algorithm.network.parameters()).detach().clone()
@@ -403,9 +419,21 @@ def test_adversaries_take_turns(name, number):
     assert log["discriminator_loss"] == pytest.approx(adversary.item(), rel=1e-6)
 
 
+def test_the_discriminator_has_its_turns_first():
+    turns = []
+    for number in range(6):
+        algorithm = make_algorithm("dann", {"discriminator_steps": 2}, make_setting())
+        algorithm.double()
+        before = flat(algorithm.network.parameters()).detach().clone()
+        take_step(algorithm, number)
+        turns.append(torch.equal(before, flat(algorithm.network.parameters())))
+    assert turns == [True, False, True, True, False, True]
+
+
 def test_classes_have_equal_weight():
     values, y = torch.tensor([1.0, 2.0, 10.0, 3.0]), torch.tensor([2, 2, 5, 2])
     torch.testing.assert_close(_class_mean(values, y), torch.tensor(6.0))
+    torch.testing.assert_close(_class_mean(values, y, "domainbed"), torch.tensor(2.0))
 
 
 @pytest.mark.parametrize("fidelity", ["paper", "domainbed"])

@@ -8,15 +8,12 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import (
     ALGORITHMS,
+    Power,
     algorithm_names,
     find_algorithm,
     make_config,
 )
-from hessalign.bench.algorithms.search import (
-    Power,
-    run_hyper_parameters,
-    search_space,
-)
+from hessalign.bench.algorithms.search import run_hyper_parameters, search_space
 from hessalign.cli import main
 from hessalign.testing import check_algorithm
 

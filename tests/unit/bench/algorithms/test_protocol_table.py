@@ -4,15 +4,8 @@ import math
 
 import pytest
 
-from hessalign.bench.algorithms import ALGORITHMS, make_config
-from hessalign.bench.algorithms.search import (
-    Choice,
-    Fixed,
-    Power,
-    Uniform,
-    run_hyper_parameters,
-    search_space,
-)
+from hessalign.bench.algorithms import ALGORITHMS, Choice, Fixed, Power, Uniform, make_config
+from hessalign.bench.algorithms.search import run_hyper_parameters, search_space
 
 WHOLE = {"integer": True}
 BIG_LR, SMALL_LR = (5e-5, Power(10, -5, -3.5)), (1e-3, Power(10, -4.5, -2.5))

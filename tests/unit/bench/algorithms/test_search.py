@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hessalign.bench.algorithms import Choice, Fixed, Power, Uniform
 from hessalign.bench.algorithms.search import (
-    Choice,
-    Fixed,
     Hyper,
-    Power,
-    Uniform,
     common_space,
     draw,
     hyper_parameters,

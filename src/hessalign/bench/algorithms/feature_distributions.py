@@ -1,0 +1,316 @@
+r"""Methods that align the distribution of the features: CORAL, MMD, DANN and CDANN.
+
+CORAL (Sun & Saenko, 2016) aligns their covariances:
+
+$$\frac{2}{E(E-1)} \sum_{e<f} \frac{1}{4 d^2} \|C_e - C_f\|_F^2, \qquad
+C_e = \frac{1}{n_e - 1} \sum_{n \in e} (z_n - \bar z_e)(z_n - \bar z_e)^\top$$
+
+The paper has one source and one target; with several source domains it is the mean over their
+pairs. A domain with one sample has covariance 0. With fewer samples than features the d×d
+covariances are never formed: for rows $a_n$, centred and divided by $\sqrt{n_e - 1}$, inner
+products are $\langle C_e, C_f \rangle = \sum_{n \in e, m \in f} (a_n \cdot a_m)^2$, and the mean
+over pairs is the sum over all pairs of samples of
+$\frac{2}{E-1} (\delta_{ef} - \frac1E) (a_n \cdot a_m)^2$.
+
+Maximum mean discrepancy, MMD (Gretton et al., 2012; for domains: Li et al., 2018, MMD-AAE), is the
+squared distance of the domains' mean embeddings in the space of a kernel, averaged over pairs:
+
+$$\frac{2}{E(E-1)} \sum_{e<f} \left(K_{ee} + K_{ff} - 2 K_{ef}\right), \qquad
+K_{ef} = \text{mean}_{n \in e,\, m \in f}\; k(z_n, z_m), \qquad
+k(z, z') = \sum_\gamma e^{-\gamma \|z - z'\|^2}$$
+
+with γ from 10⁻³ to 10³ in powers of ten. $K_{ee}$ includes the pairs n = m (the biased estimate,
+which is never below 0). Of the adversarial autoencoder of Li et al. only this term is taken, as in
+DomainBed. With one domain both penalties are 0.
+
+In domain-adversarial training, DANN (Ganin et al., 2016) and CDANN (Li et al., 2018), a
+discriminator D tells the domains apart by the features z; the featurizer learns to deceive it:
+
+$$\min_D\; \mathcal D + \rho\, \text{mean}_n \|\nabla_{u_n} \ell_n\|^2, \qquad
+\min_{\text{network}}\; \frac1E \sum_e L_e - \lambda \left(\mathcal D + \rho\,
+\text{mean}_n \|\nabla_{u_n} \ell_n\|^2\right), \qquad
+\mathcal D = \sum_n w_n \ell_n$$
+
+with $\ell_n$ the cross-entropy of $D(u_n)$ and the domain of sample n. DANN has $u_n = z_n$ and
+$w_n = 1/N$ over all N samples. CDANN adds a learned embedding of the class, $u_n = z_n + v_{y_n}$,
+and gives each class that occurs the same weight, $w_n = 1 / (C\, N_{y_n})$ with C such classes, so
+that the features of each class are aligned. A single logit stands for two classes. DomainBed's C is
+one more than the highest class that occurs, so where classes are absent its $w_n$ add up to less
+than 1.
+
+Of every s + 1 steps s train the discriminator and one the network: step number t, from 0, trains
+the discriminator if (t + 1) mod (s + 1) < s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, ClassVar, Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from hessalign._shapes import Float, Int
+from hessalign.alignment import squared_distances
+from hessalign.bench.algorithms.auxiliary import (
+    count_classes,
+    follow,
+    head_inputs,
+    make_perceptron,
+    match,
+    seeded,
+)
+from hessalign.bench.algorithms.kinds import (
+    MAIN,
+    AbstractObjective,
+    AbstractStepOwner,
+    ObjectiveTerms,
+    OptimizerSpec,
+    Setting,
+    Step,
+)
+from hessalign.bench.algorithms.options import (
+    FEATURES_LR,
+    Choice,
+    Count,
+    Fidelity,
+    Fixed,
+    NonNegative,
+    Options,
+    PenaltyOptions,
+    Power,
+    Range,
+    SearchSpace,
+)
+from hessalign.curvature.domains import make_domains
+from hessalign.curvature.gram import gram
+
+_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+"""Inverse squared widths of MMD's kernels."""
+
+_KEPT_ENTRIES: Final = 2**22
+"""Entries of the kernel that are held at a time."""
+
+_SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
+
+
+@final
+@dataclass(frozen=True)
+class _CoralConfig(PenaltyOptions):
+    # "domainbed" for the mean of squared differences of the means' d entries plus that of the
+    # covariances' d² entries, averaged over pairs.
+    fidelity: Fidelity = "paper"
+
+
+def _covariance(z: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """Covariance of the features, unbiased; 0 for a single sample."""
+    centred = z - z.mean(0)
+    return centred.T @ centred / max(1, len(z) - 1)
+
+
+def _mean_pair_distance(points: Float[Tensor, " e *p"]) -> Float[Tensor, ""]:
+    """Mean over pairs of domains of the squared distance: 2 / (E − 1) Σ ‖a_e − ā‖²."""
+    return 2 * (points - points.mean(0)).square().sum() / max(1, len(points) - 1)
+
+
+def _covariance_distance(features: Sequence[Float[Tensor, "n d"]]) -> Float[Tensor, ""]:
+    """Mean over pairs of domains of the squared distance of their covariances."""
+    sizes = [len(z) for z in features]
+    if sum(sizes) >= features[0].shape[1]:
+        return _mean_pair_distance(torch.stack([_covariance(z) for z in features]))
+    rows = torch.cat([(z - z.mean(0)) / max(1, len(z) - 1) ** 0.5 for z in features])
+    squares = gram(rows).square()
+    domain = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    same = (domain[:, None] == domain).to(squares)
+    weights = 2 * (same - 1 / len(sizes)) / max(1, len(sizes) - 1)
+    return (weights * squares).sum().to(rows.dtype)
+
+
+def _coral_penalty(
+    features: Sequence[Float[Tensor, "n d"]], fidelity: Fidelity = "paper"
+) -> Float[Tensor, ""]:
+    width = features[0].shape[1]
+    distance = _covariance_distance(features) / width**2
+    if fidelity == "paper":
+        return distance / 4
+    return distance + _mean_pair_distance(torch.stack([z.mean(0) for z in features])) / width
+
+
+@final
+class Coral(AbstractObjective):
+    """Minimise the mean risk and the distance of covariances."""
+
+    config: _CoralConfig = _CoralConfig()
+    search: ClassVar[SearchSpace] = _SEARCH
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        penalty = _coral_penalty(step.features_by_domain(), self.config.fidelity)
+        return ObjectiveTerms(step.statistics.risk.mean(), penalty)
+
+
+def _mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> Float[Tensor, "e e"]:
+    r"""Means $K_{ef}$ of the kernel over the samples of two domains."""
+    z = z - z.detach().mean(0)  # leaves distances as they are and keeps their digits
+
+    def part(rows: Tensor, weights: Tensor) -> Tensor:
+        norms = rows.square().sum(1).unsqueeze(1) + z.square().sum(1)
+        squares = (norms - 2 * rows @ z.T).clamp(min=0)
+        kernel = torch.stack([torch.exp(-gamma * squares) for gamma in _GAMMAS]).sum(0)
+        return weights @ kernel @ averaging.T
+
+    rows = max(1, _KEPT_ENTRIES // len(z))
+    parts = list(zip(z.split(rows), averaging.split(rows, dim=1), strict=True))
+    if len(parts) == 1:
+        return part(*parts[0])
+    means: list[Tensor] = [checkpoint(part, *each, use_reentrant=False) for each in parts]
+    return torch.stack(means).sum(0)
+
+
+def _mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    averaging = make_domains(domain).weights.averaging
+    domains = len(averaging)
+    if domains == 1:
+        return z.new_zeros(()) * z.sum()
+    inner = _mean_kernels(z.to(averaging.dtype), averaging)
+    return squared_distances(inner).sum() / (domains * (domains - 1))
+
+
+@final
+class Mmd(AbstractObjective):
+    """Minimise the mean risk and the discrepancy of the features."""
+
+    config: PenaltyOptions = PenaltyOptions()
+    search: ClassVar[SearchSpace] = _SEARCH
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        penalty = _mmd_penalty(step.z, step.batch.domain)
+        return ObjectiveTerms(step.statistics.risk.mean(), penalty)
+
+
+_DISCRIMINATOR: Final = "discriminator"
+
+
+@final
+@dataclass(frozen=True)
+class AdversarialConfig(Options):
+    """The game of network and discriminator; rates and decays that are None are the loop's."""
+
+    conditional: bool = False  # whether the discriminator knows the class (CDANN)
+    weight: NonNegative = 1.0  # λ, of deceiving the discriminator
+    gradient_penalty: NonNegative = 0.0  # ρ, of the squared gradient in its inputs
+    discriminator_steps: Count = 1  # s, per step of the network
+    width: Count = 256
+    depth: Annotated[int, Range(2)] = 3  # linear layers
+    dropout: Annotated[float, Range(0, 1, open_high=True)] = 0.0
+    # Adam's first decay rate in both optimisers; the second is 0.9.
+    beta1: Annotated[float, Range(0, 1, open_high=True)] = 0.5
+    network_lr: NonNegative | None = None
+    network_weight_decay: NonNegative | None = None
+    discriminator_lr: NonNegative | None = None
+    discriminator_weight_decay: NonNegative = 0.0
+    # What CDANN's class weights are divided by: "paper" by the number of classes that occur in the
+    # batch, "domainbed" by one more than the highest of them. DANN has no class weights.
+    fidelity: Fidelity = "paper"
+
+
+def _class_mean(
+    values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
+) -> Float[Tensor, ""]:
+    """Mean over the classes that occur of the mean over their samples."""
+    present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
+    classes = len(present) if fidelity == "paper" else present[-1] + 1
+    mean: Tensor = (values / (counts[position] * classes)).sum()
+    return mean
+
+
+@final
+class Adversarial(AbstractStepOwner):
+    """Learn features by which a discriminator cannot tell the domains apart."""
+
+    config: AdversarialConfig = AdversarialConfig()
+    search: ClassVar[SearchSpace] = {
+        "weight": ("lambda", Power(10, -2, 2)),
+        "discriminator_weight_decay": ("weight_decay_d", Power(10, -6, -2)),
+        "discriminator_steps": ("d_steps_per_g_step", Power(2, 0, 3, integer=True)),
+        "gradient_penalty": ("grad_penalty", Power(10, -2, 1)),
+        "beta1": ("beta1", Choice((0.0, 0.5))),
+        "width": ("mlp_width", Power(2, 6, 10, integer=True)),
+        "depth": ("mlp_depth", Choice((3, 4, 5))),
+        "dropout": ("mlp_dropout", Choice((0.0, 0.1, 0.5))),
+        "network_lr": ("lr_g", Power(10, -5, -3.5)),
+        "discriminator_lr": ("lr_d", Power(10, -5, -3.5)),
+        "network_weight_decay": ("weight_decay_g", Power(10, -6, -2)),
+    }
+    search_small: ClassVar[SearchSpace] = {
+        "network_lr": ("lr_g", Power(10, -4.5, -2.5)),
+        "discriminator_lr": ("lr_d", Power(10, -4.5, -2.5)),
+        "network_weight_decay": ("weight_decay_g", Fixed(0.0)),
+    }
+    search_features: ClassVar[SearchSpace] = {
+        "network_lr": ("lr_g", FEATURES_LR),
+        "discriminator_lr": ("lr_d", FEATURES_LR),
+    }
+
+    def __init__(self, config: AdversarialConfig, setting: Setting) -> None:
+        super().__init__(config, setting)
+        features, generator = head_inputs(self.network.head), setting.generator
+        self.discriminator = make_perceptron(
+            features, setting.domains, config.width, config.depth, config.dropout, generator
+        )
+        match(self.discriminator, self.network)
+        self.embeddings: nn.Embedding | None = None
+        if config.conditional:
+            with seeded(generator):
+                self.embeddings = nn.Embedding(count_classes(setting), features)
+            match(self.embeddings, self.network)
+
+    def optimizers(self) -> Mapping[str, OptimizerSpec]:
+        """One optimiser per player."""
+        config, betas = self.config, (self.config.beta1, 0.9)
+        network, rate = self.network.parameters(), config.network_lr
+        embeddings = () if self.embeddings is None else self.embeddings.parameters()
+        return {
+            MAIN: OptimizerSpec(network, rate, config.network_weight_decay, betas),
+            _DISCRIMINATOR: OptimizerSpec(
+                chain(self.discriminator.parameters(), embeddings),
+                config.discriminator_lr,
+                config.discriminator_weight_decay,
+                betas,
+            ),
+        }
+
+    def discriminator_loss(
+        self, z: Float[Tensor, "n d"], y: Tensor, domain: Int[Tensor, " n"]
+    ) -> Float[Tensor, ""]:
+        """How badly the discriminator does, with its penalty; differentiable in features too."""
+        inputs = z if self.embeddings is None else z + self.embeddings(y.long())
+        if not inputs.requires_grad:
+            inputs = inputs.detach().requires_grad_()
+        values = functional.cross_entropy(self.discriminator(inputs), domain, reduction="none")
+        if self.embeddings is None:
+            loss = values.mean()
+        else:
+            loss = _class_mean(values, y, self.config.fidelity)
+        if self.config.gradient_penalty:
+            (slopes,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
+            loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()
+        return loss
+
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+        """A step of one of the two."""
+        steps = self.config.discriminator_steps
+        discriminator = (step.number + 1) % (steps + 1) < steps
+        with torch.set_grad_enabled(not discriminator):
+            z, risk = step.z, step.statistics.risk.mean()
+        adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
+        loss = adversary if discriminator else risk - self.config.weight * adversary
+        follow(loss, optimizers, _DISCRIMINATOR if discriminator else MAIN)
+        values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
+        return {name: float(value.detach()) for name, value in values.items()}
