@@ -13,8 +13,7 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.heads.aligned_fit import MAX_STEPS, TOLERANCE, fit_aligned_head
-from hessalign.heads.fit import FittedHead
+from hessalign.heads.fit import MAX_STEPS, TOLERANCE, FittedHead, fit_aligned_head
 from hessalign.heads.samples import check_l2, feature_scales
 
 try:

@@ -17,9 +17,8 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.heads.aligned_fit import minimise
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
-from hessalign.heads.fit import FittedHead, fit_head
+from hessalign.heads.fit import FittedHead, fit_head, minimise
 from hessalign.heads.samples import HeadSamples, head_matrix, predicted
 
 _CLOSE: Final = 1e-6

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
@@ -114,11 +114,7 @@ def transfer_bound(
         measure: A transfer measure of the same problem, to measure the remainder at its maximiser.
 
     Returns:
-        The bound with all its parts.
-
-    Raises:
-        UnknownNameError: If the origin of μ is unknown. If μ is zero, `bound_at` raises a
-            ValueError.
+        The bound with all its parts. An unknown origin of μ, or a μ of zero, raise an InputError.
 
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
@@ -128,8 +124,7 @@ def transfer_bound(
         >>> round(bound.value, 6), bound.remainder  # equal to the transfer measure
         (0.3, 0.0)
     """
-    if strong_convexity not in get_args(Convexity):
-        raise UnknownNameError("strong_convexity", strong_convexity, get_args(Convexity))
+    check_name("strong_convexity", strong_convexity, get_args(Convexity))
     check_positive(tolerance, "tolerance")
     data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
@@ -152,20 +147,13 @@ def bound_at(
     strong_convexity: Convexity = "auto",
     accuracy: float = 0.0,
 ) -> TransferBound:
-    """The bound for one pair of domains, given the source's minimiser.
+    """The bound for one pair of domains, given the source's minimiser, without measured remainder.
 
-    Args:
-        data: The samples, float64.
-        s: Position of the source.
-        t: Position of the target.
-        fitted: The source's minimiser; what is left of its gradient widens the radius.
-        tolerance: The excess risk δ_S.
-        third_derivatives: The sum of `largest_third_derivative` of both domains.
-        strong_convexity: Where μ comes from.
-        accuracy: Of the spectral norm, see `SymmetricOperator.spectral_norm`.
+    What is left of the minimiser's gradient widens the radius; `third_derivatives` is the sum of
+    `largest_third_derivative` of both domains, `accuracy` that of the spectral norm.
 
     Returns:
-        The bound, without a measured remainder.
+        The bound.
 
     Raises:
         InputError: If μ is zero.
@@ -192,22 +180,18 @@ def bound_at(
         difference,
         radius**2 * distance / 2,
         radius * difference,
-        _target_term(slope, radius, _target_convexity(data, t)),
+        _target_term(data, t, slope, radius),
         radius**3 / 6 * third_derivatives,
         None,
         fitted,
     )
 
 
-def _target_convexity(data: HeadSamples, t: int) -> float:
-    """μ of the target's risk that holds everywhere."""
+def _target_term(data: HeadSamples, t: int, slope: float, radius: float) -> float:
+    """The target's largest descent r ‖g‖ − μ r²/2 within the radius, its μ one for all heads."""
+    mu = data.l2
     if isinstance(data.loss, Squared):
-        return make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
-    return data.l2
-
-
-def _target_term(slope: float, radius: float, mu: float) -> float:
-    """The largest descent r ‖g‖ − μ r²/2 of a μ-strongly convex risk within the radius."""
+        mu = make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
     best = radius if slope >= mu * radius else slope / mu
     return best * slope - mu * best**2 / 2
 
