@@ -16,7 +16,7 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import quick_fit
+from hessalign.diagnosis.head import linear_logits, quick_fit
 from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead
 from hessalign.heads.samples import predicted
@@ -24,15 +24,9 @@ from hessalign.heads.samples import predicted
 _STRENGTHS: Final = (0.1, 1.0, 10.0)
 """Weights of the penalties, in units that make each as large as the plain head's risk."""
 
-_TRAINING: Final = 800
-"""Samples of all training domains together, at most."""
-
-_INNER_TRAINING: Final = 400
-"""The same while the strength is being chosen."""
-
-_INNER_FOLDS: Final = 3
-"""Training domains held out in turn to choose the strength, at most."""
-
+_TRAINING: Final = 800  # samples of all training domains together, at most
+_INNER_TRAINING: Final = 400  # the same while the strength is being chosen
+_INNER_FOLDS: Final = 3  # training domains held out in turn to choose the strength, at most
 _VALIDATION: Final = 5
 """With two training domains every fifth sample of each, class by class, chooses the strength."""
 
@@ -231,9 +225,7 @@ class _Bench:
         return plain, aligned
 
     def _test(self, head: FittedHead, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
-        theta = head.parameters.to(self.draw.z.dtype)
-        logits = (self.draw.z[rows] @ theta[:, :-1].T + theta[:, -1]).double()
-        y = self.draw.y[rows]
+        logits, y = linear_logits(self.draw.z[rows], head), self.draw.y[rows]
         right = (predicted(logits, self.loss) == y).double()
         return right, float(self.loss.values(logits, y).mean())
 

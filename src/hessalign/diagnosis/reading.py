@@ -11,10 +11,10 @@ from typing import Final, final
 import torch
 
 from hessalign.diagnosis.comparison import AttributeReport, DistanceReport, ShiftReport
+from hessalign.diagnosis.distances import DistanceMatrix
 from hessalign.diagnosis.draw import Draw
 from hessalign.diagnosis.head import HeadReport
 from hessalign.diagnosis.holdout import HoldoutReport
-from hessalign.diagnosis.resampling import DistanceMatrix
 from hessalign.diagnosis.single_heads import CrossingReport
 
 _STANDS_OUT: Final = 1.5
@@ -25,9 +25,7 @@ _UNSURE: Final = 0.05
 _HINDSIGHT: Final = 0.02
 """A gain from this on that only the domain held out could have shown is mentioned."""
 
-_CLOSE_IN_LABELS: Final = 0.02
-"""Total variation distance up to which class shares count as alike."""
-
+_CLOSE_IN_LABELS: Final = 0.02  # total variation distance up to which class shares count as alike
 ATTRIBUTE_TITLES: Final = {
     "loss": "loss",
     "feature": "feature",

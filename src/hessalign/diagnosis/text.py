@@ -1,16 +1,31 @@
-"""A diagnosis on the terminal."""
+"""A diagnosis as text: on the terminal, and as JSON."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
 from textwrap import fill
-from typing import Final
+from typing import Any, Final
 
-from hessalign.diagnosis import BoundReport, Diagnosis, DistanceMatrix
+from torch import Tensor
+
+from hessalign._errors import InputTypeError
+from hessalign._version import __version__
+from hessalign.diagnosis import (
+    BoundReport,
+    CrossingReport,
+    Diagnosis,
+    DistanceMatrix,
+    HoldoutReport,
+)
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
 from hessalign.report.tables import markdown_table
 
 _WIDTH: Final = 100
 _SHOWN: Final = 3
+_NOT_IN_JSON: Final = frozenset({"parameters"})  # fields that are not about the domains
 
 HEAD_COLUMNS: Final = ("domain", "samples", "loss", "accuracy")
 BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "target", "remainder")
@@ -59,16 +74,69 @@ def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
     ]
 
 
+def distance_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """By pair Hessian, spectral and gradient distance, each with its interval and its noise."""
+    report = diagnosis.distances
+    return [
+        [
+            pair_name(diagnosis, entry.pair),
+            *_distance_cells(report.hessian, entry.pair),
+            number(entry.measured),
+            interval(entry.low, entry.high),
+            number(entry.noise),
+            *_distance_cells(report.gradient, entry.pair),
+        ]
+        for entry in diagnosis.spectral.distances
+    ]
+
+
+def shift_rows(diagnosis: Diagnosis, *parts: str) -> list[list[str]]:
+    """By pair the distance of class shares, and parts of the gradient's and Hessian's."""
+    return [
+        [
+            pair_name(diagnosis, entry.pair),
+            percent(entry.label_distance),
+            *(percent(getattr(entry.gradient, part)) for part in parts),
+            *(percent(getattr(entry.hessian, part)) for part in parts),
+        ]
+        for entry in diagnosis.shift.pairs
+    ]
+
+
+def holdout_rows(diagnosis: Diagnosis, report: HoldoutReport, joint: str) -> list[list[str]]:
+    """By domain held out the accuracy of a plain head, and what there is of an aligned one."""
+    rows = []
+    for entry in report.domains:
+        row = [diagnosis.domains[entry.domain], f"{100 * entry.plain:.1f} %"]
+        if entry.aligned is not None and entry.low is not None and entry.high is not None:
+            row += [
+                f"{100 * entry.aligned:.1f} %",
+                f"{100 * entry.low:+.1f} {joint} {100 * entry.high:+.1f}",
+                f"{entry.strength:g}",
+                *(f"{100 * value:.1f} %" for value in entry.others),
+            ]
+        rows.append(row)
+    return rows
+
+
+def holdout_columns(report: HoldoutReport) -> list[str]:
+    """What stands above `holdout_rows`, if there are aligned heads."""
+    header = ["held out", "plain", "aligned", "gain, 95 %", "strength chosen"]
+    return header + [f"at {strength:g}" for strength in report.strengths]
+
+
+def correlation_text(report: CrossingReport, of: str) -> str:
+    """The rank correlation in a sentence."""
+    if report.correlation is None or report.low is None or report.high is None:
+        return "No rank correlation: distances or regrets are all the same."
+    return (
+        f"Rank correlation{of} over {report.pairs} pairs: {report.correlation:+.2f} (95 %: "
+        f"{report.low:+.2f} to {report.high:+.2f}), p = {report.p_value:.3f}."
+    )
+
+
 def number(value: float) -> str:
-    """A number with three digits that matter.
-
-    Returns:
-        For example "0.0123" or "1.2e-05".
-
-    Example:
-        >>> number(0.012345), number(1234.5), number(0.0)
-        ('0.0123', '1,234', '0')
-    """
+    """A number with three digits that matter, for example "0.0123" or "1,234"."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -87,11 +155,9 @@ def pair_name(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
     return " – ".join(diagnosis.domains[e] for e in pair)
 
 
-def distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
-    """Distance, interval and noise of a pair."""
-    values = (float(part[pair]) for part in (matrix.measured, matrix.low, matrix.high))
-    measured, low, high = values
-    return [number(measured), interval(low, high), number(float(matrix.noise[pair]))]
+def _distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
+    ends = interval(float(matrix.low[pair]), float(matrix.high[pair]))
+    return [number(float(matrix.measured[pair])), ends, number(float(matrix.noise[pair]))]
 
 
 def _wrapped(text: str) -> str:
@@ -140,21 +206,10 @@ def _head(diagnosis: Diagnosis) -> str:
 
 
 def _distances(diagnosis: Diagnosis) -> str:
-    spectral = {entry.pair: entry for entry in diagnosis.spectral.distances}
-    rows = []
-    for pair, entry in spectral.items():
-        rows.append(
-            [
-                pair_name(diagnosis, pair),
-                *distance_cells(diagnosis.distances.hessian, pair),
-                number(entry.measured),
-                interval(entry.low, entry.high),
-                *distance_cells(diagnosis.distances.gradient, pair),
-            ]
-        )
-    interval_title = "95 %, less noise"
-    header = ["pair", "‖ΔH‖", interval_title, "noise", "‖ΔH‖₂", interval_title]
-    header += ["‖Δg‖", interval_title, "noise"]
+    rows = [[*row[:6], *row[7:]] for row in distance_rows(diagnosis)]  # no noise of spectral ones
+    less_noise = "95 %, less noise"
+    header = ["pair", "‖ΔH‖", less_noise, "noise", "‖ΔH‖₂", less_noise]
+    header += ["‖Δg‖", less_noise, "noise"]
     how = f"{diagnosis.distances.how} Spectral: {diagnosis.spectral.how}"
     return _section("Distances of Hessians and gradients", markdown_table(header, rows), how)
 
@@ -189,14 +244,7 @@ def _contributions(diagnosis: Diagnosis) -> str:
 
 
 def _shift(diagnosis: Diagnosis) -> str:
-    rows = []
-    for entry in diagnosis.shift.pairs:
-        shares = [
-            percent(value)
-            for part in (entry.gradient, entry.hessian)
-            for value in (part.label, part.feature, part.noise)
-        ]
-        rows.append([pair_name(diagnosis, entry.pair), percent(entry.label_distance), *shares])
+    rows = shift_rows(diagnosis, "label", "feature", "noise")
     header = ["pair", "class shares", "‖Δg‖²: label", "feature", "noise"]
     header += ["‖ΔH‖²: label", "feature", "noise"]
     return _section(
@@ -208,21 +256,8 @@ def _holdout(diagnosis: Diagnosis) -> str:
     report = diagnosis.holdout
     if report is None:
         return ""
-    rows = []
-    for entry in report.domains:
-        row = [diagnosis.domains[entry.domain], f"{100 * entry.plain:.1f} %"]
-        if entry.aligned is None or entry.low is None or entry.high is None:
-            row += ["–"] * (3 + len(report.strengths))
-        else:
-            row += [
-                f"{100 * entry.aligned:.1f} %",
-                f"{100 * entry.low:+.1f} – {100 * entry.high:+.1f}",
-                f"{entry.strength:g}",
-                *(f"{100 * value:.1f} %" for value in entry.others),
-            ]
-        rows.append(row)
-    header = ["held out", "plain", "aligned", "gain, 95 %", "strength chosen"]
-    header += [f"at {strength:g}" for strength in report.strengths]
+    header = holdout_columns(report)
+    rows = [row + ["–"] * (len(header) - len(row)) for row in holdout_rows(diagnosis, report, "–")]
     return _section("Leave one domain out", markdown_table(header, rows), report.how)
 
 
@@ -236,14 +271,7 @@ def _crossing(diagnosis: Diagnosis) -> str:
         for name, row in zip(names, report.loss, strict=True)
     ]
     table = markdown_table(["head of, loss on", *names], rows)
-    if report.correlation is None or report.low is None or report.high is None:
-        text = "No rank correlation: distances or regrets are all the same."
-    else:
-        text = (
-            f"Rank correlation of Hessian distance and regret over {report.pairs} pairs: "
-            f"{report.correlation:+.2f} (95 %: {report.low:+.2f} to {report.high:+.2f}), "
-            f"p = {report.p_value:.3f}."
-        )
+    text = correlation_text(report, " of Hessian distance and regret")
     return _section(
         "Does Hessian distance foretell the loss?", f"{table}\n\n{_wrapped(text)}", report.how
     )
@@ -255,3 +283,29 @@ def _bounds(diagnosis: Diagnosis) -> str:
         return ""
     table = markdown_table(BOUND_COLUMNS, bound_rows(diagnosis, report))
     return _section("Transfer bound (Theorem 1)", table, report.how)
+
+
+def render_diagnosis_json(diagnosis: Diagnosis) -> str:
+    """A diagnosis as JSON: matrices as lists of rows, null for numbers that are not finite."""
+    content = {"hessalign": __version__, **_plain(diagnosis)}
+    if (holdout := diagnosis.holdout) is not None:
+        content["holdout"] |= {"plain": holdout.plain, "aligned": holdout.aligned}
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
+    """A value as what JSON knows."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return {name: _plain(getattr(value, name)) for name in fields if name not in _NOT_IN_JSON}
+    if isinstance(value, Tensor):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise InputTypeError(f"Expected a value for JSON, got {type(value).__name__}.")

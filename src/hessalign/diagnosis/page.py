@@ -1,35 +1,69 @@
-"""The sections of a diagnosis: a figure each, and the numbers behind it."""
+"""The page of a diagnosis, that opens anywhere: its cards and its sections, a figure each."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import torch
-from torch import Tensor
 
-from hessalign.diagnosis import Diagnosis, DistanceMatrix, PairContributions
+from hessalign.diagnosis import Diagnosis, DistanceMatrix
 from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
-from hessalign.diagnosis.report.text import (
+from hessalign.diagnosis.text import (
     BOUND_COLUMNS,
     HEAD_COLUMNS,
     bound_rows,
-    distance_cells,
+    correlation_text,
+    distance_rows,
     head_rows,
+    holdout_columns,
+    holdout_rows,
     interval,
     number,
     pair_name,
     percent,
+    shift_rows,
 )
-from hessalign.report.page import Figure, Section, Table
+from hessalign.report.page import Figure, Section, Table, render_page
 from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
 
-_MANY_CLASSES: Final = 10
-"""Up to this many classes all are drawn."""
-
+_MANY_CLASSES: Final = 10  # up to this many classes all are drawn
 _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
 
 
-def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
+def render_diagnosis_page(diagnosis: Diagnosis) -> str:
+    """A diagnosis as HTML."""
+    return render_page(
+        __package__,
+        "diagnosis.html.j2",
+        f"Diagnosis of {diagnosis.name}",
+        footnote=f", seed {diagnosis.seed}",
+        diagnosis=diagnosis,
+        cards=_cards(diagnosis),
+        sections=_sections(diagnosis),
+    )
+
+
+def _cards(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """What stands out: a word or number each, and what it is."""
+    odd, holdout = diagnosis.reading.odd_one_out, diagnosis.holdout
+    crossing = diagnosis.crossing
+    beyond_noise = int((diagnosis.distances.hessian.low.triu(1) > 0).sum())
+    pairs = len(diagnosis.domains) * (len(diagnosis.domains) - 1) // 2
+    cards = [
+        ("–" if odd is None else diagnosis.domains[odd], "odd one out"),
+        (f"{beyond_noise} of {pairs}", "pairs of domains whose Hessians differ beyond noise"),
+    ]
+    if holdout is not None:
+        cards.append((f"{100 * holdout.plain:.1f} %", "right on an unseen domain, plain head"))
+        if holdout.gain is not None:
+            cards.append((f"{100 * holdout.gain[0]:+.1f}", "points by aligning the head"))
+    if crossing is not None and crossing.correlation is not None:
+        text = f"rank correlation of distance and loss (p = {crossing.p_value:.2f})"
+        cards.append((f"{crossing.correlation:+.2f}", text))
+    return cards
+
+
+def _sections(diagnosis: Diagnosis) -> list[Section]:
     """The sections of a diagnosis that it has."""
     sections = (
         _distances(diagnosis),
@@ -54,17 +88,6 @@ def _distances(diagnosis: Diagnosis) -> Section:
             ("Gradients, norm of the difference", report.gradient),
         )
     ]
-    rows = [
-        [
-            pair_name(diagnosis, entry.pair),
-            *distance_cells(report.hessian, entry.pair),
-            number(entry.measured),
-            interval(entry.low, entry.high),
-            number(entry.noise),
-            *distance_cells(report.gradient, entry.pair),
-        ]
-        for entry in spectral.distances
-    ]
     header = ["pair"]
     for quantity in ("Hessian ‖·‖", "Hessian ‖·‖₂", "gradient"):
         header += [quantity, "95 %, less noise", "noise"]
@@ -73,7 +96,7 @@ def _distances(diagnosis: Diagnosis) -> Section:
         "not much darker than the diagonal of their row and column show sampling, not a difference."
     )
     how = f"{report.how} Spectral norm: {spectral.how}"
-    return Section("How far apart", how, text, maps, Table(header, rows))
+    return Section("How far apart", how, text, maps, Table(header, distance_rows(diagnosis)))
 
 
 def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> str:
@@ -133,23 +156,21 @@ def _contributions(diagnosis: Diagnosis) -> Section:
     """Classes and samples that distances come from."""
     report = diagnosis.contributions
     drawings = []
-    for quantity in ("hessian", "gradient"):
-        entries = [entry for entry in report.pairs if entry.quantity == quantity]
+    for quantity, matrix in (
+        ("hessian", diagnosis.distances.hessian),
+        ("gradient", diagnosis.distances.gradient),
+    ):
+        few = entries = [entry for entry in report.pairs if entry.quantity == quantity]
+        if len(entries) > LABELLED:  # the farthest
+            few = sorted(entries, key=lambda entry: -float(matrix.measured[entry.pair]))[:LABELLED]
         total = torch.stack([entry.classes.clamp_min(0) for entry in entries]).sum(0)
-        shown = _largest(total, _MANY_CLASSES)
-        few = entries if len(entries) <= LABELLED else _farthest(diagnosis, quantity, LABELLED)
-        marks = [
-            [
-                Mark(
-                    max(0.0, float(entry.classes[c])),
-                    percent(float(entry.classes[c])),
-                    f"{pair_name(diagnosis, entry.pair)}, class {diagnosis.classes[c]}: "
-                    f"{percent(float(entry.classes[c]))}",
-                )
-                for c in shown
-            ]
-            for entry in few
-        ]
+        shown = sorted(total.argsort(descending=True, stable=True)[:_MANY_CLASSES].tolist())
+        marks = []
+        for entry in few:
+            shares, pair = entry.classes.tolist(), pair_name(diagnosis, entry.pair)
+            titles = [f"{pair}, class {diagnosis.classes[c]}: {percent(shares[c])}" for c in shown]
+            row = zip(shown, titles, strict=True)
+            marks.append([Mark(max(0.0, shares[c]), percent(shares[c]), text) for c, text in row])
         caption = f"Share of each class in the squared {quantity.title()} distance"
         if len(shown) < len(diagnosis.classes):
             caption += f" (the {len(shown)} largest of {len(diagnosis.classes)} classes)"
@@ -180,31 +201,18 @@ def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
     return " – ".join(shortened(diagnosis.domains[e], 10) for e in pair)
 
 
-def _largest(values: Tensor, count: int) -> list[int]:
-    order: list[int] = values.argsort(descending=True, stable=True)[:count].tolist()
-    return sorted(order)
-
-
-def _farthest(diagnosis: Diagnosis, quantity: str, count: int) -> list[PairContributions]:
-    report = diagnosis.distances
-    matrix = (report.hessian if quantity == "hessian" else report.gradient).measured
-    entries = [entry for entry in diagnosis.contributions.pairs if entry.quantity == quantity]
-    return sorted(entries, key=lambda entry: -float(matrix[entry.pair]))[:count]
-
-
 def _shift(diagnosis: Diagnosis) -> Section:
     """Stacked bars of label shift, feature shift and noise."""
     report = diagnosis.shift
-    names = [pair_name(diagnosis, entry.pair) for entry in report.pairs]
+    labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
     drawings = []
-    for title, parts in (
-        ("Gradient", [entry.gradient for entry in report.pairs]),
-        ("Hessian", [entry.hessian for entry in report.pairs]),
-    ):
+    for title in ("Gradient", "Hessian"):
         marks = []
-        for name, part in zip(names, parts, strict=True):
+        for entry in report.pairs:
+            part = entry.gradient if title == "Gradient" else entry.hessian
             values = (("features", part.feature), ("labels", part.label), ("noise", part.noise))
             total = sum(value for _, value in values) or 1.0
+            name = pair_name(diagnosis, entry.pair)
             marks.append(
                 [
                     Mark(value / total, "", f"{name}, {what}: {percent(value)}")
@@ -212,20 +220,8 @@ def _shift(diagnosis: Diagnosis) -> Section:
                 ]
             )
         caption = f"What the squared {title} distance is made of"
-        labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
         drawings.append(Figure(caption, bars(labels, marks, caption), _SHIFT_KEYS))
-    rows = [
-        [
-            name,
-            percent(entry.label_distance),
-            *(
-                percent(value)
-                for part in (entry.gradient, entry.hessian)
-                for value in (part.feature, part.label, part.noise)
-            ),
-        ]
-        for name, entry in zip(names, report.pairs, strict=True)
-    ]
+    rows = shift_rows(diagnosis, "feature", "label", "noise")
     header = ["pair", "class shares differ by", "gradient: features", "labels", "noise"]
     header += ["Hessian: features", "labels", "noise"]
     return Section(
@@ -238,33 +234,22 @@ def _holdout(diagnosis: Diagnosis) -> Section | None:
     report = diagnosis.holdout
     if report is None:
         return None
-    names, marks, rows = [], [], []
-    for entry in report.domains:
-        name = diagnosis.domains[entry.domain]
-        names.append(name)
-        row = [Mark(entry.plain, "", f"{name}, plain: {100 * entry.plain:.1f} %")]
-        cells = [name, f"{100 * entry.plain:.1f} %"]
-        if entry.aligned is not None and entry.low is not None and entry.high is not None:
-            row.append(Mark(entry.aligned, "", f"{name}, aligned: {100 * entry.aligned:.1f} %"))
-            best = max(entry.others)
-            row.append(Mark(best, "", f"{name}, best strength in hindsight: {100 * best:.1f} %"))
-            cells += [
-                f"{100 * entry.aligned:.1f} %",
-                f"{100 * entry.low:+.1f} to {100 * entry.high:+.1f}",
-                f"{entry.strength:g}",
-                *(f"{100 * value:.1f} %" for value in entry.others),
-            ]
-        marks.append(row)
-        rows.append(cells)
-    header = ["held out", "plain"]
-    keys = [("dot0", "plain")]
+    names, marks, kinds = [], [], ["plain"]
     if report.strengths:
-        header += ["aligned", "gain, 95 %", "strength chosen"]
-        header += [f"at {strength:g}" for strength in report.strengths]
-        keys += [("dot1", "aligned"), ("dot2", "best strength in hindsight")]
+        kinds += ["aligned", "best strength in hindsight"]
+    for entry in report.domains:
+        names.append(diagnosis.domains[entry.domain])
+        values = [entry.plain]
+        if entry.aligned is not None:
+            values += [entry.aligned, max(entry.others)]
+        row = zip(kinds, values, strict=True)
+        marks.append([Mark(v, "", f"{names[-1]}, {kind}: {100 * v:.1f} %") for kind, v in row])
+    keys = [(f"dot{i}", kind) for i, kind in enumerate(kinds)]
     caption = "Accuracy on a domain that was not trained on"
     drawing = Figure(caption, dots(names, marks, caption), keys)
-    return Section("Leave one domain out", report.how, figures=[drawing], table=Table(header, rows))
+    header = holdout_columns(report) if report.strengths else ["held out", "plain"]
+    table = Table(header, holdout_rows(diagnosis, report, "to"))
+    return Section("Leave one domain out", report.how, figures=[drawing], table=table)
 
 
 def _crossing(diagnosis: Diagnosis) -> Section | None:
@@ -298,13 +283,7 @@ def _crossing(diagnosis: Diagnosis) -> Section | None:
             scatter(points, ("Hessian distance", "regret"), "Regret against Hessian distance"),
         ),
     ]
-    if report.correlation is None or report.low is None or report.high is None:
-        text = "No rank correlation: distances or regrets are all the same."
-    else:
-        text = (
-            f"Rank correlation over {report.pairs} pairs: {report.correlation:+.2f} (95 %: "
-            f"{report.low:+.2f} to {report.high:+.2f}), p = {report.p_value:.3f}."
-        )
+    text = correlation_text(report, "")
     return Section("Does Hessian distance foretell the loss?", report.how, text, drawings)
 
 
