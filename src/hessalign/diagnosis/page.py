@@ -23,8 +23,7 @@ from hessalign.diagnosis.text import (
     percent,
     shift_rows,
 )
-from hessalign.report.page import Figure, Section, Table, render_page
-from hessalign.report.svg import LABELLED, Mark, bars, dots, heat_map, scatter, shortened
+from hessalign.report.page import LABELLED, Figure, Mark, Section, Table, render_page, shortened
 
 _MANY_CLASSES: Final = 10  # up to this many classes all are drawn
 _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
@@ -82,7 +81,7 @@ def _distances(diagnosis: Diagnosis) -> Section:
     """Heat maps and table of the distances."""
     report, spectral = diagnosis.distances, diagnosis.spectral
     maps = [
-        Figure(caption, _distance_map(diagnosis, matrix, caption))
+        _distance_map(diagnosis, matrix, caption)
         for caption, matrix in (
             ("Hessians, Frobenius norm of the difference", report.hessian),
             ("Gradients, norm of the difference", report.gradient),
@@ -99,7 +98,7 @@ def _distances(diagnosis: Diagnosis) -> Section:
     return Section("How far apart", how, text, maps, Table(header, distance_rows(diagnosis)))
 
 
-def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> str:
+def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, caption: str) -> Figure:
     names = diagnosis.domains
     marks = []
     for e, first in enumerate(names):
@@ -114,7 +113,7 @@ def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, title: str) -> s
                 text = f"{first} – {second}: {number(value)} (without noise, 95 %: {ends})"
             row.append(Mark(value, number(value), text))
         marks.append(row)
-    return heat_map(names, names, marks, title)
+    return Figure("heat_map", caption, caption, marks, names, names)
 
 
 def _attributes(diagnosis: Diagnosis) -> Section:
@@ -132,7 +131,6 @@ def _attributes(diagnosis: Diagnosis) -> Section:
         ]
         for name, matrix in report.distances.items()
     ]
-    drawing = bars(titles, marks, "Relative distance beyond noise by attribute")
     focus = diagnosis.spectral.distances
     rows = [
         [
@@ -144,10 +142,11 @@ def _attributes(diagnosis: Diagnosis) -> Section:
     ]
     header = ["attribute", "of the noise", *(pair_name(diagnosis, entry.pair) for entry in focus)]
     caption = "Distance beyond noise, as a share of the attribute's size in a single sample"
+    title = "Relative distance beyond noise by attribute"
     return Section(
         "In what they differ",
         report.how,
-        figures=[Figure(caption, drawing)],
+        figures=[Figure("bars", caption, title, marks, titles)],
         table=Table(header, rows, folded="Distances by pair"),
     )
 
@@ -178,7 +177,7 @@ def _contributions(diagnosis: Diagnosis) -> Section:
             caption += f" (the {len(few)} farthest of {len(entries)} pairs)"
         names = [_pair(diagnosis, entry.pair) for entry in few]
         classes = [diagnosis.classes[c] for c in shown]
-        drawings.append(Figure(caption, heat_map(names, classes, marks, caption)))
+        drawings.append(Figure("heat_map", caption, caption, marks, names, classes))
     rows = [
         [
             pair_name(diagnosis, entry.pair),
@@ -220,7 +219,7 @@ def _shift(diagnosis: Diagnosis) -> Section:
                 ]
             )
         caption = f"What the squared {title} distance is made of"
-        drawings.append(Figure(caption, bars(labels, marks, caption), _SHIFT_KEYS))
+        drawings.append(Figure("bars", caption, caption, marks, labels, keys=_SHIFT_KEYS))
     rows = shift_rows(diagnosis, "feature", "label", "noise")
     header = ["pair", "class shares differ by", "gradient: features", "labels", "noise"]
     header += ["Hessian: features", "labels", "noise"]
@@ -246,7 +245,7 @@ def _holdout(diagnosis: Diagnosis) -> Section | None:
         marks.append([Mark(v, "", f"{names[-1]}, {kind}: {100 * v:.1f} %") for kind, v in row])
     keys = [(f"dot{i}", kind) for i, kind in enumerate(kinds)]
     caption = "Accuracy on a domain that was not trained on"
-    drawing = Figure(caption, dots(names, marks, caption), keys)
+    drawing = Figure("dots", caption, caption, marks, names, keys=keys)
     header = holdout_columns(report) if report.strengths else ["held out", "plain"]
     table = Table(header, holdout_rows(diagnosis, report, "to"))
     return Section("Leave one domain out", report.how, figures=[drawing], table=table)
@@ -272,15 +271,17 @@ def _crossing(diagnosis: Diagnosis) -> Section | None:
             regret = float(report.regret[i, j] + report.regret[j, i]) / 2
             distance = float(measured[e, f])
             text = f"{names[i]} – {names[j]}: distance {number(distance)}, regret {number(regret)}"
-            points.append((distance, regret, text))
+            points.append(Mark(regret, "", text, across=distance))
+    caption = "Loss of the head of one domain (row) on another (column)"
+    title = "Loss of the head of one domain on another"
     drawings = [
+        Figure("heat_map", caption, title, marks, names, names),
         Figure(
-            "Loss of the head of one domain (row) on another (column)",
-            heat_map(names, names, marks, "Loss of the head of one domain on another"),
-        ),
-        Figure(
+            "scatter",
             "Each dot is a pair of domains",
-            scatter(points, ("Hessian distance", "regret"), "Regret against Hessian distance"),
+            "Regret against Hessian distance",
+            [points],
+            columns=("Hessian distance", "regret"),
         ),
     ]
     text = correlation_text(report, "")
@@ -312,7 +313,7 @@ def _bounds(diagnosis: Diagnosis) -> Section | None:
         f"is within {report.tolerance:g} of the best?"
     )
     terms = Table(BOUND_COLUMNS, bound_rows(diagnosis, report), folded="The terms of each bound")
-    drawing = Figure(caption, heat_map(everyone, everyone, marks, caption))
+    drawing = Figure("heat_map", caption, caption, marks, everyone, everyone)
     return Section("The transfer bound", report.how, text, [drawing], terms)
 
 

@@ -1,69 +1,61 @@
 """Pages that open anywhere: one file, no network, no script, light or dark as the reader likes.
 
 A page is a template that extends `page.html.j2` and shows its content by the pieces of
-`parts.html.j2`. Whatever comes from outside is escaped by jinja2; only drawings, whose writer
-escapes names itself, are put in as they are.
+`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Literal, NamedTuple, final
 
 from hessalign._version import __version__
-from hessalign.report.svg import shortened
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """No script runs and nothing is fetched, whatever the page may contain."""
+
+LABELLED: Final = 12  # up to this many rows a heat map has names and numbers
+
+
+class Mark(NamedTuple):
+    """A value in a figure."""
+
+    value: float
+    text: str  # what is written on it
+    title: str  # what it says when pointed at, or read aloud
+    across: float = 0.0  # where it is, in a scatter plot
 
 
 @final
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with a caption and a legend.
+    """A drawing with a caption, and a title for those who cannot see it."""
 
-    Attributes:
-        caption: What it shows.
-        svg: The drawing.
-        keys: Class of a mark in the drawing, and what it stands for.
-    """
-
+    kind: Literal["heat_map", "bars", "dots", "scatter"]
     caption: str
-    svg: str
-    keys: Sequence[tuple[str, str]] = ()
+    title: str
+    marks: Sequence[Sequence[Mark]]  # by row
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()  # or the two axes of a scatter plot
+    keys: Sequence[tuple[str, str]] = ()  # class of a mark in the drawing, what it stands for
 
 
 @final
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        header: Column titles.
-        rows: Cells as plain text; the first of each row names it.
-        words: Whether cells hold text rather than numbers.
-        folded: What is seen before it is opened by a click; nothing if it is open.
-    """
+    """A table of plain text; the first cell of each row names it."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    words: bool = False
-    folded: str = ""
+    words: bool = False  # whether cells hold text rather than numbers
+    folded: str = ""  # what is seen before it is opened by a click; nothing if it is open
 
 
 @final
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: text, figures side by side, a table, and how its numbers were computed.
-
-    Attributes:
-        title: Its heading.
-        how: How its numbers were computed.
-        text: A paragraph that comes first.
-        figures: Its figures.
-        table: The numbers behind them.
-    """
+    """A part of a page: text, figures side by side, a table, and how its numbers were computed."""
 
     title: str
     how: str
@@ -72,17 +64,19 @@ class Section:
     table: Table | None = None
 
 
-def render_page(package: str, template: str, title: str, **content: object) -> str:
-    """A page from a template.
+def shortened(name: str, length: int) -> str:
+    """A name, or its beginning."""
+    return name if len(name) <= length else name[: length - 1] + "…"
 
-    Args:
-        package: The package that holds the template.
-        template: Its file, which extends `page.html.j2`.
-        title: Title of the page.
-        content: What the template shows; `footnote` goes on in the sentence that says who made it.
+
+def render_page(package: str, template: str, title: str, **content: object) -> str:
+    """A page from a template of a package, complete in itself, with a final line end.
+
+    What the template shows is `content`; its `footnote` goes on in the sentence that says who made
+    the page.
 
     Returns:
-        The page, complete in itself, with a final line end.
+        The page.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -94,6 +88,7 @@ def render_page(package: str, template: str, title: str, **content: object) -> s
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["shortened"] = shortened
+    environment.filters |= {"shortened": shortened, "g": "{:g}".format}
+    environment.globals["labelled"] = LABELLED
     frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
     return environment.get_template(template).render(**{**frame, **content})

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from jinja2 import UndefinedError
 
-from hessalign.report.page import Figure, Section, Table, render_page
-from hessalign.report.svg import Mark, bars
+from hessalign.report.page import Figure, Mark, Section, Table, render_page
 
 EVIL = "<script>alert('\"&')</script>"
+KINDS = ("heat_map", "bars", "dots", "scatter")
 
 TEMPLATE = """{% extends "page.html.j2" %}
 {% import "parts.html.j2" as parts %}
@@ -18,12 +18,12 @@ TEMPLATE = """{% extends "page.html.j2" %}
 {% endblock %}
 """
 
-DRAWING = bars([EVIL], [[Mark(1.0, EVIL, EVIL)]], EVIL)
+MARKS = [[Mark(1.0, EVIL, EVIL)]]
 SECTION = Section(
     EVIL,
     EVIL,
     EVIL,
-    [Figure(EVIL, DRAWING, [("part0", EVIL)])] * 2,
+    [Figure(kind, EVIL, EVIL, MARKS, [EVIL], [EVIL] * 2, [("part0", EVIL)]) for kind in KINDS],
     Table([EVIL, EVIL], [[EVIL, EVIL]], folded=EVIL),
 )
 
