@@ -17,7 +17,8 @@ from typing import Protocol, final, runtime_checkable
 import torch
 from torch import Tensor
 
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Int
+from hessalign.heads.samples import Points, Values
 
 _Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From points [b, p] and their row numbers [b] to values [b] and gradients [b, p]."""
@@ -51,23 +52,19 @@ class Ball:
 
     size: float
 
-    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def retract(self, points: Points) -> Points:
         """Scale points outside to the radius."""
         norms = points.norm(dim=1, keepdim=True)
         drawn: Tensor = points * (self.size / norms.clamp_min(self.size))
         return drawn
 
-    def tangent(
-        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
-    ) -> Float[Tensor, "b p"]:
+    def tangent(self, points: Points, directions: Points) -> Points:
         """Take away the radial part of directions that point outwards on the sphere."""
         norms = points.norm(dim=1)
         return without_normal(points, directions, norms >= self.size * (1 - ON_THE_BORDER))
 
 
-def without_normal(
-    normals: Float[Tensor, "b p"], directions: Float[Tensor, "b p"], border: Tensor
-) -> Float[Tensor, "b p"]:
+def without_normal(normals: Points, directions: Points, border: Tensor) -> Points:
     """Take from directions at the border what points along the outward normals, of any length."""
     squares = normals.square().sum(1)
     outward = (normals * directions).sum(1).clamp_min(0)
@@ -78,11 +75,11 @@ def without_normal(
 def ascend(
     objective: _Objective,
     region: _Region,
-    starts: Float[Tensor, "b p"],
+    starts: Points,
     *,
     steps: int,
     tolerance: float,
-) -> tuple[Float[Tensor, "b p"], Float[Tensor, " b"]]:
+) -> tuple[Points, Values]:
     """Climb from each start to a local maximum in the region, in so many evaluations at most.
 
     A row is done where moving across the region along the slope that is left would bring less than

@@ -26,7 +26,14 @@ from hessalign.curvature.losses import HeadLoss
 from hessalign.heads.ascent import Ball
 from hessalign.heads.exact_attack import exact_attack
 from hessalign.heads.gaps import Gaps, make_gaps, proved
-from hessalign.heads.samples import HeadSamples, check_several, head_matrix, make_samples
+from hessalign.heads.samples import (
+    HeadSamples,
+    Point,
+    Points,
+    check_several,
+    head_matrix,
+    make_samples,
+)
 
 Mode = Literal["exact", "published"]
 
@@ -247,11 +254,11 @@ def _prepare(
 
 def _published_attack(
     data: HeadSamples,
-    centre: Float[Tensor, " p"],
+    centre: Point,
     radii: tuple[float, ...],
     settings: PublishedAttack,
     generator: torch.Generator,
-) -> Float[Tensor, "b p"]:
+) -> Points:
     r"""Ascend the gap between the worst and the best domain of each minibatch, by Adam.
 
     This is what the code of Zhang et al. (2021) does, which Hemati et al. (2023) use for Figure 2.
@@ -312,5 +319,5 @@ def _attack(
     )
 
 
-def _losses(data: HeadSamples, point: Float[Tensor, " p"]) -> Float[Tensor, " e"]:
+def _losses(data: HeadSamples, point: Point) -> Float[Tensor, " e"]:
     return torch.cat([data.risk(point.unsqueeze(0), e) for e in range(len(data.ids))])

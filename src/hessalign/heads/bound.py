@@ -18,10 +18,9 @@ from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
-from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.fit import Convexity, FittedHead, StrongConvexity, fit_domain
 from hessalign.heads.measure import TransferMeasure
-from hessalign.heads.samples import HeadSamples, make_samples
+from hessalign.heads.samples import HeadSamples, Point, make_samples
 from hessalign.heads.whitening import make_whitening
 
 _LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
@@ -168,8 +167,7 @@ def bound_at(
     gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
     slope = float(gradients[1].norm())
     difference = float((gradients[1] - gradients[0]).norm())
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
-    distance = hessian_difference(*heads).spectral_norm(accuracy)
+    distance = data.hessian_difference(centre, t, s).spectral_norm(accuracy)
     rest = fitted.gradient_norm
     radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
     return TransferBound(
@@ -218,7 +216,7 @@ def largest_third_derivative(data: HeadSamples, e: int) -> float:
 
 
 def _measured_remainder(
-    data: HeadSamples, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
+    data: HeadSamples, s: int, t: int, centre: Point, measure: TransferMeasure
 ) -> float:
     r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser."""
     if tuple(measure.maximiser.shape) != data.shape:
@@ -230,6 +228,5 @@ def _measured_remainder(
     pair = torch.tensor([[t, s]], device=centre.device)
     before, slope = data.gap(centre.unsqueeze(0), pair)
     after, _ = data.gap(centre + move, pair)
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
-    bend = hessian_difference(*heads)(move)
+    bend = data.hessian_difference(centre, t, s)(move)
     return float(after - before - (slope * move).sum() - (bend * move).sum() / 2)

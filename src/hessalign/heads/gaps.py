@@ -30,7 +30,7 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import ON_THE_BORDER
 from hessalign.heads.bound import largest_third_derivative
-from hessalign.heads.samples import HeadSamples
+from hessalign.heads.samples import HeadSamples, Point
 
 _MOST_PARAMETERS = 512
 """Of a head whose limits are looked for: they need all eigenvalues of its Hessians."""
@@ -51,7 +51,7 @@ class Gaps:
     """The gaps L_i − L_j of all ordered pairs around a head, for samples in float64."""
 
     data: HeadSamples
-    centre: Float[Tensor, " p"]
+    centre: Point
     pairs: Int[Tensor, "q 2"]
     gap: Float[Tensor, " q"]
     gradient: Float[Tensor, "q p"]
@@ -109,7 +109,7 @@ class Gaps:
         return value + mu / 2 * (radius**2 - square).clamp_min(0) + most
 
 
-def make_gaps(data: HeadSamples, centre: Float[Tensor, " p"]) -> Gaps:
+def make_gaps(data: HeadSamples, centre: Point) -> Gaps:
     """The gaps around a head; without limits if it is large, or M unknown."""
     every = range(len(data.ids))
     ordered = [(i, j) for i in every for j in every if i != j]

@@ -18,10 +18,9 @@ from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
-from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.ascent import ON_THE_BORDER, ascend, without_normal
 from hessalign.heads.fit import FittedHead, fit_domain
-from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples, make_samples
+from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples, Point, Points, Values, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
 _STEPS = 500
@@ -62,7 +61,7 @@ class TransferMeasure:
     source_excess: float
     target_excess: float
     tolerance: float
-    values: Float[Tensor, " b"]
+    values: Values
     source: FittedHead
     target: FittedHead
     target_lowest: float
@@ -138,8 +137,8 @@ def transfer_measure(
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)
     region = _minimal_set(data, s, best_source, tolerance)
-    minimiser = best_target.parameters.flatten().unsqueeze(0)
-    offset = region.points(minimiser)
+    shift = best_target.parameters - best_source.parameters
+    offset = region.metric.coordinates(shift.flatten().unsqueeze(0))
     pair = torch.tensor([[t, s]], device=data.features.device)
 
     def gap(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,7 +185,7 @@ class MinimalSet:
 
     data: HeadSamples
     source: int
-    centre: Float[Tensor, " p"]
+    centre: Point
     tolerance: float
     metric: Whitening
 
@@ -205,19 +204,15 @@ class MinimalSet:
         """The tolerance less rounding, so that points drawn to the border are inside for sure."""
         return self.tolerance - min(self.tolerance / 2, _ROUNDING * (1 + abs(self.lowest)))
 
-    def heads(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def heads(self, points: Points) -> Points:
         """The parameters at points, whitened differences from the minimiser."""
         return self.centre + self.metric.parameters(points)
 
-    def points(self, heads: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """The inverse of `heads`."""
-        return self.metric.coordinates(heads - self.centre)
-
-    def excess(self, points: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
+    def excess(self, points: Points) -> Values:
         """Excess risk of the source at points; at most `tolerance` inside."""
         return self.data.risk(self.heads(points), self.source) - self.lowest
 
-    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def retract(self, points: Points) -> Points:
         """Draw points outside towards the minimiser until their excess risk is allowed."""
         outside = (~(self.excess(points) <= self.tolerance)).nonzero().squeeze(1)
         if len(outside) == 0:
@@ -228,7 +223,7 @@ class MinimalSet:
             inside[rows] *= self._shares_inside(points[rows]).unsqueeze(1)
         return inside
 
-    def _shares_inside(self, points: Float[Tensor, "b p"]) -> Float[Tensor, " b"]:
+    def _shares_inside(self, points: Points) -> Values:
         """The largest t with excess(t · point) ≤ δ_S, approached from below."""
         # Along the ray the excess is convex, so the chord between a point inside and one outside
         # meets the level inside, and the tangent from outside meets it outside: the two close in
@@ -258,7 +253,7 @@ class MinimalSet:
         return inner
 
     def _excess_along(
-        self, moves: Float[Tensor, "b p"]
+        self, moves: Points
     ) -> Callable[[Float[Tensor, "m b"]], tuple[Float[Tensor, "m b"], Float[Tensor, "m b"]]]:
         """Excess risk less the allowed one, and its slope, at t times each move."""
         base, directions = self._logits(self.centre), self._logits(moves)
@@ -282,9 +277,7 @@ class MinimalSet:
         logits: Tensor = self.data.parts[self.source][0] @ rows.T
         return logits.view(len(logits), -1, self.data.outputs)
 
-    def tangent(
-        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
-    ) -> Float[Tensor, "b p"]:
+    def tangent(self, points: Points, directions: Points) -> Points:
         """Take from directions at the border what climbs the source's risk."""
         risks, gradients = self.data.risk_and_gradient(self.heads(points), self.source)
         border = risks - self.lowest >= self.tolerance * (1 - ON_THE_BORDER)
@@ -305,12 +298,11 @@ def _minimal_set(data: HeadSamples, s: int, fitted: FittedHead, tolerance: float
 
 def _starts(
     region: MinimalSet, t: int, offset: Tensor, restarts: int, generator: torch.Generator | None
-) -> Float[Tensor, "b p"]:
+) -> Points:
     """Points of the border in promising directions and in random ones."""
     data, metric, centre = region.data, region.metric, region.centre
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, region.source)
-    whitened = hessian_difference(*heads).between(metric.parameters, metric.slopes)
-    _, vectors = whitened.extremes()
+    difference = data.hessian_difference(centre, t, region.source)
+    _, vectors = difference.between(metric.parameters, metric.slopes).extremes()
     slope = metric.slopes(data.risk_and_gradient(centre.unsqueeze(0), t)[1])
     if generator is None:
         generator = torch.Generator().manual_seed(0)

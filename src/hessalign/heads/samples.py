@@ -33,7 +33,12 @@ from hessalign.curvature.inputs import (
 )
 from hessalign.curvature.linear import arranged_head
 from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss, Squared
+from hessalign.curvature.operators import SymmetricOperator, hessian_difference
 from hessalign.curvature.products import accumulation_dtype
+
+Point = Float[Tensor, " p"]
+Points = Float[Tensor, "b p"]
+Values = Float[Tensor, " b"]  # of some points
 
 CHUNK_LOGITS = 1 << 22  # logits of all points that are held at a time
 
@@ -83,13 +88,13 @@ class HeadSamples:
         sizes = self.domains.sizes
         return tuple(zip(self.features.split(sizes), self.targets.split(sizes), strict=True))
 
-    def risk(self, points: Float[Tensor, "b p"], e: int) -> Float[Tensor, " b"]:
+    def risk(self, points: Points, e: int) -> Values:
         """The risk of one domain at each point, in float64."""
         return self.risk_and_gradient(points, e, slopes=False)[0]
 
     def risk_and_gradient(
-        self, points: Float[Tensor, "b p"], e: int, *, slopes: bool = True
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+        self, points: Points, e: int, *, slopes: bool = True
+    ) -> tuple[Values, Points]:
         """The risk of one domain in float64, and its gradient mean r ⊗ z̃ + λ θ, at each point."""
         (z, y), count = self.parts[e], len(points)
         points = points.to(z.dtype)
@@ -109,7 +114,7 @@ class HeadSamples:
         total = total / len(z) + self.l2 / 2 * held.double().square().sum(1)
         return total, (slope / len(z)).view_as(points) + self.l2 * held
 
-    def held(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def held(self, points: Points) -> Points:
         """The parameters that the L2 term is over: all, or with 0 in place of the biases."""
         if not self.free_bias:
             return points
@@ -117,9 +122,7 @@ class HeadSamples:
         kept[..., -1] = 0
         return kept.view_as(points)
 
-    def gap(
-        self, points: Float[Tensor, "b p"], pairs: Int[Tensor, "b 2"]
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+    def gap(self, points: Points, pairs: Int[Tensor, "b 2"]) -> tuple[Values, Points]:
         """The gap L_i − L_j with its gradient, each point with a pair (i, j) of its own."""
         values = points.new_zeros(len(points), dtype=torch.float64)
         gradients = torch.zeros_like(points)
@@ -132,7 +135,7 @@ class HeadSamples:
                 gradients[rows] += signs[rows].unsqueeze(1) * slopes.to(points.dtype)
         return values, gradients
 
-    def accuracy(self, point: Float[Tensor, " p"]) -> Float[Tensor, " e"] | None:
+    def accuracy(self, point: Point) -> Float[Tensor, " e"] | None:
         """The share of samples a classifier gets right, per domain; None for regression."""
         if not isinstance(self.loss, CrossEntropy | Binary):
             return None
@@ -163,13 +166,17 @@ class HeadSamples:
             curvature=curvature,
         )
 
-    def domain_statistics(self, point: Float[Tensor, " p"], e: int) -> LinearHead:
+    def domain_statistics(self, point: Point, e: int) -> LinearHead:
         """The same for one domain alone, at a head."""
         z, y = self.parts[e]
         logits = z @ point.to(z.dtype).view(self.shape).T
         check_finite(logits, "logits")
         alone = Domains(self.domains.ids[e : e + 1], (len(z),), None)
         return arranged_head(z, logits, y, alone, self.loss, bias=False)
+
+    def hessian_difference(self, point: Point, i: int, j: int) -> SymmetricOperator:
+        """The difference H_i − H_j of two domains' Hessians at a head."""
+        return hessian_difference(*(self.domain_statistics(point, e) for e in (i, j)))
 
     @cached_property
     def typical_gradient(self) -> float:

@@ -20,7 +20,7 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead
 from hessalign.curvature.losses import CrossEntropy
 from hessalign.curvature.products import chunk_rows
-from hessalign.heads.samples import HeadSamples
+from hessalign.heads.samples import HeadSamples, Point, Points
 
 _RANK = 1e-13  # eigenvalues below this share of the largest are rounding: the direction is flat
 
@@ -41,23 +41,23 @@ class Whitening:
     spanning: bool
     smallest: float  # eigenvalue of the Hessian itself, L2 term included: exact for every loss
 
-    def parameters(self, x: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def parameters(self, x: Points) -> Points:
         """From coordinates to parameters, θ = (U ⊗ V) Λ^{−1/2} x."""
         matrices = x.view(-1, *self.scale.shape) * self.inverse
         return (self.left @ matrices @ self.right.T).flatten(1)
 
-    def coordinates(self, theta: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def coordinates(self, theta: Points) -> Points:
         """From parameters, or their differences, to coordinates, x = Λ^{1/2} (U ⊗ V)ᵀ θ."""
         matrices = self.left.T @ theta.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.scale).flatten(1)
 
-    def slopes(self, gradients: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def slopes(self, gradients: Points) -> Points:
         """Derivatives in x from derivatives g in θ, Λ^{−1/2} (U ⊗ V)ᵀ g."""
         matrices = self.left.T @ gradients.view(-1, *self.scale.shape) @ self.right
         return (matrices * self.inverse).flatten(1)
 
 
-def make_whitening(data: HeadSamples, point: Float[Tensor, " p"], e: int) -> Whitening:
+def make_whitening(data: HeadSamples, point: Point, e: int) -> Whitening:
     """Whitening coordinates for one domain's Hessian at a point."""
     head = data.domain_statistics(point, e)
     z = head.features.z.double()
