@@ -90,10 +90,7 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
 def combine(attributes: dict[str, Tensor], *, bias: bool) -> dict[str, Tensor]:
     """Inner products of "hessian" and "gradient" from those of their attributes."""
     if not bias:
-        return {
-            "hessian": attributes["logit_covariance"],
-            "gradient": attributes["error_feature"],
-        }
+        return {"hessian": attributes["logit_covariance"], "gradient": attributes["error_feature"]}
     bent = attributes["logit_covariance"] + 2 * attributes["logit_feature"] + attributes["logit"]
     return {"hessian": bent, "gradient": attributes["error_feature"] + attributes["error"]}
 

@@ -228,10 +228,7 @@ def _crossing(crossing: CrossingReport) -> str:
 
 
 def _remedies(
-    draw: Draw,
-    distances: DistanceReport,
-    shift: ShiftReport,
-    holdout: HoldoutReport | None,
+    draw: Draw, distances: DistanceReport, shift: ShiftReport, holdout: HoldoutReport | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     can, cannot = [], []
     gain = None if holdout is None else holdout.gain

@@ -73,12 +73,7 @@ def without_normal(normals: Points, directions: Points, border: Tensor) -> Point
 
 
 def ascend(
-    objective: _Objective,
-    region: _Region,
-    starts: Points,
-    *,
-    steps: int,
-    tolerance: float,
+    objective: _Objective, region: _Region, starts: Points, *, steps: int, tolerance: float
 ) -> tuple[Points, Values]:
     """Climb from each start to a local maximum in the region, in so many evaluations at most.
 
