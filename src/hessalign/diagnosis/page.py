@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from hessalign.diagnosis import Diagnosis, DistanceMatrix
-from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
+from hessalign.diagnosis.reading import attribute_title
 from hessalign.diagnosis.text import (
     BOUND_COLUMNS,
     HEAD_COLUMNS,
@@ -119,13 +119,13 @@ def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, caption: str) ->
 def _attributes(diagnosis: Diagnosis) -> Section:
     """Bars and table of the attributes of Table 1."""
     report = diagnosis.attributes
-    titles = [ATTRIBUTE_TITLES[name] for name in report.distances]
+    titles = [attribute_title(name) for name in report.distances]
     marks = [
         [
             Mark(
                 report.relative[name],
                 percent(report.relative[name]),
-                f"{ATTRIBUTE_TITLES[name]}: {percent(report.relative[name])}, measured distances "
+                f"{attribute_title(name)}: {percent(report.relative[name])}, measured distances "
                 f"are {matrix.times_noise():.1f} times the noise",
             )
         ]

@@ -26,16 +26,6 @@ _HINDSIGHT: Final = 0.02
 """A gain from this on that only the domain held out could have shown is mentioned."""
 
 _CLOSE_IN_LABELS: Final = 0.02  # total variation distance up to which class shares count as alike
-ATTRIBUTE_TITLES: Final = {
-    "loss": "loss",
-    "feature": "feature",
-    "covariance": "covariance",
-    "error": "error",
-    "error_feature": "error×feature",
-    "logit": "logit",
-    "logit_feature": "logit×feature",
-    "logit_covariance": "logit×covariance",
-}
 
 
 @final
@@ -69,9 +59,12 @@ def read(
     odd, ratio = odd_one_out(distances.hessian)
     summary = [_pairs_beyond_noise(distances)]
     if odd is not None:
+        far = f"and is on average {ratio:.1f} times as far from them as they are from one another"
+        if ratio == float("inf"):
+            far = "while theirs are as alike as sampling can tell"
         summary.append(
             f"“{draw.domain_names[odd]}” is the odd one out: its Hessian differs from every "
-            f"other domain's, {_how_far(ratio)}."
+            f"other domain's, {far}."
         )
     elif len(draw.domain_names) > 2:
         summary.append("No domain stands out from all others.")
@@ -86,15 +79,15 @@ def read(
     return Reading(odd, tuple(text for text in summary if text), can, cannot)
 
 
+def attribute_title(name: str) -> str:
+    """An attribute of Table 1 as people write it, for example logit×feature."""
+    return name.replace("_", "×")
+
+
 def odd_one_out(distances: DistanceMatrix) -> tuple[int | None, float]:
-    """The domain that is much further from the others than they are from one another.
-
-    Noise makes one of several domains the farthest, whatever they are. The odd one out therefore
-    has to differ from each of the others by more than sampling explains.
-
-    Returns:
-        Its position, or None, and the ratio of the two mean distances beyond noise.
-    """
+    """The domain, if any, far from the others, and the ratio to their distances beyond noise."""
+    # Noise makes one of several domains the farthest, whatever they are. The odd one out therefore
+    # has to differ from each of the others by more than sampling explains.
     beyond = distances.beyond
     count = len(beyond)
     if count < 3:
@@ -106,12 +99,6 @@ def odd_one_out(distances: DistanceMatrix) -> tuple[int | None, float]:
     ratio = own / rest if rest > 0 else float("inf") if own > 0 else 0.0
     differs = bool((distances.low[farthest, others] > 0).all())
     return (farthest if differs and ratio >= _STANDS_OUT else None), ratio
-
-
-def _how_far(ratio: float) -> str:
-    if ratio == float("inf"):
-        return "while theirs are as alike as sampling can tell"
-    return f"and is on average {ratio:.1f} times as far from them as they are from one another"
 
 
 def _differ(distances: DistanceMatrix) -> bool:
@@ -150,7 +137,7 @@ def _attributes(attributes: AttributeReport) -> str:
         else "the head is unsure in different places"
     )
     return (
-        f"Of the attributes of Table 1, domains differ most in {ATTRIBUTE_TITLES[largest]} "
+        f"Of the attributes of Table 1, domains differ most in {attribute_title(largest)} "
         f"({100 * relative[largest]:.0f} % of the size it has in a single sample): {about}."
     )
 

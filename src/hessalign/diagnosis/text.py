@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from textwrap import fill
 from typing import Any, Final
 
 from torch import Tensor
@@ -20,10 +19,10 @@ from hessalign.diagnosis import (
     DistanceMatrix,
     HoldoutReport,
 )
-from hessalign.diagnosis.reading import ATTRIBUTE_TITLES
+from hessalign.diagnosis.reading import attribute_title
+from hessalign.report.page import render_template
 from hessalign.report.tables import markdown_table
 
-_WIDTH: Final = 100
 _SHOWN: Final = 3
 _NOT_IN_JSON: Final = frozenset({"parameters"})  # fields that are not about the domains
 
@@ -33,19 +32,34 @@ BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "ta
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
     """A diagnosis as text: the reading first, then a table for each section."""
-    parts = [
-        _title(diagnosis),
-        _reading(diagnosis),
-        _head(diagnosis),
-        _distances(diagnosis),
-        _attributes(diagnosis),
-        _contributions(diagnosis),
-        _shift(diagnosis),
-        _holdout(diagnosis),
-        _crossing(diagnosis),
-        _bounds(diagnosis),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    content: dict[str, object] = {
+        "head": head_rows(diagnosis),
+        "distances": [[*row[:6], *row[7:]] for row in distance_rows(diagnosis)],
+        "attributes": _attribute_rows(diagnosis),
+        "contributions": _contribution_rows(diagnosis),
+        "shift": shift_rows(diagnosis, "label", "feature", "noise"),
+    }
+    if (holdout := diagnosis.holdout) is not None:
+        columns = content["holdout_columns"] = holdout_columns(holdout)
+        rows = holdout_rows(diagnosis, holdout, "–")
+        content["holdout"] = [row + ["–"] * (len(columns) - len(row)) for row in rows]
+    if (crossing := diagnosis.crossing) is not None:
+        names = [diagnosis.domains[e] for e in crossing.domains]
+        values = zip(names, crossing.loss.tolist(), strict=True)
+        content["crossing_columns"] = ["head of, loss on", *names]
+        content["crossing"] = [[name, *map(number, row)] for name, row in values]
+        content["correlation"] = correlation_text(crossing, " of Hessian distance and regret")
+    if diagnosis.bounds is not None:
+        content["bounds"] = bound_rows(diagnosis, diagnosis.bounds)
+    return render_template(
+        __package__,
+        "diagnosis.md.j2",
+        it=diagnosis,
+        table=markdown_table,
+        head_columns=HEAD_COLUMNS,
+        bound_columns=BOUND_COLUMNS,
+        **content,
+    )
 
 
 def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
@@ -160,129 +174,26 @@ def _distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
     return [number(float(matrix.measured[pair])), ends, number(float(matrix.noise[pair]))]
 
 
-def _wrapped(text: str) -> str:
-    return fill(text, _WIDTH)
-
-
-def _section(title: str, table: str, how: str) -> str:
-    return f"## {title}\n\n{table}\n\n{_wrapped(how)}"
-
-
-def _title(diagnosis: Diagnosis) -> str:
-    counts = (
-        f"{len(diagnosis.domains)} domains, {len(diagnosis.classes)} classes, "
-        f"{diagnosis.features:,} features"
-    )
-    notes = [fill(note, _WIDTH, initial_indent="Note: ") for note in diagnosis.notes]
-    return "\n".join(
-        [f"# Diagnosis of {diagnosis.name}: {counts}", "", _wrapped(diagnosis.how), *notes]
-    )
-
-
-def _reading(diagnosis: Diagnosis) -> str:
-    reading = diagnosis.reading
-    lines = ["## Reading", ""]
-    for title, texts in (
-        ("", reading.summary),
-        ("Aligning can help here:", reading.can_fix),
-        ("Aligning will not help with:", reading.cannot_fix),
-    ):
-        if not texts:
-            continue
-        lines += [title] if title else []
-        lines += [fill(text, _WIDTH, initial_indent="- ", subsequent_indent="  ") for text in texts]
-    return "\n".join(lines)
-
-
-def _head(diagnosis: Diagnosis) -> str:
-    head = diagnosis.head
-    state = "at its optimum" if head.at_optimum else "NOT at its optimum"
-    table = markdown_table(HEAD_COLUMNS, head_rows(diagnosis))
-    text = (
-        f"The head ({head.origin}) is {state}: gradient norm {head.gradient_norm:.2g}, "
-        f"{head.relative:.1e} of a single sample's."
-    )
-    return _section("Head", f"{_wrapped(text)}\n\n{table}", head.how)
-
-
-def _distances(diagnosis: Diagnosis) -> str:
-    rows = [[*row[:6], *row[7:]] for row in distance_rows(diagnosis)]  # no noise of spectral ones
-    less_noise = "95 %, less noise"
-    header = ["pair", "‖ΔH‖", less_noise, "noise", "‖ΔH‖₂", less_noise]
-    header += ["‖Δg‖", less_noise, "noise"]
-    how = f"{diagnosis.distances.how} Spectral: {diagnosis.spectral.how}"
-    return _section("Distances of Hessians and gradients", markdown_table(header, rows), how)
-
-
-def _attributes(diagnosis: Diagnosis) -> str:
-    rows = [
-        [
-            ATTRIBUTE_TITLES[name],
-            percent(diagnosis.attributes.relative[name]),
-            f"{matrix.times_noise():.1f} ×",
-        ]
-        for name, matrix in diagnosis.attributes.distances.items()
+def _attribute_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    report = diagnosis.attributes
+    return [
+        [attribute_title(name), percent(report.relative[name]), f"{matrix.times_noise():.1f} ×"]
+        for name, matrix in report.distances.items()
     ]
-    table = markdown_table(["attribute", "relative distance", "of the noise"], rows)
-    return _section("Attributes of Table 1", table, diagnosis.attributes.how)
 
 
-def _contributions(diagnosis: Diagnosis) -> str:
+def _contribution_rows(diagnosis: Diagnosis) -> list[list[str]]:
     rows = []
     for entry in diagnosis.contributions.pairs:
         order = entry.classes.argsort(descending=True).tolist()[:_SHOWN]
-        classes = ", ".join(
-            f"{diagnosis.classes[c]} {percent(float(entry.classes[c]))}" for c in order
-        )
-        samples = ", ".join(
+        classes = [f"{diagnosis.classes[c]} {percent(float(entry.classes[c]))}" for c in order]
+        samples = [
             f"{diagnosis.domains[s.domain]} #{s.row} {100 * s.share:.1f} %"
             for s in entry.samples[:_SHOWN]
-        )
-        rows.append([pair_name(diagnosis, entry.pair), entry.quantity, classes, samples])
-    table = markdown_table(["pair", "of", "classes", "samples"], rows, text_columns=4)
-    return _section("Where distances come from", table, diagnosis.contributions.how)
-
-
-def _shift(diagnosis: Diagnosis) -> str:
-    rows = shift_rows(diagnosis, "label", "feature", "noise")
-    header = ["pair", "class shares", "‖Δg‖²: label", "feature", "noise"]
-    header += ["‖ΔH‖²: label", "feature", "noise"]
-    return _section(
-        "Label shift against feature shift", markdown_table(header, rows), diagnosis.shift.how
-    )
-
-
-def _holdout(diagnosis: Diagnosis) -> str:
-    report = diagnosis.holdout
-    if report is None:
-        return ""
-    header = holdout_columns(report)
-    rows = [row + ["–"] * (len(header) - len(row)) for row in holdout_rows(diagnosis, report, "–")]
-    return _section("Leave one domain out", markdown_table(header, rows), report.how)
-
-
-def _crossing(diagnosis: Diagnosis) -> str:
-    report = diagnosis.crossing
-    if report is None:
-        return ""
-    names = [diagnosis.domains[e] for e in report.domains]
-    rows = [
-        [name, *(number(float(value)) for value in row)]
-        for name, row in zip(names, report.loss, strict=True)
-    ]
-    table = markdown_table(["head of, loss on", *names], rows)
-    text = correlation_text(report, " of Hessian distance and regret")
-    return _section(
-        "Does Hessian distance foretell the loss?", f"{table}\n\n{_wrapped(text)}", report.how
-    )
-
-
-def _bounds(diagnosis: Diagnosis) -> str:
-    report = diagnosis.bounds
-    if report is None:
-        return ""
-    table = markdown_table(BOUND_COLUMNS, bound_rows(diagnosis, report))
-    return _section("Transfer bound (Theorem 1)", table, report.how)
+        ]
+        pair = pair_name(diagnosis, entry.pair)
+        rows.append([pair, entry.quantity, ", ".join(classes), ", ".join(samples)])
+    return rows
 
 
 def render_diagnosis_json(diagnosis: Diagnosis) -> str:

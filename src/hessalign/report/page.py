@@ -1,13 +1,15 @@
 """Pages that open anywhere: one file, no network, no script, light or dark as the reader likes.
 
 A page is a template that extends `page.html.j2` and shows its content by the pieces of
-`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2.
+`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2. Plain text
+may be a template too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Final, Literal, NamedTuple, final
 
 from hessalign._version import __version__
@@ -70,25 +72,27 @@ def shortened(name: str, length: int) -> str:
 
 
 def render_page(package: str, template: str, title: str, **content: object) -> str:
-    """A page from a template of a package, complete in itself, with a final line end.
+    """A page, complete in itself; a `footnote` goes on in the sentence that says who made it."""
+    frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
+    return render_template(package, template, **{**frame, **content})
 
-    What the template shows is `content`; its `footnote` goes on in the sentence that says who made
-    the page.
 
-    Returns:
-        The page.
-    """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+def render_template(package: str, template: str, **content: object) -> str:
+    """A template of a package with what it shows; markup is escaped if it is of HTML."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, "") for name in (package, __package__)]),
-        autoescape=True,
+        autoescape=select_autoescape(("html.j2", "svg.j2")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"shortened": shortened, "g": "{:g}".format}
+    environment.filters |= {"shortened": shortened, "wrapped": _wrapped, "g": "{:g}".format}
     environment.globals["labelled"] = LABELLED
-    frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
-    return environment.get_template(template).render(**{**frame, **content})
+    return environment.get_template(template).render(content)
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return fill(text, 100, initial_indent=first, subsequent_indent=rest)
