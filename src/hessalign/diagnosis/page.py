@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
-from hessalign.diagnosis import Diagnosis, DistanceMatrix
+from hessalign.diagnosis import (
+    BoundReport,
+    CrossingReport,
+    Diagnosis,
+    DistanceMatrix,
+    HoldoutReport,
+)
 from hessalign.diagnosis.reading import attribute_title
 from hessalign.diagnosis.text import (
     BOUND_COLUMNS,
@@ -23,7 +30,7 @@ from hessalign.diagnosis.text import (
     percent,
     shift_rows,
 )
-from hessalign.report.page import LABELLED, Figure, Mark, Section, Table, render_page, shortened
+from hessalign.report.page import LABELLED, Figure, Mark, render_page, shortened
 
 _MANY_CLASSES: Final = 10  # up to this many classes all are drawn
 _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noise"))
@@ -31,14 +38,52 @@ _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noi
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
     """A diagnosis as HTML."""
+    names = [pair_name(diagnosis, entry.pair) for entry in diagnosis.spectral.distances]
+    figures = {
+        "distances": [
+            _distance_map(diagnosis.domains, matrix, caption)
+            for caption, matrix in (
+                ("Hessians, Frobenius norm of the difference", diagnosis.distances.hessian),
+                ("Gradients, norm of the difference", diagnosis.distances.gradient),
+            )
+        ],
+        "attributes": _attribute_figures(diagnosis),
+        "contributions": _contribution_figures(diagnosis),
+        "shift": _shift_figures(diagnosis),
+    }
+    rows = {
+        "distances": distance_rows(diagnosis),
+        "attributes": _attribute_rows(diagnosis),
+        "contributions": _contribution_rows(diagnosis),
+        "shift": shift_rows(diagnosis, "feature", "label", "noise"),
+        "head": head_rows(diagnosis),
+    }
+    content: dict[str, object] = {}
+    if (holdout := diagnosis.holdout) is not None:
+        figures["holdout"] = _holdout_figures(diagnosis, holdout)
+        rows["holdout"] = holdout_rows(diagnosis, holdout, "to")
+        columns = holdout_columns(holdout)
+        content["holdout_columns"] = columns if holdout.strengths else columns[:2]
+    if (crossing := diagnosis.crossing) is not None:
+        figures["crossing"] = _crossing_figures(diagnosis, crossing)
+        content["correlation"] = correlation_text(crossing, "")
+    if (bounds := diagnosis.bounds) is not None:
+        figures["bounds"] = _bound_figures(diagnosis, bounds)
+        rows["bounds"] = bound_rows(diagnosis, bounds)
     return render_page(
         __package__,
         "diagnosis.html.j2",
         f"Diagnosis of {diagnosis.name}",
         footnote=f", seed {diagnosis.seed}",
-        diagnosis=diagnosis,
+        it=diagnosis,
         cards=_cards(diagnosis),
-        sections=_sections(diagnosis),
+        pairs=names,
+        figures=figures,
+        rows=rows,
+        number=number,
+        head_columns=HEAD_COLUMNS,
+        bound_columns=BOUND_COLUMNS,
+        **content,
     )
 
 
@@ -62,44 +107,7 @@ def _cards(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return cards
 
 
-def _sections(diagnosis: Diagnosis) -> list[Section]:
-    """The sections of a diagnosis that it has."""
-    sections = (
-        _distances(diagnosis),
-        _attributes(diagnosis),
-        _contributions(diagnosis),
-        _shift(diagnosis),
-        _holdout(diagnosis),
-        _crossing(diagnosis),
-        _bounds(diagnosis),
-        _head(diagnosis),
-    )
-    return [section for section in sections if section is not None]
-
-
-def _distances(diagnosis: Diagnosis) -> Section:
-    """Heat maps and table of the distances."""
-    report, spectral = diagnosis.distances, diagnosis.spectral
-    maps = [
-        _distance_map(diagnosis, matrix, caption)
-        for caption, matrix in (
-            ("Hessians, Frobenius norm of the difference", report.hessian),
-            ("Gradients, norm of the difference", report.gradient),
-        )
-    ]
-    header = ["pair"]
-    for quantity in ("Hessian ‖·‖", "Hessian ‖·‖₂", "gradient"):
-        header += [quantity, "95 %, less noise", "noise"]
-    text = (
-        "On the diagonal: the distance of two random halves of the same domain. Squares that are "
-        "not much darker than the diagonal of their row and column show sampling, not a difference."
-    )
-    how = f"{report.how} Spectral norm: {spectral.how}"
-    return Section("How far apart", how, text, maps, Table(header, distance_rows(diagnosis)))
-
-
-def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, caption: str) -> Figure:
-    names = diagnosis.domains
+def _distance_map(names: Sequence[str], matrix: DistanceMatrix, caption: str) -> Figure:
     marks = []
     for e, first in enumerate(names):
         row = []
@@ -116,43 +124,31 @@ def _distance_map(diagnosis: Diagnosis, matrix: DistanceMatrix, caption: str) ->
     return Figure("heat_map", caption, caption, marks, names, names)
 
 
-def _attributes(diagnosis: Diagnosis) -> Section:
-    """Bars and table of the attributes of Table 1."""
-    report = diagnosis.attributes
+def _attribute_figures(diagnosis: Diagnosis) -> list[Figure]:
+    report, marks = diagnosis.attributes, []
     titles = [attribute_title(name) for name in report.distances]
-    marks = [
-        [
-            Mark(
-                report.relative[name],
-                percent(report.relative[name]),
-                f"{attribute_title(name)}: {percent(report.relative[name])}, measured distances "
-                f"are {matrix.times_noise():.1f} times the noise",
-            )
-        ]
-        for name, matrix in report.distances.items()
-    ]
-    focus = diagnosis.spectral.distances
-    rows = [
-        [
-            title,
-            f"{matrix.times_noise():.1f} ×",
-            *(number(float(matrix.measured[entry.pair])) for entry in focus),
-        ]
-        for title, matrix in zip(titles, report.distances.values(), strict=True)
-    ]
-    header = ["attribute", "of the noise", *(pair_name(diagnosis, entry.pair) for entry in focus)]
+    for title, (name, matrix) in zip(titles, report.distances.items(), strict=True):
+        share = percent(report.relative[name])
+        text = (
+            f"{title}: {share}, measured distances are {matrix.times_noise():.1f} times the noise"
+        )
+        marks.append([Mark(report.relative[name], share, text)])
     caption = "Distance beyond noise, as a share of the attribute's size in a single sample"
-    title = "Relative distance beyond noise by attribute"
-    return Section(
-        "In what they differ",
-        report.how,
-        figures=[Figure("bars", caption, title, marks, titles)],
-        table=Table(header, rows, folded="Distances by pair"),
-    )
+    return [Figure("bars", caption, "Relative distance beyond noise by attribute", marks, titles)]
 
 
-def _contributions(diagnosis: Diagnosis) -> Section:
-    """Classes and samples that distances come from."""
+def _attribute_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    return [
+        [
+            attribute_title(name),
+            f"{matrix.times_noise():.1f} ×",
+            *(number(float(matrix.measured[e.pair])) for e in diagnosis.spectral.distances),
+        ]
+        for name, matrix in diagnosis.attributes.distances.items()
+    ]
+
+
+def _contribution_figures(diagnosis: Diagnosis) -> list[Figure]:
     report = diagnosis.contributions
     drawings = []
     for quantity, matrix in (
@@ -178,7 +174,11 @@ def _contributions(diagnosis: Diagnosis) -> Section:
         names = [_pair(diagnosis, entry.pair) for entry in few]
         classes = [diagnosis.classes[c] for c in shown]
         drawings.append(Figure("heat_map", caption, caption, marks, names, classes))
-    rows = [
+    return drawings
+
+
+def _contribution_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    return [
         [
             pair_name(diagnosis, entry.pair),
             entry.quantity.title(),
@@ -188,11 +188,8 @@ def _contributions(diagnosis: Diagnosis) -> Section:
                 for sample in entry.samples
             ),
         ]
-        for entry in report.pairs
+        for entry in diagnosis.contributions.pairs
     ]
-    header = ["pair", "of", "samples with the largest shares"]
-    listing = Table(header, rows, words=True, folded="Samples that contribute most")
-    return Section("Which classes and samples", report.how, figures=drawings, table=listing)
 
 
 def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
@@ -200,8 +197,7 @@ def _pair(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
     return " – ".join(shortened(diagnosis.domains[e], 10) for e in pair)
 
 
-def _shift(diagnosis: Diagnosis) -> Section:
-    """Stacked bars of label shift, feature shift and noise."""
+def _shift_figures(diagnosis: Diagnosis) -> list[Figure]:
     report = diagnosis.shift
     labels = [_pair(diagnosis, entry.pair) for entry in report.pairs]
     drawings = []
@@ -220,19 +216,10 @@ def _shift(diagnosis: Diagnosis) -> Section:
             )
         caption = f"What the squared {title} distance is made of"
         drawings.append(Figure("bars", caption, caption, marks, labels, keys=_SHIFT_KEYS))
-    rows = shift_rows(diagnosis, "feature", "label", "noise")
-    header = ["pair", "class shares differ by", "gradient: features", "labels", "noise"]
-    header += ["Hessian: features", "labels", "noise"]
-    return Section(
-        "Label shift or feature shift", report.how, figures=drawings, table=Table(header, rows)
-    )
+    return drawings
 
 
-def _holdout(diagnosis: Diagnosis) -> Section | None:
-    """Accuracies on domains held out."""
-    report = diagnosis.holdout
-    if report is None:
-        return None
+def _holdout_figures(diagnosis: Diagnosis, report: HoldoutReport) -> list[Figure]:
     names, marks, kinds = [], [], ["plain"]
     if report.strengths:
         kinds += ["aligned", "best strength in hindsight"]
@@ -245,17 +232,10 @@ def _holdout(diagnosis: Diagnosis) -> Section | None:
         marks.append([Mark(v, "", f"{names[-1]}, {kind}: {100 * v:.1f} %") for kind, v in row])
     keys = [(f"dot{i}", kind) for i, kind in enumerate(kinds)]
     caption = "Accuracy on a domain that was not trained on"
-    drawing = Figure("dots", caption, caption, marks, names, keys=keys)
-    header = holdout_columns(report) if report.strengths else ["held out", "plain"]
-    table = Table(header, holdout_rows(diagnosis, report, "to"))
-    return Section("Leave one domain out", report.how, figures=[drawing], table=table)
+    return [Figure("dots", caption, caption, marks, names, keys=keys)]
 
 
-def _crossing(diagnosis: Diagnosis) -> Section | None:
-    """Losses of single domains' heads elsewhere, against Hessian distance."""
-    report = diagnosis.crossing
-    if report is None:
-        return None
+def _crossing_figures(diagnosis: Diagnosis, report: CrossingReport) -> list[Figure]:
     names = [diagnosis.domains[e] for e in report.domains]
     marks = [
         [
@@ -274,7 +254,7 @@ def _crossing(diagnosis: Diagnosis) -> Section | None:
             points.append(Mark(regret, "", text, across=distance))
     caption = "Loss of the head of one domain (row) on another (column)"
     title = "Loss of the head of one domain on another"
-    drawings = [
+    return [
         Figure("heat_map", caption, title, marks, names, names),
         Figure(
             "scatter",
@@ -284,15 +264,9 @@ def _crossing(diagnosis: Diagnosis) -> Section | None:
             columns=("Hessian distance", "regret"),
         ),
     ]
-    text = correlation_text(report, "")
-    return Section("Does Hessian distance foretell the loss?", report.how, text, drawings)
 
 
-def _bounds(diagnosis: Diagnosis) -> Section | None:
-    """Theorem 1 for pairs of domains."""
-    report = diagnosis.bounds
-    if report is None:
-        return None
+def _bound_figures(diagnosis: Diagnosis, report: BoundReport) -> list[Figure]:
     names = {e: diagnosis.domains[e] for e in diagnosis.focus}
     values = {(entry.source, entry.target): entry.value for entry in report.pairs}
     marks = [
@@ -308,23 +282,4 @@ def _bounds(diagnosis: Diagnosis) -> Section | None:
     ]
     caption = "Bound of the transfer measure, from row to column"
     everyone = list(names.values())
-    text = (
-        "How much worse than on the source can a head be on the target, if its loss on the source "
-        f"is within {report.tolerance:g} of the best?"
-    )
-    terms = Table(BOUND_COLUMNS, bound_rows(diagnosis, report), folded="The terms of each bound")
-    drawing = Figure("heat_map", caption, caption, marks, everyone, everyone)
-    return Section("The transfer bound", report.how, text, [drawing], terms)
-
-
-def _head(diagnosis: Diagnosis) -> Section:
-    """How good the head is."""
-    head = diagnosis.head
-    state = "is at its optimum" if head.at_optimum else "is not at its optimum"
-    best = "" if head.best is None else f" Refitted, its mean loss would be {number(head.best)}."
-    text = (
-        f"The head ({head.origin}) {state}: the gradient of its objective over "
-        f"{', '.join(head.domains[:8])}{' and others' if len(head.domains) > 8 else ''} has norm "
-        f"{head.gradient_norm:.2g}, {head.relative:.1e} of a single sample's at zero.{best}"
-    )
-    return Section("The head", head.how, text, table=Table(HEAD_COLUMNS, head_rows(diagnosis)))
+    return [Figure("heat_map", caption, caption, marks, everyone, everyone)]

@@ -43,29 +43,6 @@ class Figure:
     keys: Sequence[tuple[str, str]] = ()  # class of a mark in the drawing, what it stands for
 
 
-@final
-@dataclass(frozen=True)
-class Table:
-    """A table of plain text; the first cell of each row names it."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: bool = False  # whether cells hold text rather than numbers
-    folded: str = ""  # what is seen before it is opened by a click; nothing if it is open
-
-
-@final
-@dataclass(frozen=True)
-class Section:
-    """A part of a page: text, figures side by side, a table, and how its numbers were computed."""
-
-    title: str
-    how: str
-    text: str = ""
-    figures: Sequence[Figure] = ()
-    table: Table | None = None
-
-
 def shortened(name: str, length: int) -> str:
     """A name, or its beginning."""
     return name if len(name) <= length else name[: length - 1] + "…"
