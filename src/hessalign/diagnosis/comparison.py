@@ -160,7 +160,7 @@ def contribution_report(
     # and over samples of f of −⟨h_n − M, Δ⟩ / n_f.
     found = []
     for e, f in pairs:
-        rows = ((draw.domain == e) | (draw.domain == f)).nonzero().squeeze(1)
+        rows = torch.cat([draw.of(e), draw.of(f)])
         for name in DERIVATIVES:
             shares = _shares(sums.reach[name], draw, rows, e, f)
             classes = shares.new_zeros(len(draw.class_names))

@@ -23,7 +23,7 @@ from hessalign._shapes import Float, Int
 from hessalign.alignment import distances, squared_distances
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.operators import hessian_difference
-from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.draw import Draw, evenly
 
 REPLICATES: Final = 400
 SPLITS: Final = 100
@@ -127,7 +127,9 @@ def distance_matrix(inner: Float[Tensor, "g g"], groups: Groups) -> DistanceMatr
     # noise. Two halves of a domain have four times the noise of its mean in T.
     gram = groups.averaged(inner, groups.shares)
     square = squared_distances(gram)
-    replicates = _squares(groups.replicates(inner))
+    drawn = groups.replicates(inner)
+    norms = drawn.diagonal(dim1=1, dim2=2)
+    replicates = norms.unsqueeze(1) + norms.unsqueeze(2) - drawn - drawn.mT
     halves, noise = _halves(inner, groups)
     floor = noise.unsqueeze(0) + noise.unsqueeze(1)
     floor.fill_diagonal_(0)
@@ -140,11 +142,6 @@ def distance_matrix(inner: Float[Tensor, "g g"], groups: Groups) -> DistanceMatr
         (2 * square - lower).clamp_min(0).sqrt(),
         halves.sqrt(),
     )
-
-
-def _squares(inner: Float[Tensor, "b e e"]) -> Float[Tensor, "b e e"]:
-    norms = inner.diagonal(dim1=1, dim2=2)
-    return norms.unsqueeze(1) + norms.unsqueeze(2) - inner - inner.mT
 
 
 def _halves(inner: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
@@ -210,7 +207,7 @@ def spectral_report(
     draw: Draw, head: LinearHead, groups: Groups, domains: Sequence[int]
 ) -> SpectralReport:
     """Spectral distances of all pairs of some domains."""
-    few = {e: _some(draw, e) for e in domains}
+    few = {e: evenly(draw.of(e), _SPECTRAL_SAMPLES) for e in domains}
     sides = draw.part(0)
     halves = {}
     for e, rows in few.items():
@@ -233,13 +230,6 @@ def spectral_report(
         "fixed, around √(measured² − noise²)."
     )
     return SpectralReport(tuple(found), halves, how)
-
-
-def _some(draw: Draw, e: int) -> Tensor:
-    rows = (draw.domain == e).nonzero().squeeze(1)
-    size = min(len(rows), _SPECTRAL_SAMPLES)
-    # Evenly from front to back, so that every group is there.
-    return rows[torch.arange(size) * len(rows) // size]
 
 
 def _extremes(head: LinearHead, first: Tensor, second: Tensor) -> tuple[float, Tensor]:

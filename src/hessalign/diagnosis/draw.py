@@ -69,6 +69,10 @@ class Draw:
         first = counts.cumsum(0) - counts
         return (self.group - first[self.domain]) % 2 == parity
 
+    def of(self, e: int) -> Int[Tensor, " _"]:
+        """The samples of a domain, by position."""
+        return (self.domain == e).nonzero().squeeze(1)
+
     def outputs(self, loss: HeadLoss) -> int:
         """Outputs of a head for these samples: one for a single logit, else one per class."""
         return 1 if isinstance(loss, Binary) else max(2, len(self.class_names))
@@ -142,6 +146,7 @@ def draw_samples(
     mean, spread, still = feature_scales(features)
     if scale:
         features = torch.where(still, 0, (features - mean) / spread)
+    moving = features[:, ~still].T.contiguous().numpy()
     return Draw(
         features,
         y[drawn].long(),
@@ -153,13 +158,14 @@ def draw_samples(
         domains.sizes,
         scale,
         int(still.sum()),
-        _copies(features[:, ~still]),
+        len(moving) - len({column.tobytes() for column in moving}),
     )
 
 
-def _copies(z: Tensor) -> int:
-    """How many features are equal to an earlier one on every sample."""
-    return z.shape[1] - len({column.tobytes() for column in z.T.contiguous().numpy()})
+def evenly(rows: Tensor, most: int) -> Tensor:
+    """Some of the rows, evenly from front to back, so that every group or class is there."""
+    size = min(len(rows), most)
+    return rows[torch.arange(size) * len(rows) // size]
 
 
 def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[str, ...]:

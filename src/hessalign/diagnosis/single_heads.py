@@ -133,21 +133,15 @@ def _correlation(distance: Tensor, regret: Tensor) -> float | None:
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
     """Spearman's, ties at their mean rank; None if one of them is constant or not finite."""
+    from scipy.stats import rankdata
+
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return None
-    ranks = [_centred_ranks(values) for values in (first, second)]
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
     sizes = [float(np.sqrt((rank**2).sum())) for rank in ranks]
     if min(sizes) == 0:
         return None
     return float(ranks[0] @ ranks[1]) / (sizes[0] * sizes[1])
-
-
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks less their mean, ties at their mean rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    ranks: np.ndarray = (ends - (counts - 1) / 2)[place] - (len(values) + 1) / 2
-    return ranks
 
 
 def _permuted(

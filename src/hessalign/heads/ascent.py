@@ -106,18 +106,15 @@ def ascend(
         trial_slope = region.tangent(trial, trial_gradient)
         move, bend = trial - x[a], trial_slope - slope[a]
         kept = trial_value > past[a].amin(1)
-        length[a] = torch.where(kept, _spectral_length(move, bend, length[a]), length[a] / 4)
+        # Barzilai and Borwein's step, |s|²/|s·y|, at most ten times the last one.
+        product = (move * bend).sum(1).abs().clamp_min(1e-30)
+        spectral = torch.minimum(move.square().sum(1) / product, 10 * length[a])
+        length[a] = torch.where(kept, spectral, length[a] / 4)
         _update(kept, a, ((x, trial), (value, trial_value), (slope, trial_slope)))
         past[a[kept], count % _MEMORY] = trial_value[kept]
         better = trial_value > best_value[a]
         _update(better, a, ((best, trial), (best_value, trial_value)))
     return best, best_value
-
-
-def _spectral_length(move: Tensor, bend: Tensor, length: Tensor) -> Tensor:
-    """Barzilai and Borwein's step, |s|²/|s·y|, at most ten times the last one."""
-    square, product = move.square().sum(1), (move * bend).sum(1).abs()
-    return torch.minimum(square / product.clamp_min(1e-30), 10 * length)
 
 
 def _update(

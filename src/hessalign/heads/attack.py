@@ -276,7 +276,7 @@ def _published_attack(
     limits = torch.tensor(radii, dtype=dtype, device=origin.device).unsqueeze(1)
     optimiser = torch.optim.Adam([points], lr=settings.learning_rate)
     for _ in range(settings.steps(data)):
-        batch = data.batch(_draw(data, settings.batch_size, generator))
+        batch = data.batch(settings.batch_size, generator)
         every = [batch.risk_and_gradient(points, e) for e in range(len(data.ids))]
         risks = torch.stack([risk for risk, _ in every])
         slopes = torch.stack([slope for _, slope in every])
@@ -287,14 +287,6 @@ def _published_attack(
         distance = move.norm(dim=1, keepdim=True)
         points.copy_(torch.where(distance > limits, origin + limits / distance * move, points))
     return points.detach()
-
-
-def _draw(data: HeadSamples, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    device = data.features.device
-    return tuple(
-        torch.randint(n, (size,), generator=generator, device=generator.device).to(device)
-        for n in data.domains.sizes
-    )
 
 
 def _attack(

@@ -123,6 +123,9 @@ def transfer_measure(
     Returns:
         The value, the maximiser, and the certificate that it is in Γ.
 
+    Raises:
+        InputError: If the source's features do not span their space, and there is no L2 term.
+
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
         >>> y, domain = torch.zeros(2, dtype=torch.float64), torch.tensor([0, 1])
@@ -136,18 +139,26 @@ def transfer_measure(
     data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)
-    region = _minimal_set(data, s, best_source, tolerance)
+    centre = best_source.parameters.flatten()
+    metric = make_whitening(data, centre, s)
+    if data.l2 == 0 and not metric.spanning:
+        raise InputError(
+            f"Expected source features that span all {data.shape[1]} dimensions: without an L2 "
+            "term the heads that fit the source equally well are unbounded, and the transfer "
+            "measure can be infinite. Use l2 > 0."
+        )
+    region = MinimalSet(data, s, centre, tolerance, metric)
     shift = best_target.parameters - best_source.parameters
-    offset = region.metric.coordinates(shift.flatten().unsqueeze(0))
+    offset = metric.coordinates(shift.flatten().unsqueeze(0))
     pair = torch.tensor([[t, s]], device=data.features.device)
 
     def gap(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.gap(region.heads(points), pair.expand(len(rows), -1))
-        return values, region.metric.slopes(gradients)
+        return values, metric.slopes(gradients)
 
     def minus_target(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.risk_and_gradient(region.heads(points), t)
-        return -values, -region.metric.slopes(gradients)
+        return -values, -metric.slopes(gradients)
 
     _, lowest = ascend(minus_target, region, offset, steps=_STEPS, tolerance=_TOLERANCE)
     starts = _starts(region, t, offset, restarts, generator)
@@ -282,18 +293,6 @@ class MinimalSet:
         risks, gradients = self.data.risk_and_gradient(self.heads(points), self.source)
         border = risks - self.lowest >= self.tolerance * (1 - ON_THE_BORDER)
         return without_normal(self.metric.slopes(gradients), directions, border)
-
-
-def _minimal_set(data: HeadSamples, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
-    centre = fitted.parameters.flatten()
-    metric = make_whitening(data, centre, s)
-    if data.l2 == 0 and not metric.spanning:
-        raise InputError(
-            f"Expected source features that span all {data.shape[1]} dimensions: without an L2 "
-            "term the heads that fit the source equally well are unbounded, and the transfer "
-            "measure can be infinite. Use l2 > 0."
-        )
-    return MinimalSet(data, s, centre, tolerance, metric)
 
 
 def _starts(

@@ -185,11 +185,14 @@ class HeadSamples:
         error = self.loss.error(self.loss.predict(zero), zero, self.targets)
         return float((error.norm(dim=1) * self.features.double().norm(dim=1)).mean())
 
-    def batch(self, rows: tuple[Int[Tensor, " _"], ...]) -> HeadSamples:
-        """Some samples of each domain, repetitions allowed."""
-        chosen = [(z[index], y[index]) for (z, y), index in zip(self.parts, rows, strict=True)]
+    def batch(self, size: int, generator: torch.Generator) -> HeadSamples:
+        """So many samples of each domain, drawn with replacement."""
+        chosen = []
+        for z, y in self.parts:
+            rows = torch.randint(len(z), (size,), generator=generator, device=generator.device)
+            chosen.append((z[rows.to(z.device)], y[rows.to(z.device)]))
         features, targets = (torch.cat(part) for part in zip(*chosen, strict=True))
-        domains = Domains(self.domains.ids, tuple(len(index) for index in rows), None)
+        domains = Domains(self.domains.ids, (size,) * len(self.domains), None)
         return replace(self, features=features, targets=targets, domains=domains)
 
     def to(self, dtype: torch.dtype) -> HeadSamples:
