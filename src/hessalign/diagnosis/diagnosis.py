@@ -32,7 +32,7 @@ from hessalign.diagnosis.draw import Draw, draw_samples
 from hessalign.diagnosis.head import HeadReport, make_head
 from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
 from hessalign.diagnosis.pair_sums import combine, pair_sums
-from hessalign.diagnosis.reading import Reading, lone_classes, read
+from hessalign.diagnosis.reading import Reading, input_notes, read
 from hessalign.diagnosis.single_heads import (
     BoundReport,
     CrossingReport,
@@ -43,7 +43,6 @@ from hessalign.diagnosis.single_heads import (
 from hessalign.heads.samples import check_l2
 
 _FOCUS: Final = 8  # domains that are looked at one by one, at most
-_SHOWN: Final = 5
 
 _STAGES: Final = (
     "drawing samples",
@@ -227,7 +226,7 @@ def diagnose(
         holdout,
         crossing,
         bounds,
-        _notes(draw, l2, focus),
+        input_notes(draw, l2, focus),
         read(draw, head_report, distances, attributes, shift, holdout, crossing),
         _how(draw, seed),
     )
@@ -257,43 +256,3 @@ def _how(draw: Draw, seed: int) -> str:
         else "features as they are"
     )
     return f"{drawn}; {scale}."
-
-
-def _notes(draw: Draw, l2: float, focus: tuple[int, ...]) -> tuple[str, ...]:
-    notes = []
-    if draw.constant:
-        notes.append(
-            f"{draw.constant} of {draw.z.shape[1]} features are constant: they tell nothing"
-            + (" and were set to 0." if draw.scaled else ".")
-        )
-    if draw.copies:
-        notes.append(
-            f"{draw.copies} of {draw.z.shape[1]} features are exact copies of others: distances "
-            "count them again."
-        )
-    lone = lone_classes(draw)
-    for label, place in list(lone.items())[:_SHOWN]:
-        notes.append(
-            f"Class “{draw.class_names[label]}” is seen in domain “{draw.domain_names[place]}” "
-            "only: its share counts as label shift, and heads trained without that domain do not "
-            "know it."
-        )
-    if len(lone) > _SHOWN:
-        notes.append(f"{len(lone) - _SHOWN} more classes are seen in one domain only.")
-    if len(focus) < len(draw.domain_names):
-        notes.append(
-            f"With {len(draw.domain_names)} domains, {len(focus)} of them, spread evenly from the "
-            "nearest to the farthest by Hessian distance, were looked at one by one: spectral "
-            "distances, contributions, shift, single heads, bounds, and domains held out."
-        )
-    if l2 == 0:
-        notes.append(
-            "Without an L2 term (l2 = 0) heads of single domains need not have an optimum: leave-"
-            "one-domain-out, losses across domains and the transfer bound are left out. Use l2 > 0."
-        )
-    elif len(draw.domain_names) == 2:
-        notes.append(
-            "Two domains: there is one pair, so no rank correlation, and one domain is left when "
-            "the other is held out, so nothing to align. A third domain would allow both."
-        )
-    return tuple(notes)

@@ -21,12 +21,11 @@ from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead, fit_head, minimise
 from hessalign.heads.samples import head_matrix, predicted
 
+# Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples.
 _CLOSE: Final = 1e-6
-"""Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples."""
-
 _MAX_STEPS: Final = 200  # of a fit; what it reaches by then is close enough to compare domains
+# Gradient norm up to which a head counts as optimal, as a share of single samples' gradients.
 _AT_OPTIMUM: Final = 1e-3
-"""Gradient norm up to which a head counts as optimal, as a share of single samples' gradients."""
 
 
 @final

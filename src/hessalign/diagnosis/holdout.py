@@ -21,18 +21,15 @@ from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective,
 from hessalign.heads.fit import FittedHead
 from hessalign.heads.samples import predicted
 
+# Weights of the penalties, in units that make each as large as the plain head's risk.
 _STRENGTHS: Final = (0.1, 1.0, 10.0)
-"""Weights of the penalties, in units that make each as large as the plain head's risk."""
-
 _TRAINING: Final = 800  # samples of all training domains together, at most
 _INNER_TRAINING: Final = 400  # the same while the strength is being chosen
 _INNER_FOLDS: Final = 3  # training domains held out in turn to choose the strength, at most
+# With two training domains every fifth sample of each, class by class, chooses the strength.
 _VALIDATION: Final = 5
-"""With two training domains every fifth sample of each, class by class, chooses the strength."""
-
+# Accuracy of fits that are only tested: what they get right does not change any more.
 _NEAR: Final = 1e-4
-"""Accuracy of fits that are only tested: what they get right does not change any more."""
-
 _NORMAL: Final = 1.96
 
 

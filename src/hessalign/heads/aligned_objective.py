@@ -30,8 +30,8 @@ from hessalign.curvature.products import domain_products, mean_outer
 from hessalign.heads.samples import HeadSamples
 
 FULL_COMPONENTS: Final = 256  # curvatures with more components than this are not written out
+# Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew.
 _FORM_ELEMENTS: Final = 1 << 24
-"""Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew."""
 
 
 class Weights(NamedTuple):
@@ -43,8 +43,8 @@ class Weights(NamedTuple):
 
 PLAIN: Final = Weights()
 
+# The product M s of a form with rows [n, l].
 _Form = Callable[[Tensor], Tensor]
-"""The product M s of a form with rows [n, l]."""
 
 
 def _by_pairs(matrix: Float[Tensor, "n n"], rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:

@@ -20,9 +20,8 @@ from torch import Tensor
 from hessalign._shapes import Int
 from hessalign.heads.samples import Points, Values
 
+# From points [b, p] and their row numbers [b] to values [b] and gradients [b, p].
 _Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From points [b, p] and their row numbers [b] to values [b] and gradients [b, p]."""
-
 _MEMORY = 5  # how many past values a step is compared with
 _PATIENCE = 10  # a row that gains less than rounding in this many evaluations is done
 ON_THE_BORDER = 1e-6  # closer to the border than this share of the region's size counts as on it

@@ -23,8 +23,8 @@ from hessalign.heads.measure import TransferMeasure
 from hessalign.heads.samples import HeadSamples, Point, make_samples
 from hessalign.heads.whitening import make_whitening
 
+# The largest third central moment of a variable with values in an interval of length 1.
 _LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
-"""The largest third central moment of a variable with values in an interval of length 1."""
 
 
 @final

@@ -26,11 +26,10 @@ _PAIR_STEPS = 15  # evaluations of these before only the best start of the leadi
 _LEADING_PAIRS = 3
 _STEPS = 200
 
+# Of the slope that is left; the value is right to about its square.
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
-"""Of the slope that is left; the value is right to about its square."""
-
+# Of each pair, the head with the largest gap, and this gap.
 _Found = tuple[Tensor, Tensor]
-"""Of each pair, the head with the largest gap, and this gap."""
 
 
 class _Effort(NamedTuple):
@@ -42,11 +41,10 @@ class _Effort(NamedTuple):
     near: float  # restarts but the first leave out pairs with less than this share of the largest
 
 
+# A gap of convex losses has few local maxima, and these are not far from the largest.
 _CONVEX = _Effort(restarts=2, starts=8, leading=2, near=0.8)
-"""A gap of convex losses has few local maxima, and these are not far from the largest."""
-
+# Losses with an activation have very many.
 _NON_CONVEX = _Effort(restarts=6, starts=32, leading=8, near=0.5)
-"""Losses with an activation have very many."""
 
 
 def exact_attack(

@@ -24,24 +24,20 @@ from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
+# Where a constant of strong convexity comes from.
 Convexity = Literal["auto", "l2", "hessian"]
-"""Where a constant of strong convexity comes from."""
-
+# Gradient norm to reach, as a share of the mean gradient norm of single samples at zero.
 _NEWTON_TOLERANCE = 1e-10
-"""Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
-
 _NEWTON_STEPS = 100
 _SOLVED = 1e-3  # accuracy of the linear equations of a Newton step
+# If Newton's step changes a logit by more than this where the gradient vanishes, there is no
+# minimum: near one, the step vanishes with the gradient.
 _STILL_MOVING = 0.05
-"""If Newton's step changes a logit by more than this where the gradient vanishes, there is no
-minimum: near one, the step vanishes with the gradient."""
 
+# Largest slope left, as a share of the mean gradient norm of single samples at zero.
 TOLERANCE = 1e-6
-"""Largest slope left, as a share of the mean gradient norm of single samples at zero."""
-
+# Share of the objective by which a step lowers it or not: that much is rounding.
 _ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
-"""Share of the objective by which a step lowers it or not: that much is rounding."""
-
 MAX_STEPS = 1000
 _MEMORY = 20  # past steps from which L-BFGS models the curvature
 

@@ -32,9 +32,8 @@ from hessalign.heads.ascent import ON_THE_BORDER
 from hessalign.heads.bound import largest_third_derivative
 from hessalign.heads.samples import HeadSamples, Point
 
+# Of a head whose limits are looked for: they need all eigenvalues of its Hessians.
 _MOST_PARAMETERS = 512
-"""Of a head whose limits are looked for: they need all eigenvalues of its Hessians."""
-
 _HALVINGS = 100
 
 _PROVED = 1e-4  # a gap that is short of what none can exceed by this share at most is the largest

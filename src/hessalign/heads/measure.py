@@ -25,9 +25,8 @@ from hessalign.heads.whitening import Whitening, make_whitening
 
 _STEPS = 500
 _TOLERANCE = 1e-7
+# Minimisers closer than this, relative to the size of the minimal set, count as the same.
 _SHARED = 1e-6
-"""Minimisers closer than this, relative to the size of the minimal set, count as the same."""
-
 _SHORT = 1e-12  # directions shorter than this, relative to the same size, are rounding errors
 _MAX_HALVINGS = 60
 _ROUNDING = 1e-14  # error of a risk in float64, relative; the border is approached up to this

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from textwrap import fill
-from typing import Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from hessalign._version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """No script runs and nothing is fetched, whatever the page may contain."""
@@ -56,6 +60,11 @@ def render_page(package: str, template: str, title: str, **content: object) -> s
 
 def render_template(package: str, template: str, **content: object) -> str:
     """A template of a package with what it shows; markup is escaped if it is of HTML."""
+    return _environment(package).get_template(template).render(content)
+
+
+@cache
+def _environment(package: str) -> Environment:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
@@ -68,7 +77,7 @@ def render_template(package: str, template: str, **content: object) -> str:
     )
     environment.filters |= {"shortened": shortened, "wrapped": _wrapped, "g": "{:g}".format}
     environment.globals["labelled"] = LABELLED
-    return environment.get_template(template).render(content)
+    return environment
 
 
 def _wrapped(text: str, first: str = "", rest: str = "") -> str:
