@@ -13,7 +13,7 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.heads.fit import MAX_STEPS, TOLERANCE, FittedHead, fit_aligned_head
+from hessalign.heads.fit import MAX_STEPS, TOLERANCE, fit_aligned_head
 from hessalign.heads.samples import check_l2, feature_scales
 
 try:
@@ -138,7 +138,22 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         mean, scale = np.zeros(1), np.ones(1)
         if self.standardize:  # by a copy: z may be read-only
             mean, scale = (part.numpy() for part in feature_scales(torch.tensor(z))[:2])
-        fitted = self._fit_head((z - mean) / scale, labels, domains)
+        binary = len(self.classes_) == 2
+        fitted = fit_aligned_head(
+            torch.from_numpy((z - mean) / scale),
+            torch.from_numpy(labels),
+            torch.from_numpy(domains),
+            alpha=float(self.alpha),
+            beta=float(self.beta),
+            hessian=self.alignment,
+            loss="binary" if binary else "cross_entropy",
+            l2=float(self.l2),
+            outputs=1 if binary else len(self.classes_),
+            probes=self.probes,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            max_steps=self.max_iter,
+            tolerance=float(self.tol),
+        )
         if not fitted.converged:
             warnings.warn(
                 f"No minimum reached in {fitted.steps} steps: the largest slope left is "
@@ -164,24 +179,6 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         check_positive(self.tol, "tol")
         if not isinstance(self.standardize, bool | np.bool_):
             raise InputError(f"Expected standardize as True or False, got {self.standardize!r}.")
-
-    def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> FittedHead:
-        binary = len(self.classes_) == 2
-        return fit_aligned_head(
-            torch.from_numpy(z),
-            torch.from_numpy(labels),
-            torch.from_numpy(domains),
-            alpha=float(self.alpha),
-            beta=float(self.beta),
-            hessian=self.alignment,
-            loss="binary" if binary else "cross_entropy",
-            l2=float(self.l2),
-            outputs=1 if binary else len(self.classes_),
-            probes=self.probes,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            max_steps=self.max_iter,
-            tolerance=float(self.tol),
-        )
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """The logits, one column per class; for two classes that of the second, one per sample."""

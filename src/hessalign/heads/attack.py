@@ -259,17 +259,12 @@ def _published_attack(
     settings: PublishedAttack,
     generator: torch.Generator,
 ) -> Points:
-    r"""Ascend the gap between the worst and the best domain of each minibatch, by Adam.
-
-    This is what the code of Zhang et al. (2021) does, which Hemati et al. (2023) use for Figure 2.
-    Every radius is attacked from the centre with the same minibatches, drawn with replacement; each
-    step descends $\min_e L_e - \max_e L_e$ and is projected on $\|\theta - \theta^*\| \le \delta$.
-    Adam moves a parameter by about its learning rate, so that a radius beyond lr · steps · √p is
-    never reached, and the result says more about the optimiser than about the head.
-
-    Returns:
-        The head after the last step, for each radius.
-    """
+    """The head for each radius that Adam gets to, on minibatches of the domains."""
+    # This is what the code of Zhang et al. (2021) does, used by Hemati et al. (2023) for Figure 2.
+    # Every radius is attacked from the centre with the same minibatches; each step descends
+    # min_e L_e − max_e L_e and is projected on ‖θ − θ*‖ ≤ δ. Adam moves a parameter by about its
+    # learning rate, so a radius beyond lr · steps · √p is never reached, and the result then says
+    # more about the optimiser than about the head.
     dtype = data.features.dtype
     origin = centre.to(dtype)
     points = origin.repeat(len(radii), 1)
