@@ -15,21 +15,7 @@ from hessalign.diagnosis import (
     HoldoutReport,
 )
 from hessalign.diagnosis.reading import attribute_title
-from hessalign.diagnosis.text import (
-    BOUND_COLUMNS,
-    HEAD_COLUMNS,
-    bound_rows,
-    correlation_text,
-    distance_rows,
-    head_rows,
-    holdout_columns,
-    holdout_rows,
-    interval,
-    number,
-    pair_name,
-    percent,
-    shift_rows,
-)
+from hessalign.diagnosis.text import by_name, interval, number, pair_name, percent
 from hessalign.report.page import LABELLED, Figure, Mark, render_page, shortened
 
 _MANY_CLASSES: Final = 10  # up to this many classes all are drawn
@@ -38,52 +24,26 @@ _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noi
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
     """A diagnosis as HTML."""
-    names = [pair_name(diagnosis, entry.pair) for entry in diagnosis.spectral.distances]
-    figures = {
-        "distances": [
-            _distance_map(diagnosis.domains, matrix, caption)
-            for caption, matrix in (
-                ("Hessians, Frobenius norm of the difference", diagnosis.distances.hessian),
-                ("Gradients, norm of the difference", diagnosis.distances.gradient),
-            )
-        ],
-        "attributes": _attribute_figures(diagnosis),
-        "contributions": _contribution_figures(diagnosis),
-        "shift": _shift_figures(diagnosis),
-    }
-    rows = {
-        "distances": distance_rows(diagnosis),
-        "attributes": _attribute_rows(diagnosis),
-        "contributions": _contribution_rows(diagnosis),
-        "shift": shift_rows(diagnosis, "feature", "label", "noise"),
-        "head": head_rows(diagnosis),
-    }
-    content: dict[str, object] = {}
-    if (holdout := diagnosis.holdout) is not None:
-        figures["holdout"] = _holdout_figures(diagnosis, holdout)
-        rows["holdout"] = holdout_rows(diagnosis, holdout, "to")
-        columns = holdout_columns(holdout)
-        content["holdout_columns"] = columns if holdout.strengths else columns[:2]
-    if (crossing := diagnosis.crossing) is not None:
-        figures["crossing"] = _crossing_figures(diagnosis, crossing)
-        content["correlation"] = correlation_text(crossing, "")
-    if (bounds := diagnosis.bounds) is not None:
-        figures["bounds"] = _bound_figures(diagnosis, bounds)
-        rows["bounds"] = bound_rows(diagnosis, bounds)
+    own = by_name(
+        _cards,
+        _distance_figures,
+        _attribute_figures,
+        _attribute_rows,
+        _contribution_figures,
+        _contribution_rows,
+        _shift_figures,
+        _holdout_figures,
+        _crossing_figures,
+        _bound_figures,
+    )
     return render_page(
         __package__,
         "diagnosis.html.j2",
         f"Diagnosis of {diagnosis.name}",
         footnote=f", seed {diagnosis.seed}",
         it=diagnosis,
-        cards=_cards(diagnosis),
-        pairs=names,
-        figures=figures,
-        rows=rows,
-        number=number,
-        head_columns=HEAD_COLUMNS,
-        bound_columns=BOUND_COLUMNS,
-        **content,
+        pairs=[pair_name(diagnosis, entry.pair) for entry in diagnosis.spectral.distances],
+        **own,
     )
 
 
@@ -105,6 +65,16 @@ def _cards(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         text = f"rank correlation of distance and loss (p = {crossing.p_value:.2f})"
         cards.append((f"{crossing.correlation:+.2f}", text))
     return cards
+
+
+def _distance_figures(diagnosis: Diagnosis) -> list[Figure]:
+    return [
+        _distance_map(diagnosis.domains, matrix, caption)
+        for caption, matrix in (
+            ("Hessians, Frobenius norm of the difference", diagnosis.distances.hessian),
+            ("Gradients, norm of the difference", diagnosis.distances.gradient),
+        )
+    ]
 
 
 def _distance_map(names: Sequence[str], matrix: DistanceMatrix, caption: str) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from torch import Tensor
@@ -32,34 +32,16 @@ BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "ta
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
     """A diagnosis as text: the reading first, then a table for each section."""
-    content: dict[str, object] = {
-        "head": head_rows(diagnosis),
-        "distances": [[*row[:6], *row[7:]] for row in distance_rows(diagnosis)],
-        "attributes": _attribute_rows(diagnosis),
-        "contributions": _contribution_rows(diagnosis),
-        "shift": shift_rows(diagnosis, "label", "feature", "noise"),
-    }
-    if (holdout := diagnosis.holdout) is not None:
-        columns = content["holdout_columns"] = holdout_columns(holdout)
-        rows = holdout_rows(diagnosis, holdout, "–")
-        content["holdout"] = [row + ["–"] * (len(columns) - len(row)) for row in rows]
-    if (crossing := diagnosis.crossing) is not None:
-        names = [diagnosis.domains[e] for e in crossing.domains]
-        values = zip(names, crossing.loss.tolist(), strict=True)
-        content["crossing_columns"] = ["head of, loss on", *names]
-        content["crossing"] = [[name, *map(number, row)] for name, row in values]
-        content["correlation"] = correlation_text(crossing, " of Hessian distance and regret")
-    if diagnosis.bounds is not None:
-        content["bounds"] = bound_rows(diagnosis, diagnosis.bounds)
-    return render_template(
-        __package__,
-        "diagnosis.md.j2",
-        it=diagnosis,
-        table=markdown_table,
-        head_columns=HEAD_COLUMNS,
-        bound_columns=BOUND_COLUMNS,
-        **content,
-    )
+    own = (_attribute_rows, _contribution_rows, _crossing_rows, markdown_table)
+    return render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(*own))
+
+
+def by_name(*functions: Callable[..., object]) -> dict[str, object]:
+    """What a template calls: what text and page share, and functions of its own."""
+    shared = (head_rows, bound_rows, distance_rows, shift_rows, holdout_rows, holdout_columns)
+    others = (correlation_text, number, *functions)
+    called = {function.__name__.lstrip("_"): function for function in (*shared, *others)}
+    return {**called, "head_columns": HEAD_COLUMNS, "bound_columns": BOUND_COLUMNS}
 
 
 def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
@@ -88,7 +70,7 @@ def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
     ]
 
 
-def distance_rows(diagnosis: Diagnosis) -> list[list[str]]:
+def distance_rows(diagnosis: Diagnosis, *, spectral_noise: bool = True) -> list[list[str]]:
     """By pair Hessian, spectral and gradient distance, each with its interval and its noise."""
     report = diagnosis.distances
     return [
@@ -97,7 +79,7 @@ def distance_rows(diagnosis: Diagnosis) -> list[list[str]]:
             *_distance_cells(report.hessian, entry.pair),
             number(entry.measured),
             interval(entry.low, entry.high),
-            number(entry.noise),
+            *([number(entry.noise)] if spectral_noise else []),
             *_distance_cells(report.gradient, entry.pair),
         ]
         for entry in diagnosis.spectral.distances
@@ -117,12 +99,16 @@ def shift_rows(diagnosis: Diagnosis, *parts: str) -> list[list[str]]:
     ]
 
 
-def holdout_rows(diagnosis: Diagnosis, report: HoldoutReport, joint: str) -> list[list[str]]:
+def holdout_rows(
+    diagnosis: Diagnosis, report: HoldoutReport, joint: str, missing: Sequence[str] = ()
+) -> list[list[str]]:
     """By domain held out the accuracy of a plain head, and what there is of an aligned one."""
     rows = []
     for entry in report.domains:
         row = [diagnosis.domains[entry.domain], f"{100 * entry.plain:.1f} %"]
-        if entry.aligned is not None and entry.low is not None and entry.high is not None:
+        if entry.aligned is None or entry.low is None or entry.high is None:
+            row += missing
+        else:
             row += [
                 f"{100 * entry.aligned:.1f} %",
                 f"{100 * entry.low:+.1f} {joint} {100 * entry.high:+.1f}",
@@ -180,6 +166,11 @@ def _attribute_rows(diagnosis: Diagnosis) -> list[list[str]]:
         [attribute_title(name), percent(report.relative[name]), f"{matrix.times_noise():.1f} ×"]
         for name, matrix in report.distances.items()
     ]
+
+
+def _crossing_rows(diagnosis: Diagnosis, report: CrossingReport) -> list[list[str]]:
+    values = zip(report.domains, report.loss.tolist(), strict=True)
+    return [[diagnosis.domains[e], *map(number, row)] for e, row in values]
 
 
 def _contribution_rows(diagnosis: Diagnosis) -> list[list[str]]:
