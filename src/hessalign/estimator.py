@@ -13,8 +13,7 @@ from hessalign._errors import InputError, MissingPackageError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_not_negative, check_positive, check_size
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
-from hessalign.heads.aligned_fit import MAX_STEPS, TOLERANCE, fit_aligned_head
-from hessalign.heads.fit import FittedHead
+from hessalign.heads.fit import MAX_STEPS, TOLERANCE, fit_aligned_head
 from hessalign.heads.samples import check_l2, feature_scales
 
 try:
@@ -136,8 +135,25 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
                 f"Expected samples of at least 2 classes, got one class only: {self.classes_[0]}."
             )
         self.domains_, domains = _check_domain(domain, len(z))
-        mean, scale = _standard(z) if self.standardize else (0.0, 1.0)
-        fitted = self._fit_head((z - mean) / scale, labels, domains)
+        mean, scale = np.zeros(1), np.ones(1)
+        if self.standardize:  # by a copy: z may be read-only
+            mean, scale = (part.numpy() for part in feature_scales(torch.tensor(z))[:2])
+        binary = len(self.classes_) == 2
+        fitted = fit_aligned_head(
+            torch.from_numpy((z - mean) / scale),
+            torch.from_numpy(labels),
+            torch.from_numpy(domains),
+            alpha=float(self.alpha),
+            beta=float(self.beta),
+            hessian=self.alignment,
+            loss="binary" if binary else "cross_entropy",
+            l2=float(self.l2),
+            outputs=1 if binary else len(self.classes_),
+            probes=self.probes,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            max_steps=self.max_iter,
+            tolerance=float(self.tol),
+        )
         if not fitted.converged:
             warnings.warn(
                 f"No minimum reached in {fitted.steps} steps: the largest slope left is "
@@ -164,33 +180,8 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         if not isinstance(self.standardize, bool | np.bool_):
             raise InputError(f"Expected standardize as True or False, got {self.standardize!r}.")
 
-    def _fit_head(self, z: np.ndarray, labels: np.ndarray, domains: np.ndarray) -> FittedHead:
-        binary = len(self.classes_) == 2
-        return fit_aligned_head(
-            torch.from_numpy(z),
-            torch.from_numpy(labels),
-            torch.from_numpy(domains),
-            alpha=float(self.alpha),
-            beta=float(self.beta),
-            hessian=self.alignment,
-            loss="binary" if binary else "cross_entropy",
-            l2=float(self.l2),
-            outputs=1 if binary else len(self.classes_),
-            probes=self.probes,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            max_steps=self.max_iter,
-            tolerance=float(self.tol),
-        )
-
     def decision_function(self, X: ArrayLike) -> np.ndarray:
-        """The logits.
-
-        Args:
-            X: Features, one row per sample.
-
-        Returns:
-            One column per class; for two classes the logit of the second, one number per sample.
-        """
+        """The logits, one column per class; for two classes that of the second, one per sample."""
         check_is_fitted(self)
         z = validate_data(self, X, dtype=np.float64, reset=False)
         check_size(torch.tensor(z), "features X")
@@ -198,14 +189,7 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """The probability of every class.
-
-        Args:
-            X: Features, one row per sample.
-
-        Returns:
-            One column per class, in the order of `classes_`.
-        """
+        """The probability of every class, one column each, in the order of `classes_`."""
         logits = torch.from_numpy(self.decision_function(X))
         if logits.ndim == 1:
             logits = torch.stack([torch.zeros_like(logits), logits], dim=1)
@@ -213,23 +197,11 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         return probabilities
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The most probable class.
-
-        Args:
-            X: Features, one row per sample.
-
-        Returns:
-            Labels as they were in `fit`.
-        """
+        """The most probable class of each sample, a label as it was in `fit`."""
         logits = self.decision_function(X)
         index = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)
         labels: np.ndarray = self.classes_[index]
         return labels
-
-
-def _standard(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, scale, _ = feature_scales(torch.tensor(z))  # a copy: z may be read-only
-    return mean.numpy(), scale.numpy()
 
 
 def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401

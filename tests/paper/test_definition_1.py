@@ -6,8 +6,7 @@ from tests.transfer_problems import classification, regression
 
 from hessalign.curvature import make_loss
 from hessalign.heads.fit import fit_domain
-from hessalign.heads.measure import transfer_measure
-from hessalign.heads.minimal_set import MinimalSet
+from hessalign.heads.measure import MinimalSet, transfer_measure
 from hessalign.heads.samples import make_samples
 from hessalign.heads.whitening import make_whitening
 

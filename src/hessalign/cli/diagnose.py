@@ -21,8 +21,8 @@ from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.diagnosis import Diagnosis, diagnose
 from hessalign.diagnosis.draw import TOTAL
-from hessalign.diagnosis.report.files import render_diagnosis_json, render_diagnosis_page
-from hessalign.diagnosis.report.text import render_diagnosis_text
+from hessalign.diagnosis.page import render_diagnosis_page
+from hessalign.diagnosis.text import render_diagnosis_json, render_diagnosis_text
 from hessalign.report.progress import Progress
 
 _RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")

@@ -14,13 +14,13 @@ from hessalign.diagnosis.comparison import ShiftReport as ShiftReport
 from hessalign.diagnosis.comparison import ShiftShares as ShiftShares
 from hessalign.diagnosis.diagnosis import Diagnosis as Diagnosis
 from hessalign.diagnosis.diagnosis import diagnose as diagnose
+from hessalign.diagnosis.distances import DistanceMatrix as DistanceMatrix
+from hessalign.diagnosis.distances import SpectralDistance as SpectralDistance
+from hessalign.diagnosis.distances import SpectralReport as SpectralReport
 from hessalign.diagnosis.head import HeadReport as HeadReport
 from hessalign.diagnosis.holdout import HeldOut as HeldOut
 from hessalign.diagnosis.holdout import HoldoutReport as HoldoutReport
 from hessalign.diagnosis.reading import Reading as Reading
-from hessalign.diagnosis.resampling import DistanceMatrix as DistanceMatrix
 from hessalign.diagnosis.single_heads import BoundReport as BoundReport
 from hessalign.diagnosis.single_heads import CrossingReport as CrossingReport
 from hessalign.diagnosis.single_heads import PairBound as PairBound
-from hessalign.diagnosis.spectral import SpectralDistance as SpectralDistance
-from hessalign.diagnosis.spectral import SpectralReport as SpectralReport

@@ -17,15 +17,15 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment import TABLE_1
 from hessalign.curvature import LinearHead
-from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.pair_sums import DERIVATIVES, PairSums, combine
-from hessalign.diagnosis.resampling import (
+from hessalign.diagnosis.distances import (
     REPLICATES,
     SPLITS,
     DistanceMatrix,
     Groups,
     distance_matrix,
 )
+from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.pair_sums import DERIVATIVES, PairSums, combine
 
 _TOP_SAMPLES: Final = 5
 
@@ -143,45 +143,34 @@ def attribute_report(
         "pairs of the distance beyond noise, by the root mean square size of the attribute of a "
         "single sample. Of the noise: root mean square of measured distances by that of noise."
     )
-    found = {name: distance_matrix(inner[name], groups) for name in TABLE_1}
     own = {"loss": head.losses.double().square(), **sums.own}
-    sizes = {name: float(own[name].mean()) ** 0.5 for name in TABLE_1}
-    relative = {
-        name: matrix.typical() / sizes[name] if sizes[name] > 0 else 0.0
-        for name, matrix in found.items()
-    }
+    found, relative = {}, {}
+    for name in TABLE_1:
+        found[name] = distance_matrix(inner[name], groups)
+        size_of_one = float(own[name].mean()) ** 0.5
+        relative[name] = found[name].typical() / size_of_one if size_of_one > 0 else 0.0
     return AttributeReport(found, relative, how)
 
 
 def contribution_report(
     sums: PairSums, draw: Draw, pairs: Sequence[tuple[int, int]]
 ) -> ContributionReport:
-    r"""Which classes and samples the distances of some pairs come from.
-
-    With Δ = H_e − H_f and M their mean, $\|Δ\|^2$ is the sum over samples of e of
-    $\langle h_n - M, Δ\rangle / n_e$ and over samples of f of $-\langle h_n - M, Δ\rangle / n_f$.
-
-    Returns:
-        The contributions to Hessian and gradient distances.
-    """
+    """Which classes and samples the distances of some pairs come from."""
+    # With Δ = H_e − H_f and M their mean, ‖Δ‖² is the sum over samples of e of ⟨h_n − M, Δ⟩ / n_e
+    # and over samples of f of −⟨h_n − M, Δ⟩ / n_f.
     found = []
     for e, f in pairs:
-        rows = ((draw.domain == e) | (draw.domain == f)).nonzero().squeeze(1)
+        rows = torch.cat([draw.of(e), draw.of(f)])
         for name in DERIVATIVES:
             shares = _shares(sums.reach[name], draw, rows, e, f)
             classes = shares.new_zeros(len(draw.class_names))
             classes.index_add_(0, draw.y[rows], shares)
             top = shares.argsort(descending=True, stable=True)[:_TOP_SAMPLES]
-            samples = tuple(
-                SampleShare(
-                    int(draw.domain[rows[i]]),
-                    int(draw.row[rows[i]]),
-                    int(draw.y[rows[i]]),
-                    float(shares[i]),
-                )
-                for i in top
+            columns = (draw.domain[rows[top]], draw.row[rows[top]], draw.y[rows[top]], shares[top])
+            samples = zip(*(column.tolist() for column in columns), strict=True)
+            found.append(
+                PairContributions((e, f), name, classes, tuple(SampleShare(*s) for s in samples))
             )
-            found.append(PairContributions((e, f), name, classes, samples))
     how = (
         "A sample's share of the squared distance ‖Δ‖² of two domains is ⟨h − M, Δ⟩/(n‖Δ‖²), with "
         "h its own Hessian (or gradient), M the mean of the two domains' and the sign of its side; "
@@ -279,7 +268,7 @@ def shift_report(sums: PairSums, draw: Draw, pairs: Sequence[tuple[int, int]]) -
         The parts of each pair.
     """
     counts = torch.zeros(len(draw.sizes), len(draw.class_names), dtype=torch.float64)
-    counts[sums.cell_domain, sums.cell_class] = sums.cell_size.double()
+    counts.index_put_((draw.domain, draw.y), torch.ones(()).double(), accumulate=True)
     priors = counts / counts.sum(1, keepdim=True)
     variances = {name: _variances(sums, draw, counts, name) for name in DERIVATIVES}
     found = []
@@ -312,7 +301,7 @@ def _variances(
     sizes = counts.sum(1)
     totals = []
     for e, size in enumerate(sizes):
-        cells = (domain == e).nonzero().squeeze(1)
+        cells = domain == e
         shares = counts[e, label[cells]] / size
         mean = shares @ sums.cells[name][cells][:, cells] @ shares
         totals.append((own[e].sum() - size * mean) / (size - 1))
@@ -328,7 +317,7 @@ def _split(
     first, second = counts[e] / n, counts[f] / m
     both = (counts[e] > 0) & (counts[f] > 0)
     mean = (first + second) / 2
-    cells = ((sums.cell_domain == e) | (sums.cell_domain == f)).nonzero().squeeze(1)
+    cells = (sums.cell_domain == e) | (sums.cell_domain == f)
     label, side = sums.cell_class[cells], sums.cell_domain[cells] == e
     inner = sums.cells[name][cells][:, cells]
     whole = torch.where(side, first[label], -second[label])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final, final
 
 import torch
@@ -16,7 +17,6 @@ from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
-from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
@@ -27,27 +27,22 @@ from hessalign.diagnosis.comparison import (
     distance_report,
     shift_report,
 )
+from hessalign.diagnosis.distances import SpectralReport, make_groups, spectral_report
 from hessalign.diagnosis.draw import Draw, draw_samples
 from hessalign.diagnosis.head import HeadReport, make_head
 from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
 from hessalign.diagnosis.pair_sums import combine, pair_sums
-from hessalign.diagnosis.reading import Reading, lone_classes, read
-from hessalign.diagnosis.resampling import Groups, make_groups
+from hessalign.diagnosis.reading import Reading, input_notes, read
 from hessalign.diagnosis.single_heads import (
     BoundReport,
     CrossingReport,
-    all_pairs,
     bound_report,
     crossing_report,
     fit_single_heads,
 )
-from hessalign.diagnosis.spectral import SpectralReport, spectral_report
 from hessalign.heads.samples import check_l2
 
-_FOCUS: Final = 8
-"""Domains that are looked at one by one, at most."""
-
-_SHOWN: Final = 5
+_FOCUS: Final = 8  # domains that are looked at one by one, at most
 
 _STAGES: Final = (
     "drawing samples",
@@ -195,17 +190,23 @@ def diagnose(
     distances = distance_report(sums, groups, statistics.bias)
     attributes = attribute_report(sums, groups, draw, statistics)
     focus = _focus_domains(distances.hessian.beyond)
-    pairs = all_pairs(focus)
+    pairs = list(combinations(focus, 2))
     contributions = contribution_report(sums, draw, pairs)
     shift = shift_report(sums, draw, pairs)
     begin()
     spectral = spectral_report(draw, statistics, groups, focus)
     begin()
-    inner = combine(sums.groups, bias=statistics.bias)["hessian"]
-    del sums
-    crossing, bounds = _across(draw, head_loss, l2, tolerance, focus, inner, groups, seed, begin)
+    crossing = bounds = holdout = None
+    singles = fit_single_heads(draw, head_loss, l2, focus) if l2 > 0 else None
+    if singles is not None and len(focus) > 2:
+        inner = combine(sums.groups, bias=statistics.bias)["hessian"]
+        crossing = crossing_report(draw, singles, inner, groups, seed)
     begin()
-    holdout = None if l2 == 0 else holdout_report(draw, head_loss, l2, focus, seed)
+    if singles is not None:
+        bounds = bound_report(draw, singles, head_loss, l2, tolerance)
+    begin()
+    if l2 > 0:
+        holdout = holdout_report(draw, head_loss, l2, focus, seed)
     report("done", len(_STAGES), len(_STAGES))
     return Diagnosis(
         name,
@@ -225,51 +226,20 @@ def diagnose(
         holdout,
         crossing,
         bounds,
-        _notes(draw, l2, focus),
+        input_notes(draw, l2, focus),
         read(draw, head_report, distances, attributes, shift, holdout, crossing),
         _how(draw, seed),
     )
 
 
 def _focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
-    """All domains, or of many a few that are spread evenly from the nearest to the farthest.
-
-    Returns:
-        Their positions, ascending.
-
-    Example:
-        >>> _focus_domains(torch.ones(3, 3))
-        (0, 1, 2)
-        >>> len(_focus_domains(torch.rand(200, 200)))
-        8
-    """
+    """All domains, or of many a few that are spread evenly from the nearest to the farthest."""
     count = len(distance)
     if count <= _FOCUS:
         return tuple(range(count))
     order = distance.mean(1).argsort(stable=True)
     places = torch.linspace(0, count - 1, _FOCUS).round().long()
     return tuple(sorted(order[places].tolist()))
-
-
-def _across(
-    draw: Draw,
-    loss: HeadLoss,
-    l2: float,
-    tolerance: float,
-    focus: tuple[int, ...],
-    inner: Tensor,
-    groups: Groups,
-    seed: int,
-    begin: Callable[[], None],
-) -> tuple[CrossingReport | None, BoundReport | None]:
-    """What needs heads of single domains."""
-    if l2 == 0:
-        begin()
-        return None, None
-    heads = fit_single_heads(draw, loss, l2, focus)
-    crossing = crossing_report(draw, heads, inner, groups, seed) if len(focus) > 2 else None
-    begin()
-    return crossing, bound_report(draw, heads, loss, l2, tolerance)
 
 
 def _how(draw: Draw, seed: int) -> str:
@@ -286,43 +256,3 @@ def _how(draw: Draw, seed: int) -> str:
         else "features as they are"
     )
     return f"{drawn}; {scale}."
-
-
-def _notes(draw: Draw, l2: float, focus: tuple[int, ...]) -> tuple[str, ...]:
-    notes = []
-    if draw.constant:
-        notes.append(
-            f"{draw.constant} of {draw.z.shape[1]} features are constant: they tell nothing"
-            + (" and were set to 0." if draw.scaled else ".")
-        )
-    if draw.copies:
-        notes.append(
-            f"{draw.copies} of {draw.z.shape[1]} features are exact copies of others: distances "
-            "count them again."
-        )
-    lone = lone_classes(draw)
-    for label, place in list(lone.items())[:_SHOWN]:
-        notes.append(
-            f"Class “{draw.class_names[label]}” is seen in domain “{draw.domain_names[place]}” "
-            "only: its share counts as label shift, and heads trained without that domain do not "
-            "know it."
-        )
-    if len(lone) > _SHOWN:
-        notes.append(f"{len(lone) - _SHOWN} more classes are seen in one domain only.")
-    if len(focus) < len(draw.domain_names):
-        notes.append(
-            f"With {len(draw.domain_names)} domains, {len(focus)} of them, spread evenly from the "
-            "nearest to the farthest by Hessian distance, were looked at one by one: spectral "
-            "distances, contributions, shift, single heads, bounds, and domains held out."
-        )
-    if l2 == 0:
-        notes.append(
-            "Without an L2 term (l2 = 0) heads of single domains need not have an optimum: leave-"
-            "one-domain-out, losses across domains and the transfer bound are left out. Use l2 > 0."
-        )
-    elif len(draw.domain_names) == 2:
-        notes.append(
-            "Two domains: there is one pair, so no rank correlation, and one domain is left when "
-            "the other is held out, so nothing to align. A third domain would allow both."
-        )
-    return tuple(notes)

@@ -13,24 +13,17 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._numbers import is_whole, shown
+from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
 from hessalign.curvature.losses import Binary, HeadLoss
 from hessalign.heads.samples import HeadSamples, check_several, feature_scales, make_samples
 
-TOTAL: Final = 6000
-"""Samples of all domains together, unless the caller says how many of each."""
-
-_GROUPS: Final = 32
-"""Groups that a domain's samples are dealt into, at most."""
-
-_PRECISE: Final = 1 << 19
-"""Up to this many numbers features are multiplied in float64 in fits."""
-
-_LEAST: Final = 4
-"""Samples a domain must have: two halves of two."""
+TOTAL: Final = 6000  # samples of all domains together, unless the caller says how many of each
+_GROUPS: Final = 32  # groups that a domain's samples are dealt into, at most
+_PRECISE: Final = 1 << 19  # up to this many numbers features are multiplied in float64 in fits
+_LEAST: Final = 4  # samples a domain must have: two halves of two
 
 
 @final
@@ -40,32 +33,19 @@ class Draw:
 
     Groups are random and of equal size up to one, so the mean over some of them is that of a random
     part of the domain: halves and bootstrap replicates need nothing but the groups' means.
-
-    Attributes:
-        z: Features as the head sees them.
-        y: Labels.
-        domain: Position of each sample's domain.
-        group: Number of each sample's group, running over all domains.
-        row: Position of each sample among the samples of its domain as the caller gave them.
-        domain_names: What the domains are called.
-        class_names: What the classes are called.
-        available: Samples each domain has.
-        scaled: Whether features were standardised.
-        constant: How many features are constant.
-        copies: How many features are exact copies of another one.
     """
 
-    z: Float[Tensor, "n d"]
+    z: Float[Tensor, "n d"]  # as the head sees them
     y: Int[Tensor, " n"]
-    domain: Int[Tensor, " n"]
-    group: Int[Tensor, " n"]
-    row: Int[Tensor, " n"]
+    domain: Int[Tensor, " n"]  # position of each sample's domain
+    group: Int[Tensor, " n"]  # number of each sample's group, running over all domains
+    row: Int[Tensor, " n"]  # position of each sample in its domain as the caller gave it
     domain_names: tuple[str, ...]
     class_names: tuple[str, ...]
-    available: tuple[int, ...]
+    available: tuple[int, ...]  # samples each domain has
     scaled: bool
-    constant: int
-    copies: int
+    constant: int  # how many features are constant
+    copies: int  # how many are exact copies of another one
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,6 +69,10 @@ class Draw:
         first = counts.cumsum(0) - counts
         return (self.group - first[self.domain]) % 2 == parity
 
+    def of(self, e: int) -> Int[Tensor, " _"]:
+        """The samples of a domain, by position."""
+        return (self.domain == e).nonzero().squeeze(1)
+
     def outputs(self, loss: HeadLoss) -> int:
         """Outputs of a head for these samples: one for a single logit, else one per class."""
         return 1 if isinstance(loss, Binary) else max(2, len(self.class_names))
@@ -104,20 +88,7 @@ class Draw:
         free_bias: bool = False,
         pooled: bool = False,
     ) -> HeadSamples:
-        """Some of the samples, for a head to be fitted to.
-
-        Args:
-            rows: Which, a mask or positions.
-            loss: The loss of the head.
-            l2: The weight of the L2 term.
-            outputs: Outputs of the head, if they are not those of `outputs`.
-            bias: Whether it has a bias.
-            free_bias: Whether the L2 term spares it.
-            pooled: Whether to take all samples for one domain.
-
-        Returns:
-            The samples, in float64 unless they are many.
-        """
+        """Some samples, given by mask or position, for a head; if pooled, as one domain."""
         found = make_samples(
             self.z[rows],
             self.y[rows],
@@ -142,33 +113,10 @@ def draw_samples(
     scale: bool = True,
     seed: int = 0,
 ) -> Draw:
-    """Check samples, draw as many as can be afforded, scale them, and deal them into groups.
-
-    Args:
-        z: Features.
-        y: Labels, integers from 0.
-        domain: The domain of each sample, any integers.
-        domain_names: Names of the domains in the order of their ids; by default the ids.
-        class_names: Names of the classes; by default their numbers.
-        samples: Samples to draw from each domain, at most; by default `TOTAL` in all.
-        scale: Whether to give each feature mean 0 and variance 1 over all domains.
-        seed: Of the draw.
-
-    Returns:
-        The draw.
-
-    Raises:
-        InputError: If the number of samples is no whole number.
-
-    Example:
-        >>> z, domain = torch.randn(20, 3), torch.tensor([7] * 10 + [9] * 10)
-        >>> draw = draw_samples(z, torch.arange(20) % 2, domain, samples=6)
-        >>> draw.sizes, draw.available, draw.domain_names, int(draw.group.max()) + 1
-        ((6, 6), (10, 10), ('7', '9'), 6)
-    """
+    """Check samples, draw as many as can be afforded, scale them, and deal them into groups."""
     check_features(z)
-    if samples is not None and not is_whole(samples):
-        raise InputError(f"Expected samples as a whole number, got {shown(samples)}")
+    if samples is not None:
+        check_count(samples, "samples", least=None)
     check_domain(domain, len(z))
     _check_labels(y, len(z))
     domains = make_domains(domain)
@@ -180,45 +128,44 @@ def draw_samples(
     limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
     generator = torch.Generator().manual_seed(seed)
-    rows, groups, start, dealt = [], [], 0, 0
+    rows, positions, groups, start, dealt = [], [], [], 0, 0
     for size in domains.sizes:
         count = min(size, limit)
         chosen = torch.randperm(size, generator=generator)[:count]
         parts = min(_GROUPS, max(2, count // 2))
         group = torch.arange(count) * parts // count
         inside = torch.argsort(group * len(classes) + y[order[start + chosen]], stable=True)
-        rows.append(start + chosen[inside])
+        rows.append(chosen[inside])
+        positions.append(order[start + chosen[inside]])
         groups.append(group[inside] + dealt)
         start, dealt = start + size, dealt + parts
-    positions = torch.cat(rows)
+    drawn = torch.cat(positions)
     where = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(r) for r in rows]))
-    features = z.detach()[order[positions]]
+    features = z.detach()[drawn]
     features = features if z.dtype == torch.float64 else features.float()
-    features, still = _standardised(features, scale)
+    mean, spread, still = feature_scales(features)
+    if scale:
+        features = torch.where(still, 0, (features - mean) / spread)
+    moving = features[:, ~still].T.contiguous().numpy()
     return Draw(
         features,
-        y[order[positions]].long(),
+        y[drawn].long(),
         where,
         torch.cat(groups),
-        torch.cat([r - sum(domains.sizes[:e]) for e, r in enumerate(rows)]),
+        torch.cat(rows),
         names,
         classes,
         domains.sizes,
         scale,
         int(still.sum()),
-        _copies(features[:, ~still]),
+        len(moving) - len({column.tobytes() for column in moving}),
     )
 
 
-def _standardised(z: Tensor, scale: bool) -> tuple[Tensor, Tensor]:
-    """Features of mean 0 and variance 1, constant ones 0; and which are constant."""
-    mean, spread, still = feature_scales(z)
-    return (torch.where(still, 0, (z - mean) / spread) if scale else z), still
-
-
-def _copies(z: Tensor) -> int:
-    """How many features are equal to an earlier one on every sample."""
-    return z.shape[1] - len({column.tobytes() for column in z.T.contiguous().numpy()})
+def evenly(rows: Tensor, most: int) -> Tensor:
+    """Some of the rows, evenly from front to back, so that every group or class is there."""
+    size = min(len(rows), most)
+    return rows[torch.arange(size) * len(rows) // size]
 
 
 def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[str, ...]:

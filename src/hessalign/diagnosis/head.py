@@ -17,19 +17,15 @@ from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.draw import Draw
-from hessalign.heads.aligned_fit import minimise
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
-from hessalign.heads.fit import FittedHead, fit_head
-from hessalign.heads.samples import HeadSamples, head_matrix, predicted
+from hessalign.heads.fit import FittedHead, fit_head, minimise
+from hessalign.heads.samples import head_matrix, predicted
 
+# Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples.
 _CLOSE: Final = 1e-6
-"""Gradient norm that a fit reaches, as a share of the mean gradient norm of single samples."""
-
-_MAX_STEPS: Final = 200
-"""Of a fit; what it reaches by then is close enough to compare domains."""
-
+_MAX_STEPS: Final = 200  # of a fit; what it reaches by then is close enough to compare domains
+# Gradient norm up to which a head counts as optimal, as a share of single samples' gradients.
 _AT_OPTIMUM: Final = 1e-3
-"""Gradient norm up to which a head counts as optimal, as a share of single samples' gradients."""
 
 
 @final
@@ -95,7 +91,9 @@ def make_head(
     objective, gradient = AlignedObjective(data).value_and_gradient(parameters, PLAIN)
     norm = float(gradient.norm())
     relative = norm / data.typical_gradient
-    best = None if head is None else _best(replace(data, l2=l2 or 1e-6), parameters)
+    best = None
+    if head is not None:
+        best = quick_fit(AlignedObjective(replace(data, l2=l2 or 1e-6)), start=parameters).loss
     wide = draw.z.double() @ parameters[:, : draw.z.shape[1]].T
     logits = wide + parameters[:, -1] if bias else wide
     statistics = linear_head(draw.z, logits, draw.y, draw.domain, loss=loss, bias=bias)
@@ -136,16 +134,17 @@ def quick_fit(
     )
 
 
+def linear_logits(z: Float[Tensor, "n d"], head: FittedHead) -> Float[Tensor, "n k"]:
+    """What a fitted head with a bias says, multiplied in the precision of the features."""
+    theta = head.parameters.to(z.dtype)
+    return (z @ theta[:, :-1].T + theta[:, -1]).double()
+
+
 def _fitted(draw: Draw, rows: Tensor, loss: HeadLoss, l2: float) -> Float[Tensor, "k d"]:
     if l2 == 0:  # whether a minimum exists is for Newton's method to find out
         outputs = draw.outputs(loss)
         return fit_head(draw.z[rows], draw.y[rows], loss, 0.0, outputs=outputs).parameters
     return quick_fit(AlignedObjective(draw.samples(rows, loss, l2, pooled=True))).parameters
-
-
-def _best(samples: HeadSamples, start: Float[Tensor, "k d"]) -> float:
-    """The loss that a fit from a given head reaches."""
-    return quick_fit(AlignedObjective(samples), start=start).loss
 
 
 def _given(

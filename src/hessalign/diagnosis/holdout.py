@@ -15,30 +15,21 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
-from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import quick_fit
+from hessalign.diagnosis.draw import Draw, evenly
+from hessalign.diagnosis.head import linear_logits, quick_fit
 from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead
 from hessalign.heads.samples import predicted
 
+# Weights of the penalties, in units that make each as large as the plain head's risk.
 _STRENGTHS: Final = (0.1, 1.0, 10.0)
-"""Weights of the penalties, in units that make each as large as the plain head's risk."""
-
-_TRAINING: Final = 800
-"""Samples of all training domains together, at most."""
-
-_INNER_TRAINING: Final = 400
-"""The same while the strength is being chosen."""
-
-_INNER_FOLDS: Final = 3
-"""Training domains held out in turn to choose the strength, at most."""
-
+_TRAINING: Final = 800  # samples of all training domains together, at most
+_INNER_TRAINING: Final = 400  # the same while the strength is being chosen
+_INNER_FOLDS: Final = 3  # training domains held out in turn to choose the strength, at most
+# With two training domains every fifth sample of each, class by class, chooses the strength.
 _VALIDATION: Final = 5
-"""With two training domains every fifth sample of each, class by class, chooses the strength."""
-
+# Accuracy of fits that are only tested: what they get right does not change any more.
 _NEAR: Final = 1e-4
-"""Accuracy of fits that are only tested: what they get right does not change any more."""
-
 _NORMAL: Final = 1.96
 
 
@@ -146,13 +137,16 @@ class _Bench:
 
     def __init__(self, draw: Draw, loss: HeadLoss, l2: float, generator: torch.Generator) -> None:
         self.draw, self.loss, self.l2, self.generator = draw, loss, l2, generator
-        self.kind: Literal["full", "diagonal"] = _alignable(draw.outputs(loss), loss)
+        # Whole curvatures are aligned, or, where they have many components, diagonals.
+        probe = torch.zeros(1, draw.outputs(loss), dtype=torch.float64)
+        size = loss.curvature(loss.predict(probe), probe, None).size
+        self.kind: Literal["full", "diagonal"] = "full" if size <= FULL_COMPONENTS else "diagonal"
         self.everyone = list(range(len(draw.domain_names)))
 
     def hold_out(self, held: int) -> HeldOut:
         """Test on one domain what was fitted to all others."""
         sources = [e for e in self.everyone if e != held]
-        test = (self.draw.domain == held).nonzero().squeeze(1)
+        test = self.draw.of(held)
         plain, aligned = self._heads(self._rows(sources))
         right, loss = self._test(plain, test)
         accuracy = float(right.mean())
@@ -183,11 +177,9 @@ class _Bench:
         for train, test in self._folds(sources):
             tested = [self._test(head, test) for head in self._heads(train)[1]]
             scores.append([(float(right.mean()), -loss) for right, loss in tested])
-        means = [
-            (sum(fold[i][0] for fold in scores), sum(fold[i][1] for fold in scores))
-            for i in range(len(_STRENGTHS))
-        ]
-        return max(range(len(_STRENGTHS)), key=lambda i: (round(means[i][0], 12), means[i][1]))
+        by_strength = zip(*scores, strict=True)
+        sums = [[sum(part) for part in zip(*folds, strict=True)] for folds in by_strength]
+        return max(range(len(sums)), key=lambda i: (round(sums[i][0], 12), sums[i][1]))
 
     def _folds(self, sources: list[int]) -> list[tuple[Tensor, Tensor]]:
         if len(sources) == 2:
@@ -195,9 +187,8 @@ class _Bench:
             kept = torch.arange(len(rows)) % _VALIDATION == 0  # of rows sorted by domain and class
             return [(rows[~kept], rows[kept])]
         order = torch.randperm(len(sources), generator=self.generator).tolist()
-        chosen = (
-            [sources[i] for i in order[:_INNER_FOLDS]] if len(sources) > _INNER_FOLDS else sources
-        )
+        few = [sources[i] for i in order[:_INNER_FOLDS]]
+        chosen = few if len(sources) > _INNER_FOLDS else sources
         return [
             (self._rows([e for e in sources if e != held], _INNER_TRAINING), self._rows([held]))
             for held in chosen
@@ -207,10 +198,9 @@ class _Bench:
         """Samples of some domains, as many of each, every class with the share it has there."""
         rows = []
         for e in domains:
-            own = (self.draw.domain == e).nonzero().squeeze(1)
+            own = self.draw.of(e)
             own = own[self.draw.y[own].argsort(stable=True)]
-            size = min(len(own), max(2, limit // len(domains)))
-            rows.append(own[torch.arange(size) * len(own) // size])
+            rows.append(evenly(own, max(2, limit // len(domains))))
         return torch.cat(rows)
 
     def _heads(self, rows: Tensor) -> tuple[FittedHead, list[FittedHead]]:
@@ -231,15 +221,6 @@ class _Bench:
         return plain, aligned
 
     def _test(self, head: FittedHead, rows: Tensor) -> tuple[Float[Tensor, " n"], float]:
-        theta = head.parameters.to(self.draw.z.dtype)
-        logits = (self.draw.z[rows] @ theta[:, :-1].T + theta[:, -1]).double()
-        y = self.draw.y[rows]
+        logits, y = linear_logits(self.draw.z[rows], head), self.draw.y[rows]
         right = (predicted(logits, self.loss) == y).double()
         return right, float(self.loss.values(logits, y).mean())
-
-
-def _alignable(outputs: int, loss: HeadLoss) -> Literal["full", "diagonal"]:
-    """Whether whole curvatures are aligned, or, where they have many components, diagonals."""
-    probe = torch.zeros(1, outputs, dtype=torch.float64)
-    size = loss.curvature(loss.predict(probe), probe, None).size
-    return "full" if size <= FULL_COMPONENTS else "diagonal"

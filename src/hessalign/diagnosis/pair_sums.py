@@ -28,15 +28,9 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature import LinearHead
 from hessalign.diagnosis.draw import Draw
 
-_BLOCK: Final = 256
-"""Samples whose inner products with all others are held at once."""
-
-_PRECISE: Final = 2048
-"""Up to this many samples everything is multiplied in float64."""
-
-_WRITTEN_OUT: Final = 1024
-"""Up to this many components curvatures are written out to be multiplied."""
-
+_BLOCK: Final = 256  # samples whose inner products with all others are held at once
+_PRECISE: Final = 2048  # up to this many samples everything is multiplied in float64
+_WRITTEN_OUT: Final = 1024  # up to this many components curvatures are written out to be multiplied
 _BASIC: Final = (
     "feature",
     "covariance",
@@ -52,25 +46,14 @@ DERIVATIVES: Final = ("hessian", "gradient")
 @final
 @dataclass(frozen=True, eq=False)
 class PairSums:
-    """Inner products between means of groups and of cells, and of samples with domains' means.
+    """Inner products between means of groups and of cells, and of samples with domains' means."""
 
-    Attributes:
-        groups: Inner products between groups' means, by attribute, float64.
-        cells: The same between cells, for the Hessian and the gradient.
-        reach: Inner products of each sample's own Hessian or gradient with each domain's mean.
-        own: Squared norms of each sample's own attributes, Hessian and gradient.
-        cell_domain: The domain of each cell.
-        cell_class: The class of each cell.
-        cell_size: Samples in each cell.
-    """
-
-    groups: dict[str, Float[Tensor, "g g"]]
-    cells: dict[str, Float[Tensor, "c c"]]
-    reach: dict[str, Float[Tensor, "n e"]]
-    own: dict[str, Float[Tensor, " n"]]
+    groups: dict[str, Float[Tensor, "g g"]]  # between groups' means, by attribute
+    cells: dict[str, Float[Tensor, "c c"]]  # between cells' means, of Hessian and gradient
+    reach: dict[str, Float[Tensor, "n e"]]  # of each sample's own ones with each domain's mean
+    own: dict[str, Float[Tensor, " n"]]  # squared norms of each sample's own, and of attributes
     cell_domain: Int[Tensor, " c"]
     cell_class: Int[Tensor, " c"]
-    cell_size: Int[Tensor, " c"]
 
 
 def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
@@ -78,27 +61,21 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
     kernels = _Kernels(draw, head)
     classes = int(draw.y.max()) + 1
     cell_ids, cell = torch.unique(draw.domain * classes + draw.y, return_inverse=True)
-    sorter = _Sorter(draw, cell)
-    groups = {name: torch.zeros(2 * (sorter.num_groups,)).double() for name in _BASIC}
-    cells = {name: torch.zeros(2 * (len(cell_ids),)).double() for name in DERIVATIVES}
+    size, counts = draw.group.bincount().double(), cell.bincount().double()
     domains = torch.nn.functional.one_hot(draw.domain, len(draw.domain_names)).to(kernels.dtype)
-    reach = {
-        name: torch.zeros(len(draw.z), domains.shape[1], dtype=torch.float64)
-        for name in DERIVATIVES
-    }
-    for rows, columns in sorter.blocks():
+    groups = {name: torch.zeros(len(size), len(size)).double() for name in _BASIC}
+    cells = {name: torch.zeros(len(counts), len(counts)).double() for name in DERIVATIVES}
+    reach = {name: torch.zeros(domains.shape).double() for name in DERIVATIVES}
+    bits = _Bits(draw, cell)
+    for rows, columns in _blocks(draw):
         found = kernels.block(rows, columns)
-        inside = rows.stop - rows.start
-        combined = combine(found, bias=head.bias)
         for name in _BASIC:
-            _add(groups[name], sorter.bits(found[name], rows, columns), sorter.bit_group)
-        for name, values in combined.items():
-            _add(cells[name], sorter.bits(values, rows, columns), sorter.bit_cell)
+            bits.add(groups[name], bits.group, found[name], rows)
+        for name, values in combine(found, bias=head.bias).items():
+            bits.add(cells[name], bits.cell, values, rows)
             reach[name][rows] += (values @ domains[columns]).double()
-            rest = slice(rows.stop, columns.stop)
-            reach[name][rest] += (values[:, inside:].T @ domains[rows]).double()
-    size = draw.group.bincount().double()
-    counts = cell.bincount().double()
+            beyond = values[:, rows.stop - rows.start :]
+            reach[name][rows.stop :] += (beyond.T @ domains[rows]).double()
     totals = domains.sum(0).double()
     return PairSums(
         {name: value / (size.unsqueeze(1) * size) for name, value in groups.items()},
@@ -107,80 +84,50 @@ def pair_sums(draw: Draw, head: LinearHead) -> PairSums:
         kernels.own(),
         cell_ids // classes,
         cell_ids % classes,
-        cell.bincount(),
     )
 
 
 def combine(attributes: dict[str, Tensor], *, bias: bool) -> dict[str, Tensor]:
     """Inner products of "hessian" and "gradient" from those of their attributes."""
     if not bias:
-        return {
-            "hessian": attributes["logit_covariance"],
-            "gradient": attributes["error_feature"],
-        }
+        return {"hessian": attributes["logit_covariance"], "gradient": attributes["error_feature"]}
     bent = attributes["logit_covariance"] + 2 * attributes["logit_feature"] + attributes["logit"]
     return {"hessian": bent, "gradient": attributes["error_feature"] + attributes["error"]}
 
 
+def _blocks(draw: Draw) -> list[tuple[slice, slice]]:
+    """Blocks of whole groups, each with the columns from its first row on."""
+    samples, edges = len(draw.z), [0]
+    for end in draw.group.bincount().cumsum(0).tolist():
+        if end - edges[-1] >= _BLOCK or end == samples:
+            edges.append(end)
+    return [(slice(first, last), slice(first, samples)) for first, last in pairwise(edges)]
+
+
 @final
-@dataclass(frozen=True, eq=False)
 class _Bits:
-    """A block's sums over bits: those of its rows, by those from its first row on."""
-
-    values: Tensor
-    rows: slice
-    columns: slice
-
-
-def _add(total: Tensor, bits: _Bits, label: Tensor) -> None:
-    """Add sums over bits to the sums over what bits belong to, mirrored beyond the diagonal."""
-    rows, columns = label[bits.rows], label[bits.columns]
-    inside = len(rows)
-    for values, labels, mirrored in (
-        (bits.values, columns, False),
-        (bits.values[:, inside:], columns[inside:], True),
-    ):
-        wide = total.new_zeros(inside, len(total)).index_add_(1, labels, values)
-        found, place = torch.unique(rows, return_inverse=True)
-        sums = total.new_zeros(len(found), len(total)).index_add_(0, place, wide)
-        if mirrored:
-            total[:, found] += sums.T
-        else:
-            total[found] += sums
-
-
-@final
-class _Sorter:
-    """Where groups, and the bits of one class within a group, begin and end."""
+    """Bits of one class within a group, each with its group and its cell; samples are so sorted."""
 
     def __init__(self, draw: Draw, cell: Tensor) -> None:
-        samples = len(draw.z)
         code = draw.group * (int(cell.max()) + 1) + cell
         starts = torch.cat([torch.zeros(1).long(), (code[1:] != code[:-1]).nonzero()[:, 0] + 1])
         self.starts = starts.numpy()
-        self.samples = samples
-        self.bit_group, self.bit_cell = draw.group[starts], cell[starts]
-        self.num_groups = int(draw.group.max()) + 1
-        self.borders = [*torch.searchsorted(draw.group, torch.arange(self.num_groups)).tolist()]
+        self.group, self.cell = draw.group[starts], cell[starts]
 
-    def blocks(self) -> list[tuple[slice, slice]]:
-        """Blocks of whole groups, each with the columns from its first row on."""
-        edges = [0]
-        for border in [*self.borders[1:], self.samples]:
-            if border - edges[-1] >= _BLOCK or border == self.samples:
-                edges.append(border)
-        return [(slice(first, last), slice(first, self.samples)) for first, last in pairwise(edges)]
-
-    def bits(self, values: Tensor, rows: slice, columns: slice) -> _Bits:
-        """Sums of a block over the bits of its columns and of its rows."""
-        first, last = np.searchsorted(self.starts, [rows.start, rows.stop])
-        across = np.add.reduceat(values.numpy(), self.starts[first:] - columns.start, axis=1)
+    def add(self, total: Tensor, label: Tensor, block: Tensor, rows: slice) -> None:
+        """Add a block to the sums over what bits belong to, mirrored beyond the diagonal."""
+        first, last = np.searchsorted(self.starts, [rows.start, rows.stop]).tolist()
+        across = np.add.reduceat(block.numpy(), self.starts[first:] - rows.start, axis=1)
         down = np.add.reduceat(across.astype(np.float64), self.starts[first:last] - rows.start)
-        return _Bits(
-            torch.from_numpy(down),
-            slice(int(first), int(last)),
-            slice(int(first), len(self.starts)),
-        )
+        values = torch.from_numpy(down)
+        found, place = torch.unique(label[first:last], return_inverse=True)
+
+        def sums(part: Tensor, columns: Tensor) -> Tensor:
+            wide = total.new_zeros(len(part), len(total)).index_add_(1, columns, part)
+            return total.new_zeros(len(found), len(total)).index_add_(0, place, wide)
+
+        total[found] += sums(values, label[first:])
+        total[:, found] += sums(values[:, last - first :], label[last:]).T
 
 
 @final
@@ -203,9 +150,7 @@ class _Kernels:
             L = self.head.curvature.inner(rows)[:, columns].to(self.dtype)
         else:
             L = self.curvature[rows] @ self.curvature[columns].T
-        LK = L * K
-        values = (K, K * K, R, R * K, L, LK, LK * K)
-        return dict(zip(_BASIC, values, strict=True))
+        return _attributes(K, R, L)
 
     def own(self) -> dict[str, Tensor]:
         """The squared norms of each sample's own attributes, Hessian and gradient."""
@@ -217,6 +162,10 @@ class _Kernels:
             L = q - 2 * p.pow(3).sum(1) + q.square()
         else:
             L = self.curvature.double().square().sum(1)
-        values = (K, K * K, R, R * K, L, L * K, L * K * K)
-        attributes = dict(zip(_BASIC, values, strict=True))
-        return {**attributes, **combine(attributes, bias=self.head.bias)}
+        found = _attributes(K, R, L)
+        return {**found, **combine(found, bias=self.head.bias)}
+
+
+def _attributes(K: Tensor, R: Tensor, L: Tensor) -> dict[str, Tensor]:
+    LK = L * K
+    return dict(zip(_BASIC, (K, K * K, R, R * K, L, LK, LK * K), strict=True))

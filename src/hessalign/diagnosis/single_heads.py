@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import permutations
 from math import factorial
 from typing import Final, final
 
@@ -18,34 +18,25 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment import squared_distances
 from hessalign.curvature.losses import HeadLoss
+from hessalign.diagnosis.distances import EDGES, Groups
 from hessalign.diagnosis.draw import Draw
-from hessalign.diagnosis.head import quick_fit
-from hessalign.diagnosis.resampling import LEVEL, Groups
+from hessalign.diagnosis.head import linear_logits, quick_fit
 from hessalign.heads.aligned_objective import AlignedObjective
 from hessalign.heads.bound import bound_at, largest_third_derivative
 from hessalign.heads.fit import FittedHead
 
-_ACCURACY: Final = 1e-3
-"""Of the eigenvectors behind spectral norms."""
-
-_PERMUTATIONS: Final = 5000
-"""Orders of the domains that are tried, at most."""
+_ACCURACY: Final = 1e-3  # of the eigenvectors behind spectral norms
+_PERMUTATIONS: Final = 5000  # orders of the domains that are tried, at most
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _SingleHeads:
-    """Heads fitted to one domain each, on a random half of its samples.
-
-    Attributes:
-        domains: Positions of the domains.
-        fits: One head per domain.
-        losses: Loss of each head on each sample of the other halves; 0 on samples fitted to.
-    """
+    """Heads fitted to one domain each, on a random half of its samples."""
 
     domains: tuple[int, ...]
     fits: tuple[FittedHead, ...]
-    losses: Float[Tensor, "n s"]
+    losses: Float[Tensor, "n s"]  # of each head on each sample of the other halves, else 0
 
 
 @final
@@ -83,8 +74,7 @@ def fit_single_heads(draw: Draw, loss: HeadLoss, l2: float, domains: Sequence[in
     for e in domains:
         rows = seen & (draw.domain == e)
         fits.append(quick_fit(AlignedObjective(draw.samples(rows, loss, l2))))
-        theta = fits[-1].parameters.to(draw.z.dtype)
-        logits = (draw.z @ theta[:, :-1].T + theta[:, -1]).double()
+        logits = linear_logits(draw.z, fits[-1])
         losses.append(torch.where(seen, 0, loss.values(logits, draw.y)))
     return _SingleHeads(tuple(domains), tuple(fits), torch.stack(losses, dim=1))
 
@@ -94,7 +84,7 @@ def crossing_report(
 ) -> CrossingReport:
     """Compare Hessian distances, from inner products between groups, with losses across."""
     chosen = torch.tensor(heads.domains)
-    size = groups.size.clone()
+    size = groups.size
     unseen = torch.zeros_like(size).index_add_(0, draw.group, (~draw.part(0)).double())
     sums = torch.zeros(len(size), len(heads.domains), dtype=torch.float64)
     sums.index_add_(0, draw.group, heads.losses)
@@ -107,22 +97,22 @@ def crossing_report(
         mass = weights.new_zeros(count).index_add_(0, groups.domain, weights * unseen)
         return (total / mass.unsqueeze(1))[chosen].T
 
+    def compare(gram: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+        return squared_distances(gram)[chosen][:, chosen], loss - loss.diagonal()
+
     loss = losses(torch.ones_like(size))
-    measured = squared_distances(groups.averaged(inner, groups.shares))[chosen][:, chosen]
-    rho = _correlation(measured, _regret(loss))
+    measured, regret = compare(groups.averaged(inner, groups.shares), loss)
+    rho = _correlation(measured, regret)
     replicates = [
-        _correlation(
-            squared_distances(gram)[chosen][:, chosen], _regret(losses(shares / groups.shares))
-        )
+        _correlation(*compare(gram, losses(shares / groups.shares)))
         for gram, shares in zip(groups.replicates(inner), groups.weights, strict=True)
     ]
     sound = [value for value in replicates if value is not None]
     low = high = None
     if rho is not None and sound:
-        edge = (1 - LEVEL) / 2
-        low, high = (float(q) for q in np.quantile(sound, [edge, 1 - edge]))
+        low, high = np.quantile(sound, EDGES).tolist()
     pairs = len(chosen) * (len(chosen) - 1) // 2
-    p_value, tried = _permuted(measured, _regret(loss), rho, seed)
+    p_value, tried = _permuted(measured, regret, rho, seed)
     how = (
         "A head is fitted to a random half of each domain alone; its loss on the other half of "
         "another domain, less that of the other domain's own head there, is the regret. "
@@ -131,47 +121,27 @@ def crossing_report(
         "bootstrap replicates over groups of samples, heads fixed; it does not cover the choice of "
         f"domains. p: share of {tried} orders of the domains with a correlation at least as large."
     )
-    return CrossingReport(heads.domains, loss, _regret(loss), rho, low, high, p_value, pairs, how)
-
-
-def _regret(loss: Tensor) -> Tensor:
-    return loss - loss.diagonal()
-
-
-def _over_pairs(matrix: Tensor) -> np.ndarray:
-    both: np.ndarray = ((matrix + matrix.T) / 2).numpy()
-    return both[np.triu_indices(len(both), 1)]
+    return CrossingReport(heads.domains, loss, regret, rho, low, high, p_value, pairs, how)
 
 
 def _correlation(distance: Tensor, regret: Tensor) -> float | None:
-    return _rank_correlation(_over_pairs(distance), _over_pairs(regret))
+    """Spearman's rank correlation over pairs of domains, of means of both directions."""
+    means = [((matrix + matrix.T) / 2).numpy() for matrix in (distance, regret)]
+    pairs = np.triu_indices(len(distance), 1)
+    return _rank_correlation(means[0][pairs], means[1][pairs])
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank.
+    """Spearman's, ties at their mean rank; None if one of them is constant or not finite."""
+    from scipy.stats import rankdata
 
-    Returns:
-        The correlation from −1 to 1; None if one of them is constant or not finite.
-
-    Example:
-        >>> round(_rank_correlation(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.3, 0.2])), 6)
-        0.5
-    """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return None
-    ranks = [_centred_ranks(values) for values in (first, second)]
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (first, second)]
     sizes = [float(np.sqrt((rank**2).sum())) for rank in ranks]
     if min(sizes) == 0:
         return None
     return float(ranks[0] @ ranks[1]) / (sizes[0] * sizes[1])
-
-
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks less their mean, ties at their mean rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = counts.cumsum()
-    ranks: np.ndarray = (ends - (counts - 1) / 2)[place] - (len(values) + 1) / 2
-    return ranks
 
 
 def _permuted(
@@ -190,11 +160,6 @@ def _permuted(
     values = [_correlation(distance[order][:, order], regret) for order in orders]
     hits = sum(value is not None and value >= rho - 1e-12 for value in values)
     return hits / len(orders), len(orders)
-
-
-def all_pairs(domains: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs of some domains, the earlier one first."""
-    return list(combinations(domains, 2))
 
 
 @final
@@ -247,24 +212,21 @@ def bound_report(
     data = draw.samples(seen, loss, l2).to(torch.float64)
     third = [largest_third_derivative(data, e) for e in range(len(heads.domains))]
     found, radius = [], 0.0
-    for s, fitted in enumerate(heads.fits):
-        for t in range(len(heads.fits)):
-            if s == t:
-                continue
-            bends = third[s] + third[t]
-            bound = bound_at(data, s, t, fitted, tolerance, bends, accuracy=_ACCURACY)
-            radius = max(radius, bound.radius)
-            found.append(
-                PairBound(
-                    heads.domains[s],
-                    heads.domains[t],
-                    bound.value,
-                    bound.hessian_term,
-                    bound.gradient_term,
-                    bound.target_term,
-                    bound.remainder,
-                )
+    for s, t in permutations(range(len(heads.fits)), 2):
+        bends = third[s] + third[t]
+        bound = bound_at(data, s, t, heads.fits[s], tolerance, bends, accuracy=_ACCURACY)
+        radius = max(radius, bound.radius)
+        found.append(
+            PairBound(
+                heads.domains[s],
+                heads.domains[t],
+                bound.value,
+                bound.hessian_term,
+                bound.gradient_term,
+                bound.target_term,
+                bound.remainder,
             )
+        )
     how = (
         f"Theorem 1 (with the radius corrected) at the head fitted to a half of the source: every "
         f"head whose risk on the source is within {tolerance:g} of the best lies within δ = "

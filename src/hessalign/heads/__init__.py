@@ -5,15 +5,15 @@ finds the worst near-optimal head of the source (Definition 2), `transfer_bound`
 derivatives (Theorem 1), `worst_case_gap` attacks a trained head (Figure 2).
 """
 
-from hessalign.heads.aligned_fit import fit_aligned_head as fit_aligned_head
 from hessalign.heads.attack import Attack as Attack
+from hessalign.heads.attack import PublishedAttack as PublishedAttack
 from hessalign.heads.attack import WorstCaseGap as WorstCaseGap
 from hessalign.heads.attack import worst_case_gap as worst_case_gap
 from hessalign.heads.bound import TransferBound as TransferBound
 from hessalign.heads.bound import transfer_bound as transfer_bound
 from hessalign.heads.fit import FittedHead as FittedHead
 from hessalign.heads.fit import StrongConvexity as StrongConvexity
+from hessalign.heads.fit import fit_aligned_head as fit_aligned_head
 from hessalign.heads.fit import fit_head as fit_head
 from hessalign.heads.measure import TransferMeasure as TransferMeasure
 from hessalign.heads.measure import transfer_measure as transfer_measure
-from hessalign.heads.published_attack import PublishedAttack as PublishedAttack

@@ -13,8 +13,9 @@ c right component.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, NamedTuple, final
 
 import torch
@@ -28,22 +29,13 @@ from hessalign.curvature.domains import Domains
 from hessalign.curvature.products import domain_products, mean_outer
 from hessalign.heads.samples import HeadSamples
 
-FULL_COMPONENTS: Final = 256
-"""Curvatures with more components than this are not written out."""
-
+FULL_COMPONENTS: Final = 256  # curvatures with more components than this are not written out
+# Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew.
 _FORM_ELEMENTS: Final = 1 << 24
-"""Numbers of a form that are held, at most; beyond them the dispersion is evaluated anew."""
 
 
-@final
-@dataclass(frozen=True)
-class Weights:
-    """The weights of the two penalties.
-
-    Attributes:
-        alpha: Of the Hessian dispersion.
-        beta: Of the gradient dispersion.
-    """
+class Weights(NamedTuple):
+    """The weights of the two penalties: α of the Hessian's dispersion, β of the gradient's."""
 
     alpha: float = 0.0
     beta: float = 0.0
@@ -51,59 +43,32 @@ class Weights:
 
 PLAIN: Final = Weights()
 
-
-class _AlignedTerms(NamedTuple):
-    """The terms of the objective at one head, before their weights.
-
-    Attributes:
-        loss: The mean over domains of their mean losses.
-        hessian: Dispersion of the Hessians; 0 where it is not asked for.
-        gradient: Dispersion of the gradients; likewise.
-    """
-
-    loss: float
-    hessian: float
-    gradient: float
+# The product M s of a form with rows [n, l].
+_Form = Callable[[Tensor], Tensor]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """A form by its matrix over pairs of samples."""
-
-    matrix: Float[Tensor, "n n"]
-
-    def apply(self, rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
-        """The product M s."""
-        return self.matrix @ rows
+def _by_pairs(matrix: Float[Tensor, "n n"], rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
+    """M s by the matrix over pairs of samples."""
+    return matrix @ rows
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Means:
-    """A form by the right factors: M s leads to the domains' means, and back."""
-
-    right: Float[Tensor, "n c"]
-    domains: Domains
-
-    def apply(self, rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
-        """The product M s."""
-        sizes = self.domains.sizes
-        means = mean_outer(rows, self.right, self.domains)
-        shares = len(sizes) * torch.tensor(sizes, dtype=means.dtype, device=means.device)
-        deviations = (means - means.mean(0)) / shares.view(-1, 1, 1)
-        return domain_products(self.right, deviations, self.domains)
-
-
-_Form = _Pairs | _Means
+def _by_means(
+    right: Float[Tensor, "n c"], domains: Domains, rows: Float[Tensor, "n l"]
+) -> Float[Tensor, "n l"]:
+    """M s by the right factors, to the domains' means and back."""
+    sizes = domains.sizes
+    means = mean_outer(rows, right, domains)
+    shares = len(sizes) * torch.tensor(sizes, dtype=means.dtype, device=means.device)
+    deviations = (means - means.mean(0)) / shares.view(-1, 1, 1)
+    return domain_products(right, deviations, domains)
 
 
 def _linear_form(right: Float[Tensor, "n c"], domains: Domains) -> _Form:
     """The form for rows ⊗ right."""
     samples, width = right.shape
     if 2 * width > samples and samples**2 <= _FORM_ELEMENTS:
-        return _Pairs(_pair_weights(domains) * (right @ right.T))
-    return _Means(right, domains)
+        return partial(_by_pairs, _pair_weights(domains) * (right @ right.T))
+    return partial(_by_means, right, domains)
 
 
 def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
@@ -113,11 +78,11 @@ def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
     if samples * min(samples, columns) > _FORM_ELEMENTS:
         return None
     if 2 * columns > samples:
-        return _Pairs(_pair_weights(domains) * (z @ z.T).double().square())
+        return partial(_by_pairs, _pair_weights(domains) * (z @ z.T).double().square())
     # Products of features, √2 times those off the diagonal: their inner products are (z̃·z̃')².
     above, beside = torch.triu_indices(width, width, device=z.device)
     twice = torch.where(above == beside, 1.0, 2.0).to(z.dtype).sqrt()
-    return _Means(z[:, above] * z[:, beside] * twice, domains)
+    return partial(_by_means, z[:, above] * z[:, beside] * twice, domains)
 
 
 def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
@@ -138,14 +103,7 @@ class _Term(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class AlignedObjective:
-    """The objective for some samples; how much weight the penalties have is said at each call.
-
-    Attributes:
-        samples: The samples, with the weight of the L2 term.
-        kind: What stands for the Hessian; None for gradients only.
-        probes: Probes per domain for "sampled" and "expected".
-        seed: Determines the probes of "sampled", the same ones in every evaluation.
-    """
+    """The objective for some samples; how much weight the penalties have is said at each call."""
 
     samples: HeadSamples
     kind: HessianKind | None = "full"
@@ -184,11 +142,11 @@ class AlignedObjective:
         return value + l2 / 2 * float(held.square().sum()), gradient + l2 * held
 
     @torch.no_grad()
-    def terms(self, head: Float[Tensor, "k d"]) -> _AlignedTerms:
-        """All terms at a head, those without weight in a fit too."""
+    def terms(self, head: Float[Tensor, "k d"]) -> tuple[float, float, float]:
+        """Mean loss, dispersion of Hessians and of gradients, 0 where not asked for, unweighted."""
         found = self._terms(self._logits(head), Weights(1.0, 1.0))
         values = {name: term.value for name, term in found.items()}
-        return _AlignedTerms(**{"hessian": 0.0, "gradient": 0.0, **values})
+        return values["loss"], values.get("hessian", 0.0), values.get("gradient", 0.0)
 
     def _logits(self, head: Float[Tensor, "k d"]) -> Float[Tensor, "n k"]:
         z = self.samples.features
@@ -225,5 +183,5 @@ def _direct(value: Float[Tensor, ""], weight: float) -> _Term:
 
 def _by_form(rows: Float[Tensor, "n l"], form: _Form, weight: float) -> _Term:
     known = rows.detach()
-    pulled = form.apply(known)
+    pulled = form(known)
     return _Term(float((known * pulled).sum()), weight, rows, 2 * weight * pulled)

@@ -17,74 +17,53 @@ from typing import Protocol, final, runtime_checkable
 import torch
 from torch import Tensor
 
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Int
+from hessalign.heads.samples import Points, Values
 
+# From points [b, p] and their row numbers [b] to values [b] and gradients [b, p].
 _Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From points [b, p] and their row numbers [b] to values [b] and gradients [b, p]."""
-
-_MEMORY = 5
-"""How many past values a step is compared with."""
-
-_PATIENCE = 10
-"""A row that gains less than rounding in this many evaluations is done."""
-
-ON_THE_BORDER = 1e-6
-"""Closer to the border than this share of the region's size counts as on it."""
+_MEMORY = 5  # how many past values a step is compared with
+_PATIENCE = 10  # a row that gains less than rounding in this many evaluations is done
+ON_THE_BORDER = 1e-6  # closer to the border than this share of the region's size counts as on it
 
 
 @runtime_checkable
 class _Region(Protocol):
-    """A set that contains, with any point, the segment from it to the centre 0."""
+    """A set that contains, with any point, the segment from it to the centre 0.
+
+    Its size is a typical distance from the centre to the border. `retract` draws points outside
+    towards the centre until they are inside; `tangent` takes from directions at the border what
+    points straight out.
+    """
 
     @property
-    def size(self) -> float:
-        """A typical distance from the centre to the border."""
-        ...
+    def size(self) -> float: ...
 
-    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
-        """Draw points outside towards the centre until they are inside."""
-        ...
+    def retract(self, points: Tensor) -> Tensor: ...
 
-    def tangent(
-        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
-    ) -> Float[Tensor, "b p"]:
-        """Take from directions at the border what points straight out of the region."""
-        ...
+    def tangent(self, points: Tensor, directions: Tensor) -> Tensor: ...
 
 
 @final
 @dataclass(frozen=True)
 class Ball:
-    """All points of norm at most `radius`.
+    """All points of norm at most `size`."""
 
-    Attributes:
-        radius: The radius.
-    """
+    size: float
 
-    radius: float
-
-    @property
-    def size(self) -> float:
-        """The radius."""
-        return self.radius
-
-    def retract(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def retract(self, points: Points) -> Points:
         """Scale points outside to the radius."""
         norms = points.norm(dim=1, keepdim=True)
-        drawn: Tensor = points * (self.radius / norms.clamp_min(self.radius))
+        drawn: Tensor = points * (self.size / norms.clamp_min(self.size))
         return drawn
 
-    def tangent(
-        self, points: Float[Tensor, "b p"], directions: Float[Tensor, "b p"]
-    ) -> Float[Tensor, "b p"]:
+    def tangent(self, points: Points, directions: Points) -> Points:
         """Take away the radial part of directions that point outwards on the sphere."""
         norms = points.norm(dim=1)
-        return without_normal(points, directions, norms >= self.radius * (1 - ON_THE_BORDER))
+        return without_normal(points, directions, norms >= self.size * (1 - ON_THE_BORDER))
 
 
-def without_normal(
-    normals: Float[Tensor, "b p"], directions: Float[Tensor, "b p"], border: Tensor
-) -> Float[Tensor, "b p"]:
+def without_normal(normals: Points, directions: Points, border: Tensor) -> Points:
     """Take from directions at the border what points along the outward normals, of any length."""
     squares = normals.square().sum(1)
     outward = (normals * directions).sum(1).clamp_min(0)
@@ -92,57 +71,22 @@ def without_normal(
     return directions - share.unsqueeze(1) * normals
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Ascent:
-    """Where ascent ended.
-
-    Attributes:
-        points: The best point of each row.
-        values: Its value.
-        residual: What moving across the region along the remaining slope would still bring, to
-            first order.
-        steps: Evaluations of the objective.
-    """
-
-    points: Float[Tensor, "b p"]
-    values: Float[Tensor, " b"]
-    residual: Float[Tensor, " b"]
-    steps: int
-
-
 def ascend(
-    objective: _Objective,
-    region: _Region,
-    starts: Float[Tensor, "b p"],
-    *,
-    steps: int,
-    tolerance: float,
-) -> Ascent:
-    """Climb from each start to a local maximum in the region.
+    objective: _Objective, region: _Region, starts: Points, *, steps: int, tolerance: float
+) -> tuple[Points, Values]:
+    """Climb from each start to a local maximum in the region, in so many evaluations at most.
 
-    Args:
-        objective: Values and gradients of points.
-        region: Where the points may be.
-        starts: One start per row; drawn into the region first.
-        steps: At most this many evaluations.
-        tolerance: Stop where the residual is below this share of the value.
+    A row is done where moving across the region along the slope that is left would bring less than
+    a share `tolerance` of its value.
 
     Returns:
-        The best points found.
-
-    Example:
-        >>> slope = torch.tensor([3.0, 4.0])
-        >>> linear = lambda x, rows: (x @ slope, slope.expand_as(x))
-        >>> found = ascend(linear, Ball(2.0), torch.ones(1, 2), steps=50, tolerance=1e-6)
-        >>> round(float(found.values), 4)
-        10.0
+        The best point of each row, and its value.
     """
     x = region.retract(starts)
     rows = torch.arange(len(x), device=x.device)
     value, gradient = objective(x, rows)
     slope = region.tangent(x, gradient)
-    best, best_value, best_slope = x.clone(), value.clone(), slope.norm(dim=1)
+    best, best_value = x.clone(), value.clone()
     milestone = value.clone()
     past = value.unsqueeze(1).repeat(1, _MEMORY)
     tiny = torch.finfo(x.dtype).tiny
@@ -155,25 +99,21 @@ def ascend(
             length[stalled], milestone = 0, best_value.clone()
         a = rows[(gain > tolerance * value.abs() + tiny) & moving]
         if len(a) == 0:
-            return Ascent(best, best_value, best_slope * region.size, count)
+            break
         trial = region.retract(x[a] + length[a].unsqueeze(1) * slope[a])
         trial_value, trial_gradient = objective(trial, a)
         trial_slope = region.tangent(trial, trial_gradient)
         move, bend = trial - x[a], trial_slope - slope[a]
         kept = trial_value > past[a].amin(1)
-        length[a] = torch.where(kept, _spectral_length(move, bend, length[a]), length[a] / 4)
+        # Barzilai and Borwein's step, |s|²/|s·y|, at most ten times the last one.
+        product = (move * bend).sum(1).abs().clamp_min(1e-30)
+        spectral = torch.minimum(move.square().sum(1) / product, 10 * length[a])
+        length[a] = torch.where(kept, spectral, length[a] / 4)
         _update(kept, a, ((x, trial), (value, trial_value), (slope, trial_slope)))
         past[a[kept], count % _MEMORY] = trial_value[kept]
         better = trial_value > best_value[a]
-        new = ((best, trial), (best_value, trial_value), (best_slope, trial_slope.norm(dim=1)))
-        _update(better, a, new)
-    return Ascent(best, best_value, best_slope * region.size, steps)
-
-
-def _spectral_length(move: Tensor, bend: Tensor, length: Tensor) -> Tensor:
-    """Barzilai and Borwein's step, |s|²/|s·y|, at most ten times the last one."""
-    square, product = move.square().sum(1), (move * bend).sum(1).abs()
-    return torch.minimum(square / product.clamp_min(1e-30), 10 * length)
+        _update(better, a, ((best, trial), (best_value, trial_value)))
+    return best, best_value
 
 
 def _update(

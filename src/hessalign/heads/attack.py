@@ -1,10 +1,12 @@
 r"""The worst gap between domains near a trained head: the attack behind Figure 2.
 
-Indices: e domain, q ordered pair, k output, d feature (with the constant of the bias).
+Indices: e domain, q ordered pair, b radius, k output, d feature (with the constant of the bias),
+p = (k, d) parameter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final, get_args
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
@@ -22,12 +24,47 @@ from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss
 from hessalign.heads.ascent import Ball
-from hessalign.heads.exact_attack import Expansion, exact_attack, expand, proved
-from hessalign.heads.gap_limits import GapLimits, gap_limits
-from hessalign.heads.published_attack import PublishedAttack, published_attack
-from hessalign.heads.samples import HeadSamples, check_several, head_matrix, make_samples
+from hessalign.heads.exact_attack import exact_attack
+from hessalign.heads.gaps import Gaps, make_gaps, proved
+from hessalign.heads.samples import (
+    HeadSamples,
+    Point,
+    Points,
+    check_several,
+    head_matrix,
+    make_samples,
+)
 
 Mode = Literal["exact", "published"]
+
+
+@final
+@dataclass(frozen=True)
+class PublishedAttack:
+    """Settings of the published attack; the defaults are those for image data sets.
+
+    Attributes:
+        learning_rate: Of Adam (5e-5 for image data sets, 1e-3 for MNIST).
+        batch_size: Samples of each domain per step.
+        epochs: Each has int(smallest domain / batch size + 1) steps.
+    """
+
+    learning_rate: float = 5e-5
+    batch_size: int = 32
+    epochs: int = 10
+
+    def __post_init__(self) -> None:
+        check_positive(self.learning_rate, "learning_rate")
+        for name in ("batch_size", "epochs"):
+            check_count(getattr(self, name), name)
+
+    def steps(self, data: HeadSamples) -> int:
+        """Steps in all."""
+        return self.epochs * int(min(data.domains.sizes) / self.batch_size + 1)
+
+    def reach(self, data: HeadSamples) -> float:
+        """About how far Adam can get, learning rate · steps · √p; larger radii do not bind."""
+        return self.learning_rate * self.steps(data) * math.sqrt(data.num_parameters)
 
 
 @final
@@ -143,10 +180,8 @@ def worst_case_gap(
         generator: Draws minibatches and starts; by default one with seed 0.
 
     Returns:
-        Gap, pair, head and evaluation for each radius, and whether the gap is certified.
-
-    Raises:
-        UnknownNameError: If the mode is unknown.
+        Gap, pair, head and evaluation for each radius, and whether the gap is certified. An unknown
+        mode raises an UnknownNameError.
 
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
@@ -155,8 +190,7 @@ def worst_case_gap(
         >>> [(round(attack.gap, 6), attack.pair) for attack in result.attacks]
         [(0.375, (5, 3)), (1.5, (5, 3))]
     """
-    if mode not in get_args(Mode):
-        raise UnknownNameError("mode", mode, get_args(Mode))
+    check_name("mode", mode, get_args(Mode))
     radii, settings = _check_deltas(delta), published or PublishedAttack()
     if restarts is not None:
         check_count(restarts, "restarts", least=0)
@@ -168,22 +202,19 @@ def worst_case_gap(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     wide = data.to(torch.float64)
-    expansion = expand(wide, centre)
-    limits = gap_limits(wide, centre, expansion.pairs)
-    moved = published_attack(data, centre, radii, settings, generator).double() - centre
+    gaps = make_gaps(wide, centre)
+    moved = _published_attack(data, centre, radii, settings, generator).double() - centre
     reached = torch.stack(
         [Ball(r).retract(m.unsqueeze(0))[0] for r, m in zip(radii, moved, strict=True)]
     )
-    heads = (centre + reached).unsqueeze(1).expand(-1, len(expansion.pairs), -1)
-    gaps = torch.stack([wide.gap_values(points, expansion.pairs) for points in heads])
+    heads = (centre + reached).unsqueeze(1).expand(-1, len(gaps.pairs), -1)
+    found = torch.stack([wide.gap(points, gaps.pairs)[0] for points in heads])
     if mode == "exact":
-        heads, gaps = exact_attack(
-            data, centre, radii, expansion, limits, centre + reached, restarts, generator
-        )
+        heads, found = exact_attack(data, radii, gaps, centre + reached, restarts, generator)
     wide_judged = judged.to(torch.float64)
     attacks = [
-        _attack(wide_judged, data.ids, expansion, limits, radius, points, values)
-        for radius, points, values in zip(radii, heads, gaps, strict=True)
+        _attack(wide_judged, gaps, radius, points, values)
+        for radius, points, values in zip(radii, heads, found, strict=True)
     ]
     every = range(len(data.ids))
     slopes = [wide.risk_and_gradient(centre.unsqueeze(0), e)[1] for e in every]
@@ -191,7 +222,7 @@ def worst_case_gap(
         mode,
         tuple(attacks),
         judged.ids,
-        float(expansion.gap.max()),
+        float(gaps.gap.max()),
         float(torch.cat(slopes).mean(0).norm()),
         _losses(wide_judged, centre),
         wide_judged.accuracy(centre),
@@ -211,9 +242,7 @@ def _check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
 
 
 def _prepare(
-    samples: tuple[Tensor, Tensor, Tensor],
-    head: Tensor | nn.Linear,
-    loss: HeadLoss,
+    samples: tuple[Tensor, Tensor, Tensor], head: Tensor | nn.Linear, loss: HeadLoss
 ) -> tuple[HeadSamples, Float[Tensor, "k d"]]:
     """Samples as the given head sees them, and its parameters."""
     z, y, domain = samples
@@ -223,29 +252,59 @@ def _prepare(
     return data, matrix.to(z.device)
 
 
+def _published_attack(
+    data: HeadSamples,
+    centre: Point,
+    radii: tuple[float, ...],
+    settings: PublishedAttack,
+    generator: torch.Generator,
+) -> Points:
+    """The head for each radius that Adam gets to, on minibatches of the domains."""
+    # This is what the code of Zhang et al. (2021) does, used by Hemati et al. (2023) for Figure 2.
+    # Every radius is attacked from the centre with the same minibatches; each step descends
+    # min_e L_e − max_e L_e and is projected on ‖θ − θ*‖ ≤ δ. Adam moves a parameter by about its
+    # learning rate, so a radius beyond lr · steps · √p is never reached, and the result then says
+    # more about the optimiser than about the head.
+    dtype = data.features.dtype
+    origin = centre.to(dtype)
+    points = origin.repeat(len(radii), 1)
+    limits = torch.tensor(radii, dtype=dtype, device=origin.device).unsqueeze(1)
+    optimiser = torch.optim.Adam([points], lr=settings.learning_rate)
+    for _ in range(settings.steps(data)):
+        batch = data.batch(settings.batch_size, generator)
+        every = [batch.risk_and_gradient(points, e) for e in range(len(data.ids))]
+        risks = torch.stack([risk for risk, _ in every])
+        slopes = torch.stack([slope for _, slope in every])
+        rows = torch.arange(len(radii), device=origin.device)
+        points.grad = slopes[risks.argmin(0), rows] - slopes[risks.argmax(0), rows]
+        optimiser.step()
+        move = points - origin
+        distance = move.norm(dim=1, keepdim=True)
+        points.copy_(torch.where(distance > limits, origin + limits / distance * move, points))
+    return points.detach()
+
+
 def _attack(
     judged: HeadSamples,
-    ids: tuple[int, ...],
-    expansion: Expansion,
-    limits: GapLimits,
+    gaps: Gaps,
     radius: float,
     points: Float[Tensor, "q p"],
-    gaps: Float[Tensor, " q"],
+    found: Float[Tensor, " q"],
 ) -> Attack:
-    worst = int(gaps.argmax())
-    point, (i, j) = points[worst], expansion.pairs[worst].tolist()
+    worst = int(found.argmax())
+    point, (i, j) = points[worst], gaps.pairs[worst].tolist()
     return Attack(
         radius,
-        float(gaps[worst]),
-        (ids[i], ids[j]),
+        float(found[worst]),
+        (gaps.data.ids[i], gaps.data.ids[j]),
         point.view(judged.shape),
-        float((point - limits.centre).norm()),
-        float(limits.within(radius, points).max()),
-        float(expansion.bound(radius)[worst]),
+        float((point - gaps.centre).norm()),
+        float(gaps.limits(radius, points).max()),
+        float(gaps.predicted(radius)[worst]),
         _losses(judged, point),
         judged.accuracy(point),
     )
 
 
-def _losses(data: HeadSamples, point: Float[Tensor, " p"]) -> Float[Tensor, " e"]:
+def _losses(data: HeadSamples, point: Point) -> Float[Tensor, " e"]:
     return torch.cat([data.risk(point.unsqueeze(0), e) for e in range(len(data.ids))])

@@ -13,19 +13,18 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import CrossEntropy, Squared
-from hessalign.curvature.operators import hessian_difference
 from hessalign.heads.fit import Convexity, FittedHead, StrongConvexity, fit_domain
 from hessalign.heads.measure import TransferMeasure
-from hessalign.heads.samples import HeadSamples, make_samples
+from hessalign.heads.samples import HeadSamples, Point, make_samples
 from hessalign.heads.whitening import make_whitening
 
+# The largest third central moment of a variable with values in an interval of length 1.
 _LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
-"""The largest third central moment of a variable with values in an interval of length 1."""
 
 
 @final
@@ -114,11 +113,7 @@ def transfer_bound(
         measure: A transfer measure of the same problem, to measure the remainder at its maximiser.
 
     Returns:
-        The bound with all its parts.
-
-    Raises:
-        UnknownNameError: If the origin of μ is unknown. If μ is zero, `bound_at` raises a
-            ValueError.
+        The bound with all its parts. An unknown origin of μ, or a μ of zero, raise an InputError.
 
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
@@ -128,8 +123,7 @@ def transfer_bound(
         >>> round(bound.value, 6), bound.remainder  # equal to the transfer measure
         (0.3, 0.0)
     """
-    if strong_convexity not in get_args(Convexity):
-        raise UnknownNameError("strong_convexity", strong_convexity, get_args(Convexity))
+    check_name("strong_convexity", strong_convexity, get_args(Convexity))
     check_positive(tolerance, "tolerance")
     data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
@@ -152,20 +146,13 @@ def bound_at(
     strong_convexity: Convexity = "auto",
     accuracy: float = 0.0,
 ) -> TransferBound:
-    """The bound for one pair of domains, given the source's minimiser.
+    """The bound for one pair of domains, given the source's minimiser, without measured remainder.
 
-    Args:
-        data: The samples, float64.
-        s: Position of the source.
-        t: Position of the target.
-        fitted: The source's minimiser; what is left of its gradient widens the radius.
-        tolerance: The excess risk δ_S.
-        third_derivatives: The sum of `largest_third_derivative` of both domains.
-        strong_convexity: Where μ comes from.
-        accuracy: Of the spectral norm, see `SymmetricOperator.spectral_norm`.
+    What is left of the minimiser's gradient widens the radius; `third_derivatives` is the sum of
+    `largest_third_derivative` of both domains, `accuracy` that of the spectral norm.
 
     Returns:
-        The bound, without a measured remainder.
+        The bound.
 
     Raises:
         InputError: If μ is zero.
@@ -180,8 +167,7 @@ def bound_at(
     gradients = [data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
     slope = float(gradients[1].norm())
     difference = float((gradients[1] - gradients[0]).norm())
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
-    distance = hessian_difference(*heads).spectral_norm(accuracy)
+    distance = data.hessian_difference(centre, t, s).spectral_norm(accuracy)
     rest = fitted.gradient_norm
     radius = (rest + math.sqrt(rest**2 + 2 * mu.value * tolerance)) / mu.value
     return TransferBound(
@@ -192,22 +178,18 @@ def bound_at(
         difference,
         radius**2 * distance / 2,
         radius * difference,
-        _target_term(slope, radius, _target_convexity(data, t)),
+        _target_term(data, t, slope, radius),
         radius**3 / 6 * third_derivatives,
         None,
         fitted,
     )
 
 
-def _target_convexity(data: HeadSamples, t: int) -> float:
-    """μ of the target's risk that holds everywhere."""
+def _target_term(data: HeadSamples, t: int, slope: float, radius: float) -> float:
+    """The target's largest descent r ‖g‖ − μ r²/2 within the radius, its μ one for all heads."""
+    mu = data.l2
     if isinstance(data.loss, Squared):
-        return make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
-    return data.l2
-
-
-def _target_term(slope: float, radius: float, mu: float) -> float:
-    """The largest descent r ‖g‖ − μ r²/2 of a μ-strongly convex risk within the radius."""
+        mu = make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
     best = radius if slope >= mu * radius else slope / mu
     return best * slope - mu * best**2 / 2
 
@@ -234,7 +216,7 @@ def largest_third_derivative(data: HeadSamples, e: int) -> float:
 
 
 def _measured_remainder(
-    data: HeadSamples, s: int, t: int, centre: Float[Tensor, " p"], measure: TransferMeasure
+    data: HeadSamples, s: int, t: int, centre: Point, measure: TransferMeasure
 ) -> float:
     r"""What the quadratic expansion of L_T − L_S around the centre misses at the maximiser."""
     if tuple(measure.maximiser.shape) != data.shape:
@@ -246,6 +228,5 @@ def _measured_remainder(
     pair = torch.tensor([[t, s]], device=centre.device)
     before, slope = data.gap(centre.unsqueeze(0), pair)
     after, _ = data.gap(centre + move, pair)
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, s)
-    bend = hessian_difference(*heads)(move)
+    bend = data.hessian_difference(centre, t, s)(move)
     return float(after - before - (slope * move).sum() - (bend * move).sum() / 2)

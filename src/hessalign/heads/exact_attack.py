@@ -11,164 +11,88 @@ Indices: e, i, j domain, q ordered pair, b start, p parameter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
-from hessalign.curvature.operators import hessian_difference
-from hessalign.heads.ascent import Ascent, Ball, ascend
-from hessalign.heads.gap_limits import GapLimits
+from hessalign.heads.ascent import Ball, ascend
+from hessalign.heads.gaps import Gaps, proved
 from hessalign.heads.samples import HeadSamples
 
-_TRIAL_STEPS = 8
-"""Evaluations per start before only the best starts of each pair go on."""
-
-_PAIR_STEPS = 15
-"""Evaluations of these before only the best start of the leading pairs goes on."""
-
+_TRIAL_STEPS = 8  # evaluations per start before only the best starts of each pair go on
+_PAIR_STEPS = 15  # evaluations of these before only the best start of the leading pairs goes on
 _LEADING_PAIRS = 3
 _STEPS = 200
 
-_PROVED = 1e-4
-"""A gap that is short of what none can exceed by this share at most is the largest."""
-
+# Of the slope that is left; the value is right to about its square.
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
-"""Of the slope that is left; the value is right to about its square."""
-
+# Of each pair, the head with the largest gap, and this gap.
 _Found = tuple[Tensor, Tensor]
-"""Of each pair, the head with the largest gap, and this gap."""
 
 
-@final
-@dataclass(frozen=True)
-class _Effort:
-    """How much is tried beside the starts that the expansion suggests.
+class _Effort(NamedTuple):
+    """How much is tried beside the starts that the expansion suggests."""
 
-    Attributes:
-        restarts: How often random starts are drawn, unless the caller says so.
-        starts: Random starts of each of three kinds, for each pair, radius and restart.
-        leading: How many starts of each pair go on after their first steps.
-        near: Restarts leave out pairs whose gap is below this share of the largest; the first one
-            leaves out those below half.
-    """
-
-    restarts: int
-    starts: int
-    leading: int
-    near: float
+    restarts: int  # unless the caller says how many
+    starts: int  # of each of three kinds, for each pair, radius and restart
+    leading: int  # starts of each pair that go on after their first steps
+    near: float  # restarts but the first leave out pairs with less than this share of the largest
 
 
+# A gap of convex losses has few local maxima, and these are not far from the largest.
 _CONVEX = _Effort(restarts=2, starts=8, leading=2, near=0.8)
-"""A gap of convex losses has few local maxima, and these are not far from the largest."""
-
+# Losses with an activation have very many.
 _NON_CONVEX = _Effort(restarts=6, starts=32, leading=8, near=0.5)
-"""Losses with an activation have very many."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Expansion:
-    r"""The gaps of all ordered pairs up to second order around a head.
-
-    Attributes:
-        pairs: The ordered pairs (i, j).
-        gap: L_i − L_j at the head.
-        gradient: Its gradient, g_i − g_j.
-        curvature: The largest absolute eigenvalue of H_i − H_j.
-        direction: The unit eigenvector of its largest eigenvalue.
-    """
-
-    pairs: Int[Tensor, "q 2"]
-    gap: Float[Tensor, " q"]
-    gradient: Float[Tensor, "q p"]
-    curvature: Float[Tensor, " q"]
-    direction: Float[Tensor, "q p"]
-
-    def bound(self, radius: float) -> Float[Tensor, " q"]:
-        r"""Theorem 1's prediction, $L_i - L_j + \delta\|g_i - g_j\| + ½\delta^2\|H_i - H_j\|_2$."""
-        slopes: Tensor = self.gradient.norm(dim=1)
-        return self.gap + radius * slopes + radius**2 / 2 * self.curvature
-
-
-def expand(data: HeadSamples, centre: Float[Tensor, " p"]) -> Expansion:
-    """Second-order expansion of all gaps around a head, for samples in float64."""
-    every = range(len(data.ids))
-    pairs = torch.tensor([(i, j) for i in every for j in every if i != j], device=centre.device)
-    heads = [data.domain_statistics(centre, e) for e in every]
-    curvature = torch.zeros(len(data.ids), len(data.ids), dtype=torch.float64)
-    directions: dict[tuple[int, int], Tensor] = {}
-    for i in every:
-        for j in range(i):
-            values, vectors = hessian_difference(heads[i], heads[j]).extremes()
-            curvature[i, j] = curvature[j, i] = values.abs().max()
-            directions[i, j], directions[j, i] = vectors[1], vectors[0]
-    gap, gradient = data.gap(centre.expand(len(pairs), -1), pairs)
-    ordered = [(int(i), int(j)) for i, j in pairs.tolist()]
-    bends = torch.stack([curvature[pair] for pair in ordered]).to(centre.device)
-    return Expansion(pairs, gap, gradient, bends, torch.stack([directions[p] for p in ordered]))
 
 
 def exact_attack(
     data: HeadSamples,
-    centre: Float[Tensor, " p"],
     radii: tuple[float, ...],
-    expansion: Expansion,
-    limits: GapLimits,
+    gaps: Gaps,
     given: Float[Tensor, "r p"],
     restarts: int | None,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "r q p"], Float[Tensor, "r q"]]:
-    r"""For each radius and ordered pair, the head with the largest gap found.
+    r"""For each ascending radius and ordered pair, the head with the largest gap found.
 
     The first starts are both ways along the eigenvector of H_i − H_j, along the gradient and along
     the solution of the previous radius, and a given head; then, from the largest radius down, the
     solution of the next larger one, drawn in. Each restart adds random ones for the pairs that
     may still have the largest gap. What is found within a radius is a candidate for all larger
     ones, so the maximum never falls as the radius grows. A restart depends only on those before it,
-    so the maximum never falls as restarts are added either.
-
-    Args:
-        data: The samples; steps are in the precision of their features, results in float64.
-        centre: The head θ* under attack, float64.
-        radii: The radii δ, ascending.
-        expansion: The gaps' expansion around it.
-        limits: What the gaps cannot exceed: pairs that cannot have the largest gap, and maxima that
-            are proved, are not searched again.
-        given: One more start for each radius, inside it.
-        restarts: How often random starts are drawn; None for what suits the loss.
-        generator: Draws them.
+    so the maximum never falls as restarts are added either. Steps are in the precision of the
+    features, results in float64.
 
     Returns:
         The heads, and their gaps.
     """
-    wide, pairs = data.to(torch.float64), expansion.pairs
+    centre, pairs = gaps.centre, gaps.pairs
     effort = _CONVEX if data.convex else _NON_CONVEX
-    before: _Found = (centre.expand_as(expansion.gradient), expansion.gap)
+    before: _Found = (centre.expand_as(gaps.gradient), gaps.gap)
     known: list[_Found] = []
     for radius, extra in zip(radii, given, strict=True):
-        axis, slope = expansion.direction, expansion.gradient
+        axis, slope = gaps.direction, gaps.gradient
         directions = torch.stack([axis, -axis, slope, before[0] - centre])
         same = (extra - centre).expand_as(slope).unsqueeze(0)
         starts = torch.cat([_on_sphere(directions, radius), same])
         found = _climb(data, centre, radius, starts, pairs, before[1])
-        before = _best(wide, pairs, before, found, extra.expand_as(found))
+        before = _best(gaps, before, found, extra.expand_as(found))
         known.append(before)
     for index in reversed(range(len(radii) - 1)):
-        heads, gaps = known[index + 1]
-        top = gaps.topk(min(_LEADING_PAIRS, len(pairs))).indices
+        heads, values = known[index + 1]
+        top = values.topk(min(_LEADING_PAIRS, len(pairs))).indices
         inwards = _on_sphere(heads[top] - centre, radii[index]).unsqueeze(0)
         found = known[index][0].clone()
         found[top] = _climb(data, centre, radii[index], inwards, pairs[top], known[index][1][top])
-        known[index] = _best(wide, pairs, known[index], found)
-    _carry_outwards(wide, pairs, known)
+        known[index] = _best(gaps, known[index], found)
+    _carry_outwards(gaps, known)
     for restart in range(effort.restarts if restarts is None else restarts):
         share = effort.near if restart else 0.5
         for index, radius in enumerate(radii):
-            heads, gaps = known[index]
-            near = _contenders(limits.within(radius, heads), gaps, share)
+            heads, values = known[index]
+            near = _contenders(gaps.limits(radius, heads), values, share)
             if len(near) == 0:
                 continue
             neighbours = [known[i][0][near] for i in (index - 1, index + 1) if 0 <= i < len(radii)]
@@ -176,15 +100,10 @@ def exact_attack(
             random = _random_starts(moves[0], radius, data.shape, effort.starts, generator)
             starts = torch.cat([random, _on_sphere(moves[1:], radius)])
             found = heads.clone()
-            found[near] = _climb(data, centre, radius, starts, pairs[near], gaps[near])
-            known[index] = _best(wide, pairs, known[index], found)
-        _carry_outwards(wide, pairs, known)
-    return torch.stack([heads for heads, _ in known]), torch.stack([gaps for _, gaps in known])
-
-
-def proved(gap: float, limit: float) -> bool:
-    """Whether a gap comes up to what none can exceed, to a share of `_PROVED`."""
-    return limit <= gap + _PROVED * abs(gap)
+            found[near] = _climb(data, centre, radius, starts, pairs[near], values[near])
+            known[index] = _best(gaps, known[index], found)
+        _carry_outwards(gaps, known)
+    return torch.stack([heads for heads, _ in known]), torch.stack([gap for _, gap in known])
 
 
 def _contenders(
@@ -224,10 +143,10 @@ def _random_starts(
     )
 
 
-def _carry_outwards(data: HeadSamples, pairs: Tensor, known: list[_Found]) -> None:
+def _carry_outwards(gaps: Gaps, known: list[_Found]) -> None:
     """What is inside a radius is inside all larger ones."""
     for index in range(1, len(known)):
-        known[index] = _best(data, pairs, known[index], known[index - 1][0])
+        known[index] = _best(gaps, known[index], known[index - 1][0])
 
 
 def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor, "*b p"]:
@@ -236,17 +155,15 @@ def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor
     return scaled
 
 
-def _best(
-    data: HeadSamples, pairs: Tensor, known: tuple[Tensor, Tensor], *others: Float[Tensor, "q p"]
-) -> tuple[Float[Tensor, "q p"], Float[Tensor, " q"]]:
+def _best(gaps: Gaps, known: _Found, *others: Float[Tensor, "q p"]) -> _Found:
     """For each pair the head with the largest gap, of the best one known and others."""
-    heads, gaps = known
+    heads, best = known
     for candidate in others:
-        values = data.gap_values(candidate, pairs)
-        better = values > gaps
+        values, _ = gaps.data.gap(candidate, gaps.pairs)
+        better = values > best
         heads = torch.where(better.unsqueeze(1), candidate, heads)
-        gaps = torch.where(better, values, gaps)
-    return heads, gaps
+        best = torch.where(better, values, best)
+    return heads, best
 
 
 def _climb(
@@ -262,25 +179,26 @@ def _climb(
     origin, region = centre.to(dtype), Ball(radius)
     effort, tolerance = _CONVEX if data.convex else _NON_CONVEX, _TOLERANCE[dtype]
 
-    def climb(points: Tensor, of: Tensor, steps: int) -> Ascent:
+    def climb(points: Tensor, of: Tensor, steps: int) -> _Found:
         def gap(moves: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             return data.gap(origin + moves, of[rows])
 
         return ascend(gap, region, points, steps=steps, tolerance=tolerance)
 
-    def leading(found: Ascent, count: int) -> Tensor:
+    def leading(found: _Found, count: int) -> Tensor:
         """The best points of each pair."""
-        best = found.values.view(-1, len(pairs)).topk(count, dim=0).indices
+        points, values = found
+        best = values.view(-1, len(pairs)).topk(count, dim=0).indices
         every = torch.arange(len(pairs), device=best.device)
-        return found.points.view(-1, *starts.shape[1:])[best, every]
+        return points.view(-1, *starts.shape[1:])[best, every]
 
     trial = climb(starts.flatten(0, 1).to(dtype), pairs.repeat(len(starts), 1), _TRIAL_STEPS)
     some = leading(trial, min(effort.leading, len(starts)))
     middle = climb(some.flatten(0, 1), pairs.repeat(len(some), 1), _PAIR_STEPS)
     points = leading(middle, 1)[0]
-    values = middle.values.view(-1, len(pairs)).amax(0)
+    values = middle[1].view(-1, len(pairs)).amax(0)
     top = values.topk(min(_LEADING_PAIRS, len(pairs))).indices
     top = top[values[top] > known[top]]
     if len(top):
-        points[top] = climb(points[top], pairs[top], _STEPS).points
+        points[top], _ = climb(points[top], pairs[top], _STEPS)
     return centre + region.retract(points.to(centre.dtype))

@@ -1,6 +1,6 @@
-r"""What a fit ends with; and the best head of one domain, by Newton's method.
+r"""Heads that fit: the best of one domain by Newton's method, aligned ones of several by L-BFGS.
 
-Indices: n sample, k output, d feature (with the constant of the bias), p = (k, d) parameter.
+Indices: e domain, n sample, k output, d feature (with the constant of the bias).
 """
 
 from __future__ import annotations
@@ -8,27 +8,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._shapes import Float
+from hessalign._numbers import check_count, check_positive
+from hessalign._shapes import Float, Int
+from hessalign.alignment import HessianAlignment
+from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import HeadLoss, Squared
 from hessalign.curvature.operators import hessian_operator
+from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
+# Where a constant of strong convexity comes from.
 Convexity = Literal["auto", "l2", "hessian"]
-"""Where a constant of strong convexity comes from."""
-
-_TOLERANCE = 1e-10
-"""Gradient norm to reach, as a share of the mean gradient norm of single samples at zero."""
-
-_MAX_STEPS = 100
+# Gradient norm to reach, as a share of the mean gradient norm of single samples at zero.
+_NEWTON_TOLERANCE = 1e-10
+_NEWTON_STEPS = 100
+_SOLVED = 1e-3  # accuracy of the linear equations of a Newton step
+# If Newton's step changes a logit by more than this where the gradient vanishes, there is no
+# minimum: near one, the step vanishes with the gradient.
 _STILL_MOVING = 0.05
-"""If Newton's step changes a logit by more than this where the gradient vanishes, there is no
-minimum: near one, the step vanishes with the gradient."""
+
+# Largest slope left, as a share of the mean gradient norm of single samples at zero.
+TOLERANCE = 1e-6
+# Share of the objective by which a step lowers it or not: that much is rounding.
+_ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
+MAX_STEPS = 1000
+_MEMORY = 20  # past steps from which L-BFGS models the curvature
 
 
 @final
@@ -148,23 +159,28 @@ def fit_domain(data: HeadSamples, e: int) -> FittedHead:
     z, _ = data.parts[e]
     point = z.new_zeros(data.num_parameters)
     start = data.domain_statistics(point, e)
-    goal = _TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
+    goal = _NEWTON_TOLERANCE * float((start.error.norm(dim=1) * z.norm(dim=1)).mean())
     metric = make_whitening(data, point, e)
     steps = 0
     risk, gradient = _at(data, point, e)
     while float(gradient.norm()) > goal:
-        if steps == _MAX_STEPS:
+        if steps == _NEWTON_STEPS:
             raise InputError(
-                f"Expected to reach a minimum in {_MAX_STEPS} Newton steps, but the gradient norm "
-                f"is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
+                f"Expected to reach a minimum in {_NEWTON_STEPS} Newton steps, but the gradient "
+                f"norm is still {float(gradient.norm()):.1e} at l2={data.l2:g}. {_remedy(data)}"
             )
-        step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
+        step = _newton_step(data, point, e, gradient, metric)
         moved = _line_search(data, e, point, step, risk, float(gradient @ step))
         if moved is None:
             break
         point, risk, gradient, steps = *moved, steps + 1
     if data.l2 == 0:
-        _check_minimum(data, point, e, gradient, metric)
+        step = _newton_step(data, point, e, gradient, metric)
+        if float((z @ step.view(data.shape).T).abs().max()) > _STILL_MOVING:
+            raise InputError(
+                f"Expected data with a best head, but the loss keeps falling as the head grows "
+                f"(norm {float(point.norm()):.1f}, risk {risk:.1e}). {_remedy(data)}"
+            )
     return FittedHead(
         parameters=point.view(data.shape),
         value=risk,
@@ -202,25 +218,13 @@ def _line_search(
 
 
 def _newton_step(
-    data: HeadSamples, point: Tensor, e: int, gradient: Tensor, metric: Whitening, accuracy: float
+    data: HeadSamples, point: Tensor, e: int, gradient: Tensor, metric: Whitening
 ) -> Tensor:
     """Solve (H + λ I) s = −g by conjugate gradients in whitened coordinates."""
     hessian = hessian_operator(data.domain_statistics(point, e)).shifted(data.l2)
     whitened = hessian.between(metric.parameters, metric.slopes)
-    x = whitened.solve(-metric.slopes(gradient.unsqueeze(0))[0], accuracy)
+    x = whitened.solve(-metric.slopes(gradient.unsqueeze(0))[0], _SOLVED)
     return metric.parameters(x.unsqueeze(0))[0]
-
-
-def _check_minimum(
-    data: HeadSamples, point: Tensor, e: int, gradient: Tensor, metric: Whitening
-) -> None:
-    step = _newton_step(data, point, e, gradient, metric, accuracy=1e-3)
-    moved = float((data.parts[e][0] @ step.view(data.shape).T).abs().max())
-    if moved > _STILL_MOVING:
-        raise InputError(
-            f"Expected data with a best head, but the loss keeps falling as the head grows (norm "
-            f"{float(point.norm()):.1f}, risk {_at(data, point, e)[0]:.1e}). {_remedy(data)}"
-        )
 
 
 def _remedy(data: HeadSamples) -> str:
@@ -229,4 +233,130 @@ def _remedy(data: HeadSamples) -> str:
     return (
         "The classes are separable, or one is missing: without an L2 term no minimum exists. "
         "Use l2 > 0."
+    )
+
+
+def fit_aligned_head(
+    z: Float[Tensor, "n d"],
+    y: Tensor,
+    domain: Int[Tensor, " n"],
+    *,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    hessian: HessianKind | None = "full",
+    loss: str | HeadLoss = "cross_entropy",
+    l2: float = 1e-2,
+    bias: bool = True,
+    outputs: int | None = None,
+    probes: int = 100,
+    seed: int = 0,
+    max_steps: int = MAX_STEPS,
+    tolerance: float = TOLERANCE,
+) -> FittedHead:
+    r"""Fit a head to several domains and align its Hessians and gradients between them.
+
+    $$\frac1E \sum_e L_e(\Theta) + \frac\lambda2 \|W\|^2
+    + \alpha \frac1E \sum_e \|H_e - \bar H\|^2 + \beta \frac1E \sum_e \|g_e - \bar g\|^2$$
+
+    with the mean loss $L_e$ of domain e, so that domains count the same whatever their sizes, and
+    the weights W of $\Theta$ without the biases. It is minimised by L-BFGS from the zero head, on
+    all samples in float64, so the result is determined by the data. With α = β = 0 it is a convex
+    problem; otherwise the result is a local minimum.
+
+    Args:
+        z: Features that enter the head.
+        y: Targets.
+        domain: The domain of each sample, any integers.
+        alpha: Weight α of the Hessian term.
+        beta: Weight β of the gradient term.
+        hessian: What stands for the Hessian, as in `HessianAlignment`.
+        loss: "cross_entropy", "binary" or "squared".
+        l2: The weight λ of the L2 term over the weights; biases are free.
+        bias: Whether the head has a bias.
+        outputs: Outputs of the head; by default what the targets need.
+        probes: Probes per domain for "sampled" and "expected".
+        seed: Determines the probes of "sampled", the same ones in every evaluation.
+        max_steps: Steps of the optimiser, at most.
+        tolerance: The slope to reach, as a share of the mean gradient norm of single samples at
+            zero.
+
+    Returns:
+        The head, its terms, and whether the optimiser converged.
+
+    Example:
+        >>> z, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 2.0, 1.0, 3.0])
+        >>> domain = torch.tensor([0, 0, 1, 1])
+        >>> plain = fit_aligned_head(z, y, domain, loss="squared", l2=0.0)
+        >>> aligned = fit_aligned_head(z, y, domain, loss="squared", l2=0.0, beta=1e4)
+        >>> round(plain.gradient, 4), round(aligned.gradient, 4)
+        (0.2925, 0.0)
+    """
+    HessianAlignment(alpha, beta, hessian, probes=probes)  # checks these
+    check_count(max_steps, "max_steps")
+    check_positive(tolerance, "tolerance")
+    samples = make_samples(
+        z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2, free_bias=True
+    )
+    objective = AlignedObjective(samples.to(torch.float64), hessian, probes, seed)
+    return minimise(objective, Weights(alpha, beta), tolerance=tolerance, max_steps=max_steps)
+
+
+def minimise(
+    objective: AlignedObjective,
+    weights: Weights = PLAIN,
+    *,
+    start: Float[Tensor, "k d"] | None = None,
+    tolerance: float = TOLERANCE,
+    still: float = 0.0,
+    max_steps: int = MAX_STEPS,
+) -> FittedHead:
+    """Minimise by SciPy's L-BFGS from zero or a start, as precisely as the features are.
+
+    A step that lowers the objective by a share below `still` ends the search, too.
+
+    Returns:
+        The head; a local minimum if it has converged.
+    """
+    from scipy.optimize import minimize
+
+    samples = objective.samples
+    goal, device = tolerance * samples.typical_gradient, samples.features.device
+
+    def flat(point: np.ndarray) -> tuple[float, np.ndarray]:
+        head = torch.from_numpy(point.copy()).view(samples.shape).to(device)
+        value, gradient = objective.value_and_gradient(head, weights)
+        return value, gradient.flatten().cpu().numpy()
+
+    zero = np.zeros(samples.num_parameters)
+    found = minimize(
+        flat,
+        zero if start is None else start.double().flatten().cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={
+            "maxiter": max_steps,
+            "maxfun": 20 * max_steps,
+            "gtol": goal,
+            "ftol": max(_ROUNDING[samples.features.dtype], still),
+            "maxcor": _MEMORY,
+        },
+    )
+    head = torch.from_numpy(found.x).view(samples.shape).to(device)
+    (loss, hessian, gradient), slope = objective.terms(head), float(np.abs(found.jac).max())
+    penalty = weights.alpha * hessian + weights.beta * gradient
+    risk = loss + samples.l2 / 2 * float(samples.held(head.view(1, -1)).square().sum())
+    return FittedHead(
+        parameters=head,
+        value=risk + penalty,
+        risk=risk,
+        loss=loss,
+        hessian=hessian,
+        gradient=gradient,
+        gradient_norm=float(np.linalg.norm(found.jac)),
+        slope=slope,
+        steps=int(found.nit),
+        converged=slope <= goal or bool(found.success),
+        l2=samples.l2,
+        smallest_eigenvalue=0.0,
+        quadratic=isinstance(samples.loss, Squared) and samples.convex,
     )

@@ -1,11 +1,14 @@
 r"""The transfer measure of Definition 2, by ascent over the δ-minimal set of the source.
 
-Indices: b start, k output, d feature (with the constant of the bias), p = (k, d) parameter.
+Indices: b start, n sample, k output, d feature (with the constant of the bias), p = (k, d)
+parameter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -15,20 +18,19 @@ from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
-from hessalign.curvature.operators import hessian_difference
-from hessalign.heads.ascent import ascend
+from hessalign.heads.ascent import ON_THE_BORDER, ascend, without_normal
 from hessalign.heads.fit import FittedHead, fit_domain
-from hessalign.heads.minimal_set import MinimalSet
-from hessalign.heads.samples import HeadSamples, make_samples
-from hessalign.heads.whitening import make_whitening
+from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples, Point, Points, Values, make_samples
+from hessalign.heads.whitening import Whitening, make_whitening
 
 _STEPS = 500
 _TOLERANCE = 1e-7
+# Minimisers closer than this, relative to the size of the minimal set, count as the same.
 _SHARED = 1e-6
-"""Minimisers closer than this, relative to the size of the minimal set, count as the same."""
-
-_ROUNDING = 1e-12
-"""Directions shorter than this, relative to the same size, are rounding errors."""
+_SHORT = 1e-12  # directions shorter than this, relative to the same size, are rounding errors
+_MAX_HALVINGS = 60
+_ROUNDING = 1e-14  # error of a risk in float64, relative; the border is approached up to this
+_CLOSE = 1e-11  # share of the tolerance that a point drawn to the border may leave unused
 
 
 @final
@@ -58,7 +60,7 @@ class TransferMeasure:
     source_excess: float
     target_excess: float
     tolerance: float
-    values: Float[Tensor, " b"]
+    values: Values
     source: FittedHead
     target: FittedHead
     target_lowest: float
@@ -120,6 +122,9 @@ def transfer_measure(
     Returns:
         The value, the maximiser, and the certificate that it is in Γ.
 
+    Raises:
+        InputError: If the source's features do not span their space, and there is no L2 term.
+
     Example:
         >>> z = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
         >>> y, domain = torch.zeros(2, dtype=torch.float64), torch.tensor([0, 1])
@@ -133,26 +138,34 @@ def transfer_measure(
     data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
     best_source, best_target = fit_domain(data, s), fit_domain(data, t)
-    region = _minimal_set(data, s, best_source, tolerance)
-    minimiser = best_target.parameters.flatten().unsqueeze(0)
-    offset = region.points(minimiser)
+    centre = best_source.parameters.flatten()
+    metric = make_whitening(data, centre, s)
+    if data.l2 == 0 and not metric.spanning:
+        raise InputError(
+            f"Expected source features that span all {data.shape[1]} dimensions: without an L2 "
+            "term the heads that fit the source equally well are unbounded, and the transfer "
+            "measure can be infinite. Use l2 > 0."
+        )
+    region = MinimalSet(data, s, centre, tolerance, metric)
+    shift = best_target.parameters - best_source.parameters
+    offset = metric.coordinates(shift.flatten().unsqueeze(0))
     pair = torch.tensor([[t, s]], device=data.features.device)
 
     def gap(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.gap(region.heads(points), pair.expand(len(rows), -1))
-        return values, region.metric.slopes(gradients)
+        return values, metric.slopes(gradients)
 
     def minus_target(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         values, gradients = data.risk_and_gradient(region.heads(points), t)
-        return -values, -region.metric.slopes(gradients)
+        return -values, -metric.slopes(gradients)
 
-    lowest = ascend(minus_target, region, offset, steps=_STEPS, tolerance=_TOLERANCE)
+    _, lowest = ascend(minus_target, region, offset, steps=_STEPS, tolerance=_TOLERANCE)
     starts = _starts(region, t, offset, restarts, generator)
-    found = ascend(gap, region, starts, steps=_STEPS, tolerance=_TOLERANCE)
-    target_lowest = -float(lowest.values)
-    values = found.values - target_lowest + region.lowest
+    points, values = ascend(gap, region, starts, steps=_STEPS, tolerance=_TOLERANCE)
+    target_lowest = -float(lowest)
+    values = values - target_lowest + region.lowest
     # The minimiser itself is in the set too, and on a constant gap no start gets anywhere.
-    candidates = torch.stack([found.points[values.argmax()], torch.zeros_like(region.centre)])
+    candidates = torch.stack([points[values.argmax()], torch.zeros_like(region.centre)])
     point = region.retract(candidates[gap(candidates, candidates[:, 0])[0].argmax()].unsqueeze(0))
     source_excess = float(region.excess(point))
     target_excess = float(data.risk(region.heads(point), t)) - target_lowest
@@ -170,26 +183,124 @@ def transfer_measure(
     )
 
 
-def _minimal_set(data: HeadSamples, s: int, fitted: FittedHead, tolerance: float) -> MinimalSet:
-    centre = fitted.parameters.flatten()
-    metric = make_whitening(data, centre, s)
-    if data.l2 == 0 and not metric.spanning:
-        raise InputError(
-            f"Expected source features that span all {data.shape[1]} dimensions: without an L2 "
-            "term the heads that fit the source equally well are unbounded, and the transfer "
-            "measure can be infinite. Use l2 > 0."
-        )
-    return MinimalSet(data, s, centre, tolerance, metric)
+@final
+@dataclass(frozen=True, eq=False)
+class MinimalSet:
+    r"""The δ-minimal set of the source, $\{\theta : L_S(\theta) - L_S(\theta^*) \le \delta_S\}$.
+
+    That is Definition 1. It is convex, because the risk is. Points are differences from the
+    source's minimiser θ*, the centre, in the coordinates that whiten its Hessian: there the set is
+    close to a ball of radius √(2 δ_S), and for squared error and vanishing δ_S it is one.
+    """
+
+    data: HeadSamples
+    source: int
+    centre: Point
+    tolerance: float
+    metric: Whitening
+
+    @property
+    def size(self) -> float:
+        """The radius √(2 δ_S) that the set has if the risk is quadratic."""
+        return float((2 * self.tolerance) ** 0.5)
+
+    @cached_property
+    def lowest(self) -> float:
+        """The risk of the minimiser."""
+        return float(self.data.risk(self.centre.unsqueeze(0), self.source))
+
+    @cached_property
+    def allowed(self) -> float:
+        """The tolerance less rounding, so that points drawn to the border are inside for sure."""
+        return self.tolerance - min(self.tolerance / 2, _ROUNDING * (1 + abs(self.lowest)))
+
+    def heads(self, points: Points) -> Points:
+        """The parameters at points, whitened differences from the minimiser."""
+        return self.centre + self.metric.parameters(points)
+
+    def excess(self, points: Points) -> Values:
+        """Excess risk of the source at points; at most `tolerance` inside."""
+        return self.data.risk(self.heads(points), self.source) - self.lowest
+
+    def retract(self, points: Points) -> Points:
+        """Draw points outside towards the minimiser until their excess risk is allowed."""
+        outside = (~(self.excess(points) <= self.tolerance)).nonzero().squeeze(1)
+        if len(outside) == 0:
+            return points
+        inside = points.clone()
+        held = max(1, CHUNK_LOGITS // self._logits(self.centre).numel())
+        for rows in outside.split(held):
+            inside[rows] *= self._shares_inside(points[rows]).unsqueeze(1)
+        return inside
+
+    def _shares_inside(self, points: Points) -> Values:
+        """The largest t with excess(t · point) ≤ δ_S, approached from below."""
+        # Along the ray the excess is convex, so the chord between a point inside and one outside
+        # meets the level inside, and the tangent from outside meets it outside: the two close in
+        # on the border quadratically, and the inner one is always allowed.
+        along = self._excess_along(self.metric.parameters(points))
+        inner = points.new_zeros(len(points))
+        outer = torch.ones_like(inner)
+        inner_value = torch.full_like(inner, -self.allowed)
+        outer_value, outer_slope = (part[0] for part in along(outer.unsqueeze(0)))
+        close = max(_CLOSE * self.allowed, _ROUNDING * (1 + abs(self.lowest)))
+        for _ in range(_MAX_HALVINGS):
+            # A point that rounding alone put outside is fine where it is.
+            inner = torch.where(outer_value <= 0, outer, inner)
+            if bool(((outer - inner <= _ROUNDING) | (inner_value >= -close)).all()):
+                break
+            chord = inner + (outer - inner) * inner_value / (inner_value - outer_value.clamp_min(0))
+            newton = outer - outer_value / outer_slope
+            useful = (newton > inner) & (newton < outer)
+            trials = torch.stack([chord, torch.where(useful, newton, (inner + outer) / 2)])
+            for t, value, slope in zip(trials, *along(trials), strict=True):
+                lower, upper = (value <= 0) & (t > inner), (value > 0) & (t < outer)
+                inner = torch.where(lower, t, inner)
+                inner_value = torch.where(lower, value, inner_value)
+                outer = torch.where(upper, t, outer)
+                outer_value = torch.where(upper, value, outer_value)
+                outer_slope = torch.where(upper, slope, outer_slope)
+        return inner
+
+    def _excess_along(
+        self, moves: Points
+    ) -> Callable[[Float[Tensor, "m b"]], tuple[Float[Tensor, "m b"], Float[Tensor, "m b"]]]:
+        """Excess risk less the allowed one, and its slope, at t times each move."""
+        base, directions = self._logits(self.centre), self._logits(moves)
+        y, loss, l2 = self.data.parts[self.source][1], self.data.loss, self.data.l2
+        linear, square = l2 * (moves @ self.centre), l2 * moves.square().sum(1)
+        level = self.lowest + self.allowed - l2 / 2 * float(self.centre.square().sum())
+
+        def along(t: Tensor) -> tuple[Tensor, Tensor]:
+            logits = (base.unsqueeze(1) + t.unsqueeze(-1) * directions.unsqueeze(1)).flatten(0, 2)
+            repeated = y.repeat_interleave(t.numel(), dim=0)
+            risk = loss.values(logits, repeated).view(-1, *t.shape).mean(0)
+            error = loss.error(loss.predict(logits), logits, repeated)
+            error = error.view(-1, *t.shape, self.data.outputs)
+            slope = (error * directions.unsqueeze(1)).sum(-1).mean(0)
+            return risk + t * linear + t.square() * square / 2 - level, slope + linear + t * square
+
+        return along
+
+    def _logits(self, heads: Float[Tensor, "*b p"]) -> Float[Tensor, "n b k"]:
+        rows = heads.view(-1, self.data.shape[1])
+        logits: Tensor = self.data.parts[self.source][0] @ rows.T
+        return logits.view(len(logits), -1, self.data.outputs)
+
+    def tangent(self, points: Points, directions: Points) -> Points:
+        """Take from directions at the border what climbs the source's risk."""
+        risks, gradients = self.data.risk_and_gradient(self.heads(points), self.source)
+        border = risks - self.lowest >= self.tolerance * (1 - ON_THE_BORDER)
+        return without_normal(self.metric.slopes(gradients), directions, border)
 
 
 def _starts(
     region: MinimalSet, t: int, offset: Tensor, restarts: int, generator: torch.Generator | None
-) -> Float[Tensor, "b p"]:
+) -> Points:
     """Points of the border in promising directions and in random ones."""
     data, metric, centre = region.data, region.metric, region.centre
-    heads = data.domain_statistics(centre, t), data.domain_statistics(centre, region.source)
-    whitened = hessian_difference(*heads).between(metric.parameters, metric.slopes)
-    _, vectors = whitened.extremes()
+    difference = data.hessian_difference(centre, t, region.source)
+    _, vectors = difference.between(metric.parameters, metric.slopes).extremes()
     slope = metric.slopes(data.risk_and_gradient(centre.unsqueeze(0), t)[1])
     if generator is None:
         generator = torch.Generator().manual_seed(0)
@@ -199,5 +310,5 @@ def _starts(
         [vectors[1:], -vectors[1:], slope, -slope, offset, -offset, random.to(centre.device)]
     )
     norms = directions.norm(dim=1, keepdim=True)
-    useful = norms.squeeze(1) > _ROUNDING * region.size
+    useful = norms.squeeze(1) > _SHORT * region.size
     return region.retract(2 * region.size * directions[useful] / norms[useful])

@@ -1,8 +1,7 @@
 r"""The samples of a head, features fixed: checked, arranged by domain, and its risks on them.
 
-Everything in this package moves the head and leaves the features alone. A point is the head's
-parameters as one row, output by output, weights before bias; several points are evaluated with the
-same two matrix products as one.
+A point is the head's parameters as one row, output by output, weights before bias; several points
+are evaluated with the same two matrix products as one.
 
 Indices: e domain, n sample, b point, k output of the head, d feature (with the constant of the
 bias), p = (k, d) parameter.
@@ -10,7 +9,7 @@ bias), p = (k, d) parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -34,9 +33,13 @@ from hessalign.curvature.inputs import (
 )
 from hessalign.curvature.linear import arranged_head
 from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss, Squared
+from hessalign.curvature.operators import SymmetricOperator, hessian_difference
 
-CHUNK_LOGITS = 1 << 22
-"""Logits of all points that are held at a time."""
+Point = Float[Tensor, " p"]
+Points = Float[Tensor, "b p"]
+Values = Float[Tensor, " b"]  # of some points
+
+CHUNK_LOGITS = 1 << 22  # logits of all points that are held at a time
 
 
 @final
@@ -45,16 +48,8 @@ class HeadSamples:
     r"""Samples of one or more domains, as a head sees them; build it with `make_samples`.
 
     The risk of domain e is $L_e(\Theta) = \frac1{n_e} \sum_n \ell(\Theta \tilde z_n, y_n)
-    + \frac\lambda2 \|\Theta\|^2$.
-
-    Attributes:
-        features: The features z̃, domains contiguous, with a constant last if there is a bias.
-        targets: The targets.
-        domains: The grouping of the samples.
-        loss: The loss of the head.
-        outputs: Outputs k of the head.
-        l2: The weight λ of the L2 term.
-        free_bias: Whether the L2 term spares the last column of the head, its biases.
+    + \frac\lambda2 \|\Theta\|^2$. Features z̃ have domains contiguous, and a constant last if there
+    is a bias; `free_bias` says that the L2 term spares the last column of the head.
     """
 
     features: Float[Tensor, "n d"]
@@ -92,17 +87,14 @@ class HeadSamples:
         sizes = self.domains.sizes
         return tuple(zip(self.features.split(sizes), self.targets.split(sizes), strict=True))
 
-    def risk(self, points: Float[Tensor, "b p"], e: int) -> Float[Tensor, " b"]:
+    def risk(self, points: Points, e: int) -> Values:
         """The risk of one domain at each point, in float64."""
-        return self._evaluate(points, e, slopes=False)[0]
+        return self.risk_and_gradient(points, e, slopes=False)[0]
 
     def risk_and_gradient(
-        self, points: Float[Tensor, "b p"], e: int
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+        self, points: Points, e: int, *, slopes: bool = True
+    ) -> tuple[Values, Points]:
         """The risk of one domain in float64, and its gradient mean r ⊗ z̃ + λ θ, at each point."""
-        return self._evaluate(points, e, slopes=True)
-
-    def _evaluate(self, points: Tensor, e: int, *, slopes: bool) -> tuple[Tensor, Tensor]:
         (z, y), count = self.parts[e], len(points)
         points = points.to(z.dtype)
         weights = points.reshape(-1, z.shape[1])
@@ -121,7 +113,7 @@ class HeadSamples:
         total = total / len(z) + self.l2 / 2 * held.double().square().sum(1)
         return total, (slope / len(z)).view_as(points) + self.l2 * held
 
-    def held(self, points: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
+    def held(self, points: Points) -> Points:
         """The parameters that the L2 term is over: all, or with 0 in place of the biases."""
         if not self.free_bias:
             return points
@@ -129,36 +121,20 @@ class HeadSamples:
         kept[..., -1] = 0
         return kept.view_as(points)
 
-    def gap(
-        self, points: Float[Tensor, "b p"], pairs: Int[Tensor, "b 2"]
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b p"]]:
+    def gap(self, points: Points, pairs: Int[Tensor, "b 2"]) -> tuple[Values, Points]:
         """The gap L_i − L_j with its gradient, each point with a pair (i, j) of its own."""
         values = points.new_zeros(len(points), dtype=torch.float64)
         gradients = torch.zeros_like(points)
-        for e, rows, signs in self._sides(pairs):
-            risks, slopes = self.risk_and_gradient(points[rows], e)
-            values[rows] += signs * risks
-            gradients[rows] += signs.unsqueeze(1) * slopes.to(points.dtype)
-        return values, gradients
-
-    def gap_values(
-        self, points: Float[Tensor, "b p"], pairs: Int[Tensor, "b 2"]
-    ) -> Float[Tensor, " b"]:
-        """The gap L_i − L_j alone, as `gap` has it."""
-        values = points.new_zeros(len(points), dtype=torch.float64)
-        for e, rows, signs in self._sides(pairs):
-            values[rows] += signs * self.risk(points[rows], e)
-        return values
-
-    def _sides(self, pairs: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each domain the points it matters to, and whether as i (1) or as j (−1)."""
         for e in range(len(self.domains)):
             signs = (pairs[:, 0] == e).long() - (pairs[:, 1] == e).long()
             rows = signs.nonzero().squeeze(1)
             if len(rows):
-                yield e, rows, signs[rows]
+                risks, slopes = self.risk_and_gradient(points[rows], e)
+                values[rows] += signs[rows] * risks
+                gradients[rows] += signs[rows].unsqueeze(1) * slopes.to(points.dtype)
+        return values, gradients
 
-    def accuracy(self, point: Float[Tensor, " p"]) -> Float[Tensor, " e"] | None:
+    def accuracy(self, point: Point) -> Float[Tensor, " e"] | None:
         """The share of samples a classifier gets right, per domain; None for regression."""
         if not isinstance(self.loss, CrossEntropy | Binary):
             return None
@@ -189,13 +165,17 @@ class HeadSamples:
             curvature=curvature,
         )
 
-    def domain_statistics(self, point: Float[Tensor, " p"], e: int) -> LinearHead:
+    def domain_statistics(self, point: Point, e: int) -> LinearHead:
         """The same for one domain alone, at a head."""
         z, y = self.parts[e]
         logits = z @ point.to(z.dtype).view(self.shape).T
         check_finite(logits, "logits")
         alone = Domains(self.domains.ids[e : e + 1], (len(z),), None)
         return arranged_head(z, logits, y, alone, self.loss, bias=False)
+
+    def hessian_difference(self, point: Point, i: int, j: int) -> SymmetricOperator:
+        """The difference H_i − H_j of two domains' Hessians at a head."""
+        return hessian_difference(*(self.domain_statistics(point, e) for e in (i, j)))
 
     @cached_property
     def typical_gradient(self) -> float:
@@ -204,11 +184,14 @@ class HeadSamples:
         error = self.loss.error(self.loss.predict(zero), zero, self.targets)
         return float((error.norm(dim=1) * self.features.double().norm(dim=1)).mean())
 
-    def batch(self, rows: tuple[Int[Tensor, " _"], ...]) -> HeadSamples:
-        """Some samples of each domain, repetitions allowed."""
-        chosen = [(z[index], y[index]) for (z, y), index in zip(self.parts, rows, strict=True)]
+    def batch(self, size: int, generator: torch.Generator) -> HeadSamples:
+        """So many samples of each domain, drawn with replacement."""
+        chosen = []
+        for z, y in self.parts:
+            rows = torch.randint(len(z), (size,), generator=generator, device=generator.device)
+            chosen.append((z[rows.to(z.device)], y[rows.to(z.device)]))
         features, targets = (torch.cat(part) for part in zip(*chosen, strict=True))
-        domains = Domains(self.domains.ids, tuple(len(index) for index in rows), None)
+        domains = Domains(self.domains.ids, (size,) * len(self.domains), None)
         return replace(self, features=features, targets=targets, domains=domains)
 
     def to(self, dtype: torch.dtype) -> HeadSamples:
@@ -218,18 +201,7 @@ class HeadSamples:
         return replace(self, features=self.features.to(dtype))
 
     def positions(self, source: int, target: int) -> tuple[int, int]:
-        """Where two different domains are.
-
-        Args:
-            source: The id of one domain.
-            target: The id of another.
-
-        Returns:
-            Their positions in `ids`.
-
-        Raises:
-            InputError: If there is only one domain, no domain of that id, or both are the same.
-        """
+        """Where two different domains, given by their ids, are in `ids`."""
         ids = self.ids
         check_several(ids)
         for role, wanted in (("source", source), ("target", target)):
@@ -256,27 +228,7 @@ def make_samples(
     l2: float = 0.0,
     free_bias: bool = False,
 ) -> HeadSamples:
-    """Check samples and arrange them by domain.
-
-    Args:
-        z: Features that enter the head.
-        y: Targets.
-        domain: The domain of each sample, any integers; None if they are all one.
-        loss: The loss of the head.
-        outputs: Outputs of the head; by default what the targets need.
-        bias: Whether the head has a bias.
-        l2: The weight of the L2 term.
-        free_bias: Whether it spares the biases.
-
-    Returns:
-        The samples, domains ordered by id.
-
-    Example:
-        >>> z, y, domain = torch.ones(3, 2), torch.tensor([0, 2, 1]), torch.tensor([7, 3, 7])
-        >>> samples = make_samples(z, y, domain, CrossEntropy())
-        >>> samples.ids, samples.shape
-        ((3, 7), (3, 3))
-    """
+    """Check samples and arrange them by domain; `outputs` is by default what the targets need."""
     check_features(z)
     if domain is None:
         domain = torch.zeros(len(z), dtype=torch.long, device=z.device)
@@ -326,24 +278,7 @@ def predicted(logits: Float[Tensor, "n k"], loss: HeadLoss) -> Int[Tensor, " n"]
 
 
 def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, "k d"], bool]:
-    """The parameters of a head as one matrix, and whether they include a bias.
-
-    Args:
-        head: A linear layer, or its matrix: one row per output, weights before bias.
-        features: Features d that enter it.
-
-    Returns:
-        The matrix in float64, and whether its last column is a bias. A layer says so itself; a
-        matrix has one if it is wider than the features by one.
-
-    Raises:
-        InputTypeError: If the head is neither.
-        InputError: If its width does not suit the features, or a parameter is not finite.
-
-    Example:
-        >>> head_matrix(nn.Linear(3, 2, bias=False), 3)[1], head_matrix(torch.zeros(2, 4), 3)[1]
-        (False, True)
-    """
+    """A layer, or its matrix, as one matrix in float64; and whether its last column is a bias."""
     if isinstance(head, nn.Linear):
         if head.in_features != features:
             raise InputError(
@@ -369,24 +304,9 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
 def feature_scales(
     z: Float[Tensor, "n d"],
 ) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"], Bool[Tensor, " d"]]:
-    """Mean and standard deviation of every feature, both from differences to the first sample.
-
-    These differences are exactly 0 for a constant, and keep the digits of a feature that varies
-    little for its size, such as a time stamp; sums of the features themselves would do neither.
-
-    Args:
-        z: Features, one row per sample.
-
-    Returns:
-        The means; the standard deviations, 1 for constants; and which features are constant, that
-        is, spread by no more than the rounding of a single value.
-
-    Example:
-        >>> z = torch.tensor([[0.1, 1.7e9 + 1000], [0.1, 1.7e9 - 1000]], dtype=torch.float64)
-        >>> mean, spread, constant = feature_scales(z)
-        >>> spread.tolist(), constant.tolist()
-        ([1.0, 1000.0], [True, False])
-    """
+    """Mean of every feature, standard deviation (1 for constants), and which are constant."""
+    # Differences to the first sample are exactly 0 for a constant, and keep the digits of a feature
+    # that varies little for its size, such as a time stamp; sums of the features would do neither.
     moved = z - z[:1]
     spread = moved.std(0, correction=0)
     constant = spread <= torch.finfo(z.dtype).eps * z.abs().amax(0)

@@ -1,99 +1,84 @@
 """Pages that open anywhere: one file, no network, no script, light or dark as the reader likes.
 
 A page is a template that extends `page.html.j2` and shows its content by the pieces of
-`parts.html.j2`. Whatever comes from outside is escaped by jinja2; only drawings, whose writer
-escapes names itself, are put in as they are.
+`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2. Plain text
+may be a template too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from functools import cache
+from textwrap import fill
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from hessalign._version import __version__
-from hessalign.report.svg import shortened
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """No script runs and nothing is fetched, whatever the page may contain."""
+
+LABELLED: Final = 12  # up to this many rows a heat map has names and numbers
+
+
+class Mark(NamedTuple):
+    """A value in a figure."""
+
+    value: float
+    text: str  # what is written on it
+    title: str  # what it says when pointed at, or read aloud
+    across: float = 0.0  # where it is, in a scatter plot
 
 
 @final
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with a caption and a legend.
+    """A drawing with a caption, and a title for those who cannot see it."""
 
-    Attributes:
-        caption: What it shows.
-        svg: The drawing.
-        keys: Class of a mark in the drawing, and what it stands for.
-    """
-
+    kind: Literal["heat_map", "bars", "dots", "scatter"]
     caption: str
-    svg: str
-    keys: Sequence[tuple[str, str]] = ()
-
-
-@final
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        header: Column titles.
-        rows: Cells as plain text; the first of each row names it.
-        words: Whether cells hold text rather than numbers.
-        folded: What is seen before it is opened by a click; nothing if it is open.
-    """
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: bool = False
-    folded: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class Section:
-    """A part of a page: text, figures side by side, a table, and how its numbers were computed.
-
-    Attributes:
-        title: Its heading.
-        how: How its numbers were computed.
-        text: A paragraph that comes first.
-        figures: Its figures.
-        table: The numbers behind them.
-    """
-
     title: str
-    how: str
-    text: str = ""
-    figures: Sequence[Figure] = ()
-    table: Table | None = None
+    marks: Sequence[Sequence[Mark]]  # by row
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()  # or the two axes of a scatter plot
+    keys: Sequence[tuple[str, str]] = ()  # class of a mark in the drawing, what it stands for
+
+
+def shortened(name: str, length: int) -> str:
+    """A name, or its beginning."""
+    return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def render_page(package: str, template: str, title: str, **content: object) -> str:
-    """A page from a template.
+    """A page, complete in itself; a `footnote` goes on in the sentence that says who made it."""
+    frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
+    return render_template(package, template, **{**frame, **content})
 
-    Args:
-        package: The package that holds the template.
-        template: Its file, which extends `page.html.j2`.
-        title: Title of the page.
-        content: What the template shows; `footnote` goes on in the sentence that says who made it.
 
-    Returns:
-        The page, complete in itself, with a final line end.
-    """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+def render_template(package: str, template: str, **content: object) -> str:
+    """A template of a package with what it shows; markup is escaped if it is of HTML."""
+    return _environment(package).get_template(template).render(content)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name, "") for name in (package, __package__)]),
-        autoescape=True,
+        autoescape=select_autoescape(("html.j2", "svg.j2")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["shortened"] = shortened
-    frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
-    return environment.get_template(template).render(**{**frame, **content})
+    environment.filters |= {"shortened": shortened, "wrapped": _wrapped, "g": "{:g}".format}
+    environment.globals["labelled"] = LABELLED
+    return environment
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return fill(text, 100, initial_indent=first, subsequent_indent=rest)

@@ -7,18 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final, TextIO, final
 from weakref import WeakSet
 
-_SECONDS_BETWEEN_LINES: Final = 10.0
-"""Where lines stay, there is none sooner after another, but for the last."""
-
+_SECONDS_BETWEEN_LINES: Final = 10.0  # where lines stay, but for the last
 _SECONDS_BETWEEN_UPDATES: Final = 0.2
-
-_AGREEMENT: Final = 1.5
-"""By which factor two measurements of a speed may differ before it is shown."""
-
+_AGREEMENT: Final = 1.5  # factor by which two measurements of a speed may differ when it is shown
 _BAR: Final = 20
 
 
@@ -29,13 +23,6 @@ class Pace:
     What it takes to get going, such as reading data and starting processes, makes the speed since
     the beginning too low; processes that begin together report together, which makes the speed
     since the first report too high. Where both agree neither matters any more.
-
-    Example:
-        >>> pace = Pace()
-        >>> [pace.rate(done, seconds) for done, seconds in ((1, 60.0), (2, 60.5), (200, 150.0))]
-        [None, None, None]
-        >>> round(pace.rate(500, 300.0), 2)
-        1.87
     """
 
     def __init__(self) -> None:
@@ -60,15 +47,8 @@ class Progress:
 
     A terminal gets one line, cut to its width, that is rewritten in place; anything else gets whole
     lines now and then, and the last. Leaving it, as a context, ends the line and shows what was
-    not shown yet, also after an error. `live` tells which it is.
-
-    Args:
-        title: What goes on; it may be changed.
-        unit: What is counted, in the plural.
-        stream: Where to write; None for the standard error stream.
-        bar: Whether to draw a bar.
-        stages: Whether what is counted are stages, few and of unequal length: each is shown, with
-            the time since the first in place of speed and time left.
+    not shown yet, also after an error. `live` tells which it is. Stages are few and of unequal
+    length: each is shown, with the time since the first in place of speed and time left.
 
     Example:
         >>> with Progress("counting", "sheep", sys.stdout) as progress:
@@ -160,12 +140,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _show(self, line: str, *, now: bool) -> None:
@@ -177,7 +152,9 @@ class Progress:
     def _write(self, line: str) -> None:
         self._shown, self._shown_at = line, time.monotonic()
         if self.live:
-            line = _cut(line, _columns(self._stream))
+            columns = _columns(self._stream)
+            if columns and len(line) >= columns:  # it would go on below, and not be rewritten
+                line = line[: columns - 2] + "…"
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         else:
@@ -218,15 +195,7 @@ def warn(message: str) -> None:
 def _describe_pace(
     done: int, total: int, unit: str, rate: float | None, left: float | None = None
 ) -> str:
-    """How fast something goes and how long it will take, as far as that can be told.
-
-    Returns:
-        Words; none if there is nothing to say.
-
-    Example:
-        >>> _describe_pace(500, 2000, "images", 50.0), _describe_pace(1, 2000, "images", None)
-        ('50 images/s  30 s left', '')
-    """
+    """How fast something goes and how long it will take, as far as that can be told."""
     if left is None and rate is not None:
         left = (total - done) / rate
     parts = [] if rate is None else [_speed(rate, unit)]
@@ -236,30 +205,14 @@ def _describe_pace(
 
 
 def duration(seconds: float) -> str:
-    """A time span in the unit people would use.
-
-    Returns:
-        Seconds, minutes or hours.
-
-    Example:
-        >>> duration(90), duration(1800), duration(9000)
-        ('90 s', '30 min', '2.5 h')
-    """
+    """A time span in the unit people would use: seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _speed(rate: float, unit: str) -> str:
-    """A speed in the unit of time in which people would count.
-
-    Returns:
-        How many in a second, a minute or an hour.
-
-    Example:
-        >>> _speed(50, "images"), _speed(3.3, "steps"), _speed(0.2, "runs"), _speed(0.001, "runs")
-        ('50 images/s', '3.3 steps/s', '12 runs/min', '3.6 runs/h')
-    """
+    """A speed in the unit of time in which people would count."""
     for factor, time_unit in ((1, "s"), (60, "min")):
         count = rate * factor
         if count >= 2:
@@ -273,8 +226,3 @@ def _columns(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def _cut(line: str, columns: int) -> str:
-    """A line that fits: a longer one would go on in the next, and not be rewritten."""
-    return line if not columns or len(line) < columns else line[: columns - 2] + "…"

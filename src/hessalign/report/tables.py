@@ -12,11 +12,6 @@ def markdown_table(
 ) -> str:
     """A Markdown table with aligned columns, text to the left and numbers to the right.
 
-    Args:
-        header: Column titles.
-        rows: Cells, one sequence per row.
-        text_columns: How many of the first columns hold text.
-
     Returns:
         The table, without a final line end.
 
@@ -27,59 +22,37 @@ def markdown_table(
         | a    |   1.0 |
     """
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    text = [i < text_columns for i in range(len(header))]
+    sides = ["<" if i < text_columns else ">" for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(width) if is_text else cell.rjust(width)
-            for cell, width, is_text in zip(cells, widths, text, strict=True)
-        ]
-        return "| " + " | ".join(padded) + " |"
+        columns = zip(cells, sides, widths, strict=True)
+        return "| " + " | ".join(f"{cell:{side}{width}}" for cell, side, width in columns) + " |"
 
     rules = [
-        ":" + "-" * (width + 1) if is_text else "-" * (width + 1) + ":"
-        for width, is_text in zip(widths, text, strict=True)
+        ":" + "-" * (width + 1) if side == "<" else "-" * (width + 1) + ":"
+        for side, width in zip(sides, widths, strict=True)
     ]
     return "\n".join([line(header), "|" + "|".join(rules) + "|", *map(line, rows)])
 
 
 def mean_and_std(values: Sequence[float]) -> str:
-    """Accuracies as people write them: percent, and the spread if there is more than one.
-
-    Returns:
-        For example "71.0 ± 0.5".
-
-    Example:
-        >>> mean_and_std([0.70, 0.72]), mean_and_std([0.7])
-        ('71.0 ± 1.0', '70.0')
-    """
+    """Accuracies as people write them, for example "71.0 ± 0.5"; one alone has no spread."""
     text = f"{100 * fmean(values):.1f}"
     return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
 
 
-class Note(Protocol):
-    """Something to tell."""
+class _Note(Protocol):
+    """Something to tell: what it is about, in a word or two, and a sentence."""
 
     @property
-    def kind(self) -> str:
-        """What it is about, in a word or two."""
+    def kind(self) -> str: ...
 
     @property
-    def text(self) -> str:
-        """A sentence."""
+    def text(self) -> str: ...
 
 
-def first_notes(notes: Iterable[Note], shown: int, rest: str) -> list[str]:
-    """Notes by kind as lines, so many of each; `rest` says what lists or shows the others.
-
-    Returns:
-        Lines.
-
-    Example:
-        >>> from types import SimpleNamespace as New
-        >>> first_notes([New(kind="count", text="a …"), New(kind="count", text="b …")], 1, "--all")
-        ['count: a …', 'count: 1 more; --all']
-    """
+def first_notes(notes: Iterable[_Note], shown: int, rest: str) -> list[str]:
+    """Notes by kind as lines, so many of each; `rest` says what lists or shows the others."""
     kinds: dict[str, list[str]] = {}
     for note in notes:
         kinds.setdefault(note.kind, []).append(note.text)

@@ -5,8 +5,8 @@ import torch
 from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
+from hessalign.diagnosis.distances import DistanceMatrix
 from hessalign.diagnosis.reading import odd_one_out
-from hessalign.diagnosis.resampling import DistanceMatrix
 
 
 def apart(beyond, low):

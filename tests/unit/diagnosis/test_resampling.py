@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hessalign.diagnosis.resampling import distance_matrix, make_groups
+from hessalign.diagnosis.distances import distance_matrix, make_groups
 
 
 def drawn(means, samples, *, groups=32, features=5, seed=0):

@@ -8,8 +8,8 @@ from tests.transfer_problems import classification
 from hessalign.bench.data import make_shifted_data
 from hessalign.curvature import make_loss
 from hessalign.heads import fit_aligned_head, fit_head
-from hessalign.heads.aligned_fit import minimise
 from hessalign.heads.aligned_objective import AlignedObjective, Weights
+from hessalign.heads.fit import minimise
 from hessalign.heads.samples import make_samples
 
 LOSSES = ("cross_entropy", "binary", "squared")

@@ -52,11 +52,10 @@ def test_every_route_gives_the_same(loss, kind, route, monkeypatch):
     if route == "anew":
         monkeypatch.setattr(module, "_FORM_ELEMENTS", 0)
     objective = objective_of(problem, kind)
-    curvatures = {"pairs": module._Pairs, "means": module._Means, "anew": type(None)}[route]
-    assert isinstance(objective._of_curvatures, curvatures)
-    rows = module._Pairs if route == "pairs" else module._Means
-    assert isinstance(objective._of_rows, rows)
-    assert isinstance(objective._of_diagonals, rows)
+    way = module._by_pairs if route == "pairs" else module._by_means
+    assert objective._of_rows.func is objective._of_diagonals.func is way
+    curvatures = objective._of_curvatures
+    assert curvatures is None if route == "anew" else curvatures.func is way
     assert_follows_from_the_definition(problem, objective, kind)
 
 

@@ -87,7 +87,7 @@ def test_a_missing_class_has_no_minimum_without_l2():
 
 
 def test_a_fit_that_takes_too_long_says_how_far_it_came(monkeypatch):
-    monkeypatch.setattr("hessalign.heads.fit._MAX_STEPS", 1)
+    monkeypatch.setattr("hessalign.heads.fit._NEWTON_STEPS", 1)
     problem = classification(4)
     with pytest.raises(ValueError, match=r"in 1 Newton steps, but the gradient norm is .* larger"):
         fit_head(problem.z, problem.y, l2=1e-3)

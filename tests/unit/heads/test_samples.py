@@ -49,7 +49,6 @@ def test_gaps_are_differences_of_risks():
     signs = torch.tensor([1, -1])
     assert torch.allclose(values, signs * (first[0] - second[0]))
     assert torch.allclose(gradients, signs.unsqueeze(1) * (first[1] - second[1]))
-    assert torch.allclose(samples.gap_values(points, pairs), values)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -72,11 +71,13 @@ def test_domains_in_any_order_are_arranged_and_batches_keep_them():
     samples = make_samples(z, y, torch.tensor([5, 2, 5, 2, 5, 5]), make_loss("cross_entropy"))
     assert samples.ids == (2, 5)
     assert [len(features) for features, _ in samples.parts] == [2, 4]
-    batch = samples.batch((torch.tensor([1, 1, 0]), torch.tensor([3])))
+    batch = samples.batch(50, torch.Generator().manual_seed(0))
     assert batch.ids == (2, 5)
-    assert batch.features[:, 0].tolist() == [6, 6, 2, 10]
-    assert batch.targets.tolist() == [1, 1, 1, 1]
-    assert batch.parts[0][0][:, 0].tolist() == [6, 6, 2]
+    for (features, targets), rows in zip(batch.parts, ([1, 3], [0, 2, 4, 5]), strict=True):
+        drawn = (features[:, 0] / 2).long()
+        assert len(features) == 50
+        assert drawn.unique().tolist() == rows
+        assert torch.equal(targets, y[drawn])
 
 
 def test_one_domain_unless_told_otherwise():

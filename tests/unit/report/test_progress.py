@@ -11,7 +11,7 @@ import termios
 import pytest
 
 from hessalign.report import progress as progress_module
-from hessalign.report.progress import Progress, whole_lines
+from hessalign.report.progress import Pace, Progress, _describe_pace, duration, whole_lines
 
 
 class Terminal(io.StringIO):
@@ -173,3 +173,19 @@ def test_what_comes_after_a_display_has_a_line_of_its_own(kind):
         fail()
     assert stream.getvalue().endswith("checking 7/9 images\n")
     assert not before.getvalue().endswith("\n")  # it is not ours
+
+
+def test_a_speed_is_told_once_two_ways_to_measure_it_agree():
+    pace = Pace()
+    early = [pace.rate(done, seconds) for done, seconds in ((1, 60.0), (2, 60.5), (200, 150.0))]
+    assert early == [None, None, None]
+    assert pace.rate(500, 300.0) == pytest.approx(1.87, abs=0.005)
+
+
+def test_times_and_speeds_are_in_units_that_people_use():
+    assert [duration(seconds) for seconds in (90, 1800, 9000)] == ["90 s", "30 min", "2.5 h"]
+    speeds = ((50.0, "50 images/s"), (3.3, "3.3 images/s"), (0.2, "12 images/min"))
+    for rate, words in (*speeds, (0.001, "3.6 images/h")):
+        assert _describe_pace(1, 1, "images", rate) == words
+    assert _describe_pace(500, 2000, "images", 50.0) == "50 images/s  30 s left"
+    assert _describe_pace(1, 2000, "images", None) == ""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 from hessalign.diagnosis import BoundReport, Diagnosis
-from hessalign.diagnosis.report.text import BOUND_COLUMNS, HEAD_COLUMNS, bound_rows, head_rows
+from hessalign.diagnosis.text import BOUND_COLUMNS, HEAD_COLUMNS, bound_rows, head_rows
 
 DOMAINS = ("north", "south")
 

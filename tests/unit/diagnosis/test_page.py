@@ -11,8 +11,8 @@ from tests.browser import measure, needs_browser
 from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.report.files import _plain, render_diagnosis_json, render_diagnosis_page
-from hessalign.diagnosis.report.text import render_diagnosis_text
+from hessalign.diagnosis.page import render_diagnosis_page
+from hessalign.diagnosis.text import _plain, render_diagnosis_json, render_diagnosis_text
 from hessalign.report.page import _POLICY
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"

@@ -1,1 +1,0 @@
-"""A diagnosis as people read it: text, figures, a page, plain values."""
