@@ -7,7 +7,7 @@ run before.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,47 +17,26 @@ from hessalign._errors import InputError
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Run
-from hessalign.paper.cache import FinishedRun
+from hessalign.paper.changed_images import slope
 from hessalign.paper.experiment import (
-    ERM,
-    FISHR,
-    GRADIENT,
-    HGP,
     IMBALANCED,
-    IRM,
-    VREX,
     Experiment,
     Finished,
+    FinishedRun,
     Method,
     Options,
     Report,
     comparison,
-    hutchinson,
+    published_six,
 )
 from hessalign.paper.figures import plot_accuracies
-from hessalign.paper.invariance import slope
-from hessalign.paper.published import (
-    TABLE_2,
-    TABLE_3,
-    TABLE_9,
-    TABLE_10,
-    Accuracy,
-    measured,
-    verdict,
-)
+from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
 from hessalign.report.tables import markdown_table, mean_and_std
 
-_HEADER: Final = [
-    "method",
-    "train",
-    "OOD test",
-    "slope",
-    "‖H₁ − H₂‖",
-    "published train",
-    "published OOD",
-    "difference",
-    "verdict",
-]
+_HEADER: Final = (
+    *("method", "train", "OOD test", "slope", "‖H₁ − H₂‖"),
+    *("published train", "published OOD", "difference", "verdict"),
+)
 _ALSO_KEPT: Final = ("hessian_distance", "train_loss", "test_loss")
 _PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)
 """What a row keeps of each of its runs."""
@@ -83,17 +62,12 @@ _READING: Final = (
 @final
 @dataclass(frozen=True)
 class _Restart:
-    """What a table keeps of one run.
-
-    Attributes:
-        seed: Its seed.
-        values: Numbers by name.
-        source: Where they were written: "result", "command" and "software"; None for a run.
-    """
+    """What a table keeps of one run."""
 
     seed: int
     values: Mapping[str, float]
     source: Mapping[str, Any] | None = None
+    """Where they were written: "result", "command" and "software"; None for a run."""
 
 
 def _measure_restart(run: FinishedRun) -> _Restart:
@@ -113,18 +87,16 @@ def _row(
     """One method's numbers."""
     values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
     train, test = measured(values["train"]), measured(values["test"])
-    entry: dict[str, Any] = {
-        "method": method.title,
-        "algorithm": method.algorithm,
-        "options": dict(method.options),
-        "runs": len(restarts),
-        "seeds": [each.seed for each in restarts],
+    entry = method.entry(
+        options=dict(method.options),
+        runs=len(restarts),
+        seeds=[each.seed for each in restarts],
         **values,
-        "train_mean": train.mean,
-        "train_std": train.std,
-        "test_mean": test.mean,
-        "test_std": test.std,
-    }
+        train_mean=train.mean,
+        train_std=train.std,
+        test_mean=test.mean,
+        test_std=test.std,
+    )
     paper = published.get(method.published or "")
     if paper is not None:
         verdicts = {
@@ -143,14 +115,7 @@ def _row(
 def _written_restarts(
     name: str, heading: str, options: Options
 ) -> Iterator[tuple[str, Mapping[str, object], _Restart]]:
-    """What tables have written about the same data by the same protocol.
-
-    What a table took from another is passed over, since it stands there; what it took from an
-    earlier version of itself stands nowhere else.
-
-    Yields:
-        Algorithm, options and restart.
-    """
+    """What tables have written about the same data and protocol, with algorithm and options."""
     if options.written is None:
         return
     for table in sorted(_NAMES, key=lambda each: each != name):
@@ -163,6 +128,8 @@ def _written_restarts(
             taken = _sources(entry)
             for number, seed in enumerate(entry["seeds"]):
                 origin = taken.get(seed, source)
+                # What a table took from another is passed over, since it stands there; what it took
+                # from an earlier version of itself stands nowhere else.
                 if origin["result"] == place:
                     values = {key: entry[key][number] for key in _PER_RUN}
                     yield entry["algorithm"], entry["options"], _Restart(seed, values, origin)
@@ -207,49 +174,53 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     ]
     if "published" not in entry:
         return [*ours, "–", "–", "–", "–"]
-    paper = entry["published"]
     train, test = entry["train_verdict"], entry["test_verdict"]
     together = train if train == test else f"train {train}; OOD {test}"
-    return [
-        *ours,
-        f"{paper['train']} ± {paper['train_std']}",
-        f"{paper['test']} ± {paper['test_std']}",
-        f"{entry['difference']:+.1f}",
-        together,
-    ]
+    paper = _published_cells(Accuracy(**entry["published"]))
+    return [*ours, *paper, f"{entry['difference']:+.1f}", together]
+
+
+def _published_cells(paper: Accuracy | None) -> list[str]:
+    if paper is None:
+        return ["–", "–"]
+    return [f"{paper.train} ± {paper.train_std}", f"{paper.test} ± {paper.test_std}"]
 
 
 def _make_table(
     name: str,
     title: str,
-    versions: Mapping[str, tuple[Imbalance | None, tuple[Method, ...]]],
+    versions: Mapping[str, Imbalance | None],
+    methods: Callable[[Imbalance | None], Sequence[Method]],
     published: Mapping[str, Accuracy],
 ) -> Experiment:
-    """A table of accuracies: by title, the version of the data and the rows on it."""
+    """A table of accuracies: versions of the data by title, and the rows on each."""
+    rows = {version: methods(version) for version in versions.values()}
 
-    def present(finished: Finished, options: Options) -> Report:
-        last = options.seed + options.restarts - 1
-        texts = [_READING.format(restarts=options.restarts, first=options.seed, last=last)]
-        data: dict[str, Any] = {"overrides": dict(options.entries), "versions": {}}
-        for heading, (imbalance, methods) in versions.items():
+    def present(finished: Finished) -> Report:
+        options = finished.options
+        first, last = options.seeds[0], options.seeds[-1]
+        texts = [_READING.format(restarts=options.restarts, first=first, last=last)]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for heading, version in versions.items():
             written = list(_written_restarts(name, heading, options))
-            found = {
-                method: _restarts(method, finished(method, imbalance), written, options.seeds)
-                for method in methods
-            }
-            entries = [_row(method, each, published) for method, each in found.items() if each]
-            data["versions"][heading] = entries
+            entries = found[heading] = []
+            lacking = []
+            for method in rows[version]:
+                restarts = _restarts(method, finished(method, version), written, options.seeds)
+                if restarts:
+                    entries.append(_row(method, restarts, published))
+                if len(restarts) < options.restarts:
+                    lacking.append(f"{method.title} {len(restarts)}")
             table = markdown_table(_HEADER, [_cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
             sources = [each for entry in entries for each in entry.get(_TAKEN_FROM, ())]
             texts += dict.fromkeys(_TAKEN.format(**source) for source in sources)
-            texts += _missing_runs(found, options.restarts)
-        figures = {name: lambda path: plot_accuracies(data["versions"], path)}
-        return Report("\n\n".join(texts), data, figures)
+            if lacking:
+                wanted = f"Not all of the {options.restarts} restarts are finished"
+                texts.append(f"{wanted}: {', '.join(lacking)}.")
+        data = {"overrides": dict(options.entries), "versions": found}
+        return Report("\n\n".join(texts), data, {name: lambda path: plot_accuracies(found, path)})
 
-    rows = tuple(
-        (method, imbalance) for imbalance, methods in versions.values() for method in methods
-    )
     return Experiment(name, title, present, rows)
 
 
@@ -267,16 +238,6 @@ def _restarts(
     return [found[seed] for seed in seeds if seed in found]
 
 
-def _missing_runs(found: Mapping[Method, Sequence[_Restart]], restarts: int) -> list[str]:
-    """Nothing, or a paragraph on which rows are not complete yet."""
-    lacking = [
-        f"{method.title} {len(each)}" for method, each in found.items() if len(each) < restarts
-    ]
-    if not lacking:
-        return []
-    return [f"Not all of the {restarts} restarts are finished: {', '.join(lacking)}."]
-
-
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
     """Final accuracies of runs by algorithm, the paper's beside ours."""
     by_algorithm: dict[str, list[Run]] = {}
@@ -284,14 +245,12 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
         by_algorithm.setdefault(run.plan.info.name, []).append(run)
     rows = []
     for name, group in by_algorithm.items():
-        paper = published.get(name)
         rows.append(
             [
                 ALGORITHMS[name].title,
                 mean_and_std([run.final["train_accuracy"] for run in group]),
                 mean_and_std([run.final["test_accuracy"] for run in group]),
-                f"{paper.train} ± {paper.train_std}" if paper else "–",
-                f"{paper.test} ± {paper.test_std}" if paper else "–",
+                *_published_cells(published.get(name)),
                 f"{fmean(run.records[-1].seconds for run in group):.0f} s",
             ]
         )
@@ -301,48 +260,33 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
 
 def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The rows of Tables 9 and 10."""
-    sampled = hutchinson(imbalance)
+    *others, sampled = published_six(imbalance)
+    options = {**sampled.options, "beta": 0.0}
     return (
-        ERM,
-        IRM,
-        VREX,
-        FISHR,
-        HGP,
-        GRADIENT,
+        *others,
+        Method("Gradient only (α = 0)", "gradient", published="gradient"),
         Method("HGP (β = 0)", "hgp", {"beta": 0.0}, "hgp_beta_0"),
         sampled,
-        Method(
-            "Hutchinson (β = 0)",
-            "hutchinson",
-            {**sampled.options, "beta": 0.0},
-            "hutchinson_beta_0",
-        ),
+        Method("Hutchinson (β = 0)", "hutchinson", options, "hutchinson_beta_0"),
     )
 
 
-TABLES: Final = (
-    _make_table(
-        "table2",
-        "Table 2: Colored MNIST",
-        {"Colored MNIST": (None, comparison(None))},
-        TABLE_2,
-    ),
-    _make_table(
-        "table3",
-        "Table 3: imbalanced Colored MNIST",
-        {title: (version, comparison(version)) for title, version in IMBALANCED.items()},
-        TABLE_3,
-    ),
+_BALANCED: Final[Mapping[str, Imbalance | None]] = {"Colored MNIST": None}
+TABLES_2_3_9_10: Final = (
+    _make_table("table2", "Table 2: Colored MNIST", _BALANCED, comparison, TABLE_2),
+    _make_table("table3", "Table 3: imbalanced Colored MNIST", IMBALANCED, comparison, TABLE_3),
     _make_table(
         "table9",
         "Table 9: ablation of α and β on Colored MNIST",
-        {"Colored MNIST": (None, _ablation(None))},
-        TABLE_9,
+        _BALANCED,
+        _ablation,
+        TABLE_2,
     ),
     _make_table(
         "table10",
         "Table 10: ablation of α and β on imbalanced Colored MNIST",
-        {title: (version, _ablation(version)) for title, version in IMBALANCED.items()},
-        TABLE_10,
+        IMBALANCED,
+        _ablation,
+        TABLE_3,
     ),
 )

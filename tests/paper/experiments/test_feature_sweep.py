@@ -14,7 +14,7 @@ from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main
 from hessalign.paper import figure2, table1
-from hessalign.paper.feature_sweep import (
+from hessalign.paper.sweeps import (
     FeatureSweep,
     second_start,
     select_jobs,
@@ -156,7 +156,7 @@ def reproduce(name, root, tmp_path, *more):
 @pytest.fixture
 def few(monkeypatch):
     """Two methods, of which one has no runs, and two radii."""
-    methods = (figure2._METHODS[2], figure2._CORAL)
+    methods = (figure2._METHODS[2], figure2.CORAL)
     assert [method.algorithm for method in methods] == ["vrex", "coral"]
     monkeypatch.setattr(figure2, "_METHODS", methods)
     monkeypatch.setattr(table1, "_METHODS", methods)

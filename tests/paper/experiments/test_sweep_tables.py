@@ -12,7 +12,7 @@ from tests.sweeps import run
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
-from hessalign.paper import cache
+from hessalign.paper import experiment
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
 from hessalign.paper.experiment import Options
@@ -124,7 +124,7 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
     def refuse(*_, **__):
         raise AssertionError("ran again")
 
-    monkeypatch.setattr(cache, "run_jobs", refuse)
+    monkeypatch.setattr(experiment, "run_jobs", refuse)
     assert main(command(data_dir, swept, "table8")) == 0  # all are done
     runs = records_by_run(swept / "linear")
     section = content(swept, "table8")["heads"]["linear head"]["PACS@tiny"]
