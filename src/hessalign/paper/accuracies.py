@@ -27,7 +27,7 @@ from hessalign.paper.experiment import (
     Options,
     Report,
     comparison,
-    published_six,
+    paper_six,
 )
 from hessalign.paper.figures import plot_accuracies
 from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
@@ -38,8 +38,7 @@ _HEADER: Final = (
     *("published train", "published OOD", "difference", "verdict"),
 )
 _ALSO_KEPT: Final = ("hessian_distance", "train_loss", "test_loss")
-_PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)
-"""What a row keeps of each of its runs."""
+_PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)  # what a row keeps of each of its runs
 _NAMES: Final = ("table2", "table3", "table9", "table10")
 _TAKEN_FROM: Final = "taken_from"
 _TAKEN: Final = (
@@ -78,7 +77,7 @@ def _measure_restart(run: FinishedRun) -> _Restart:
         "test": 100 * found["test_accuracy"],
         "slope": slope(run.load()),
     }
-    return _Restart(run.seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
+    return _Restart(run.job.trial_seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
 
 
 def _row(
@@ -97,13 +96,13 @@ def _row(
         test_mean=test.mean,
         test_std=test.std,
     )
-    paper = published.get(method.published or "")
+    paper = published.get(method.published or method.algorithm)
     if paper is not None:
         verdicts = {
             "train_verdict": verdict(train, paper.train, paper.train_std),
             "test_verdict": verdict(test, paper.test, paper.test_std),
         }
-        entry |= {"published": paper._asdict(), "difference": test.mean - paper.test, **verdicts}
+        entry |= {"published": paper, "difference": test.mean - paper.test, **verdicts}
     sources: dict[str, dict[str, Any]] = {}
     for each in restarts:
         if each.source is not None:
@@ -176,24 +175,18 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
         return [*ours, "–", "–", "–", "–"]
     train, test = entry["train_verdict"], entry["test_verdict"]
     together = train if train == test else f"train {train}; OOD {test}"
-    paper = _published_cells(Accuracy(**entry["published"]))
-    return [*ours, *paper, f"{entry['difference']:+.1f}", together]
-
-
-def _published_cells(paper: Accuracy | None) -> list[str]:
-    if paper is None:
-        return ["–", "–"]
-    return [f"{paper.train} ± {paper.train_std}", f"{paper.test} ± {paper.test_std}"]
+    return [*ours, *entry["published"].cells, f"{entry['difference']:+.1f}", together]
 
 
 def _make_table(
-    name: str,
-    title: str,
+    number: int,
+    words: str,
     versions: Mapping[str, Imbalance | None],
     methods: Callable[[Imbalance | None], Sequence[Method]],
     published: Mapping[str, Accuracy],
 ) -> Experiment:
     """A table of accuracies: versions of the data by title, and the rows on each."""
+    name, title = f"table{number}", f"Table {number}: {words}"
     rows = {version: methods(version) for version in versions.values()}
 
     def present(finished: Finished) -> Report:
@@ -231,7 +224,7 @@ def _restarts(
     seeds: Sequence[int],
 ) -> list[_Restart]:
     """The restarts of a row: finished runs, and for other seeds what was written."""
-    found = {run.seed: _measure_restart(run) for run in runs}
+    found = {run.job.trial_seed: _measure_restart(run) for run in runs}
     for algorithm, options, restart in written:
         if (algorithm, options) == (method.algorithm, dict(method.options)):
             found.setdefault(restart.seed, restart)
@@ -250,7 +243,7 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
                 ALGORITHMS[name].title,
                 mean_and_std([run.final["train_accuracy"] for run in group]),
                 mean_and_std([run.final["test_accuracy"] for run in group]),
-                *_published_cells(published.get(name)),
+                *(published[name].cells if name in published else ("–", "–")),
                 f"{fmean(run.records[-1].seconds for run in group):.0f} s",
             ]
         )
@@ -260,33 +253,22 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
 
 def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The rows of Tables 9 and 10."""
-    *others, sampled = published_six(imbalance)
+    *others, sampled = paper_six(imbalance)
     options = {**sampled.options, "beta": 0.0}
     return (
         *others,
-        Method("Gradient only (α = 0)", "gradient", published="gradient"),
+        Method("Gradient only (α = 0)", "gradient"),
         Method("HGP (β = 0)", "hgp", {"beta": 0.0}, "hgp_beta_0"),
         sampled,
         Method("Hutchinson (β = 0)", "hutchinson", options, "hutchinson_beta_0"),
     )
 
 
+_ABLATED: Final = "ablation of α and β on"
 _BALANCED: Final[Mapping[str, Imbalance | None]] = {"Colored MNIST": None}
 TABLES_2_3_9_10: Final = (
-    _make_table("table2", "Table 2: Colored MNIST", _BALANCED, comparison, TABLE_2),
-    _make_table("table3", "Table 3: imbalanced Colored MNIST", IMBALANCED, comparison, TABLE_3),
-    _make_table(
-        "table9",
-        "Table 9: ablation of α and β on Colored MNIST",
-        _BALANCED,
-        _ablation,
-        TABLE_2,
-    ),
-    _make_table(
-        "table10",
-        "Table 10: ablation of α and β on imbalanced Colored MNIST",
-        IMBALANCED,
-        _ablation,
-        TABLE_3,
-    ),
+    _make_table(2, "Colored MNIST", _BALANCED, comparison, TABLE_2),
+    _make_table(3, "imbalanced Colored MNIST", IMBALANCED, comparison, TABLE_3),
+    _make_table(9, f"{_ABLATED} Colored MNIST", _BALANCED, _ablation, TABLE_2),
+    _make_table(10, f"{_ABLATED} imbalanced Colored MNIST", IMBALANCED, _ablation, TABLE_3),
 )

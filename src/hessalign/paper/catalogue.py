@@ -23,10 +23,9 @@ from hessalign.paper.table1 import TABLE_1_MEASURED
 from hessalign.paper.terms import TABLE_6_EXPERIMENT
 from hessalign.paper.training import FIGURE_3, FIGURE_4, TABLE_5_MEASURED
 
-_TABLE_4, _TABLE_7, _TABLE_8 = TABLES_4_7_8
 _ALL: Final = (
     *(TABLE_1_MEASURED, *TABLES_2_3_9_10, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5),
-    *(TABLE_5_MEASURED, _TABLE_4, TABLE_6_EXPERIMENT, _TABLE_7, _TABLE_8),
+    *(TABLE_5_MEASURED, TABLES_4_7_8[0], TABLE_6_EXPERIMENT, *TABLES_4_7_8[1:]),
 )
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {each.name: each for each in _ALL}
 """All by name, those on Colored MNIST first."""
@@ -56,7 +55,7 @@ def reproduce(experiment: Experiment, options: Options, output: Path, command: s
         InputError: If no run of its sweeps is finished.
     """
     launcher = options.launcher
-    sweeps = experiment.sweeps(options)
+    sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
     jobs = [sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps]
     cached = experiment.cached_jobs(options)
     if launcher is not None:
@@ -95,7 +94,7 @@ def _write_report(experiment: Experiment, report: Report, command: str, folder: 
         pictures.append(f"![{title}]({figure}.{_FIGURE_FORMATS[0]})")
     page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
     content = {"experiment": name, "command": command, "software": describe_software()}
-    text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False)
+    text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False, default=vars)
     write_atomically(target / f"{name}.json", (text + "\n").encode())
     path = target / f"{name}.md"
     write_atomically(path, (page + "\n").encode())

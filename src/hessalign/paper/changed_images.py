@@ -35,25 +35,13 @@ from torch.nn import functional
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.irm import TARGET, measure
-from hessalign.paper.experiment import (
-    FULL,
-    Experiment,
-    Finished,
-    Method,
-    Report,
-    comparison,
-    published_six,
-)
+from hessalign.paper.experiment import Experiment, Finished, Report, comparison, paper_six, plain
 from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, means, save, tidy
 from hessalign.paper.published import measured, measured_columns
 from hessalign.report.tables import markdown_table
 
-_INVARIANT: Final = 75.0
-"""Accuracy of the digit's shape alone: a quarter of the labels is wrong."""
-
-_FLAT: Final = 2.0
-"""The largest mean slope, and spread of slopes, that counts as nearly invariant."""
-
+_INVARIANT: Final = 75.0  # accuracy of the digit's shape alone: a quarter of the labels is wrong
+_FLAT: Final = 2.0  # the largest mean slope, and spread of slopes, that counts as nearly invariant
 _COLOURED: Final = comparison(None)
 _PROFILE_READING: Final = (
     "The unseen domain's images with their colour redrawn so that its correlation with the label "
@@ -90,27 +78,26 @@ def slope(run: Run) -> float:
     return _line(ends["agree"], ends["oppose"])[1]
 
 
+def _measure_profile(run: Run) -> dict[str, float]:
+    """The accuracies of a run, and its profile."""
+    parts = {part: 100 * run.final[f"{part}_accuracy"] for part in ("train", "test")}
+    return {**parts, **_profile(run)}
+
+
 def _present_profile(finished: Finished) -> Report:
     """Table and figure of the profiles of all methods."""
-    entries: list[dict[str, Any]] = []
+    found = finished.measure(_COLOURED, _measure_profile, "redrawing colours")
+    entries = [
+        method.entry(runs=len(values["agree"]), **values) for method, values in found.items()
+    ]
     rows = []
-    for method in _COLOURED:
-        runs = finished(method)
-        if not runs:
-            continue
-        ends = [_profile(run.load()) for run in runs]
-        train, test = (
-            [100 * run.final[f"{part}_accuracy"] for run in runs] for part in ("train", "test")
-        )
-        values = {key: [each[key] for each in ends] for key in ends[0]}
-        entries.append(method.entry(runs=len(runs), train=train, test=test, **values))
-        lines = [_line(each["agree"], each["oppose"]) for each in ends]
-        middle, slopes, distance = zip(*lines, strict=True)
+    for entry in entries:
+        middle, slopes, distance = zip(*map(_line, entry["agree"], entry["oppose"]), strict=True)
         rows.append(
             [
-                method.title,
-                str(len(runs)),
-                *(str(measured(each)) for each in (train, test, middle)),
+                entry["method"],
+                str(entry["runs"]),
+                *(str(measured(each)) for each in (entry["train"], entry["test"], middle)),
                 measured(slopes).show("+.1f", ".1f"),
                 str(measured(distance)),
                 _reading(slopes),
@@ -163,7 +150,7 @@ def _plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
 _EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
 _ITERATED: Final = (0.1, 0.3)
 _STEPS: Final = 10
-_ATTACKED: Final = (*published_six(), FULL)
+_ATTACKED: Final = (*paper_six(), *plain("full"))
 _ATTACK_READING: Final = (
     "OOD accuracy in percent when every pixel is moved by ε against the classifier (both colour "
     "channels, clipped to 0…1), mean ± standard deviation over restarts. The paper shows the six "
@@ -197,15 +184,17 @@ def _attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> l
     return accuracies
 
 
+def _attack(run: Run) -> dict[str, list[float]]:
+    """Both attacks on a trained network."""
+    return {
+        "accuracy": _attacked_accuracy(run, _EPSILONS),
+        "iterated": _attacked_accuracy(run, _ITERATED, _STEPS),
+    }
+
+
 def _present_attack(finished: Finished) -> Report:
     """Table and figure of the curves of all methods."""
-    curves: dict[Method, dict[str, list[list[float]]]] = {}
-    runs = [(method, run) for method in _ATTACKED for run in finished(method)]
-    for method, each in finished.options.counted(runs, "attacking", "runs"):
-        run = each.load()
-        found = curves.setdefault(method, {"accuracy": [], "iterated": []})
-        found["accuracy"].append(_attacked_accuracy(run, _EPSILONS))
-        found["iterated"].append(_attacked_accuracy(run, _ITERATED, _STEPS))
+    curves = finished.measure(_ATTACKED, _attack, "attacking")
     entries = [method.entry(**found) for method, found in curves.items()]
     columns = [f"ε = {epsilon:g}" for epsilon in _EPSILONS]
     columns += [f"{epsilon:g} in {_STEPS} steps" for epsilon in _ITERATED]

@@ -16,22 +16,15 @@ from hessalign.paper.published import (
     TABLE_4,
     TABLE_7,
     TABLE_8,
-    Difference,
     PublishedTable,
     clear_errors,
     mean_by_trial,
     measured,
+    or_dash,
     paired_difference,
     verdict,
 )
-from hessalign.paper.sweeps import (
-    Results,
-    Sweep,
-    departures,
-    describe_departures,
-    find_scale,
-    head_sweeps,
-)
+from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
 from hessalign.report.tables import markdown_table
 
 _READING: Final = (
@@ -43,14 +36,9 @@ _READING: Final = (
 )
 _ALL_DATASETS: Final = "All data sets"
 
-_REFERENCE: Final = "erm"
-"""What the others are compared with."""
-
-ByTrial = Mapping[int, float]
-"""Accuracies in percent by trial."""
-
-_Cells = Mapping[str, Mapping[str, ByTrial]]
-"""By algorithm and column."""
+_REFERENCE: Final = "erm"  # what the others are compared with
+ByTrial = Mapping[int, float]  # accuracies in percent by trial
+_Cells = Mapping[str, Mapping[str, ByTrial]]  # by algorithm and column
 
 
 def selected(runs: Sequence[Run], selection: str) -> dict[str, _Cells]:
@@ -92,20 +80,20 @@ def _make_rows(
     incomplete: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """The methods as plain values, in the paper's order, those that it lacks at the end."""
-    names = [name for name in published if name in found]
-    names += [name for name in found if name not in names]
     table = {
-        name: {**cells, AVERAGE: mean_by_trial(list(cells.values()))}
-        for name, cells in found.items()
+        name: {**found[name], AVERAGE: mean_by_trial(list(found[name].values()))}
+        for name in dict.fromkeys((*published, *found))
+        if name in found
     }
+    reference = table.get(_REFERENCE, {})
     rows = []
-    for name in names:
-        values = list(table[name][AVERAGE].values())
+    for name, cells in table.items():
+        values = list(cells[AVERAGE].values())
         ours = measured(values) if values else None
         paper = published.get(name)
         against = {
-            column: paired_difference(cell, table.get(_REFERENCE, {}).get(column, {}))
-            for column, cell in table[name].items()
+            column: paired_difference(cell, reference.get(column, {}))
+            for column, cell in cells.items()
             if name != _REFERENCE
         }
         rows.append(
@@ -113,14 +101,14 @@ def _make_rows(
                 "method": find_algorithm(name).title,
                 "algorithm": name,
                 "complete": name not in incomplete,
-                "accuracy": table[name],
+                "accuracy": cells,
                 "values": values,
                 "mean": ours and ours.mean,
                 "std": ours and ours.std,
                 "published": paper,
                 "difference": None if ours is None or paper is None else ours.mean - paper,
                 "verdict": judge(values, paper, comparable=comparable),
-                "against_erm": {column: each and vars(each) for column, each in against.items()},
+                "against_erm": against,
             }
         )
     return rows
@@ -129,49 +117,41 @@ def _make_rows(
 def _accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Our accuracies and the published average."""
     columns = list(rows[0]["accuracy"])
-    header = ["method", *columns, "published", "difference", "verdict"]
-    return markdown_table(
-        header,
+    cells = [
         [
-            [
-                row["method"] + ("" if row["complete"] else " *"),
-                *(shown(row["accuracy"][column]) for column in columns),
-                _or_dash(row["published"], ".1f"),
-                _or_dash(row["difference"], "+.1f"),
-                row["verdict"] or "–",
-            ]
-            for row in rows
-        ],
-    )
+            row["method"] + ("" if row["complete"] else " *"),
+            *(shown(row["accuracy"][column]) for column in columns),
+            or_dash(row["published"], ".1f"),
+            or_dash(row["difference"], "+.1f"),
+            or_dash(row["verdict"]),
+        ]
+        for row in rows
+    ]
+    return markdown_table(["method", *columns, "published", "difference", "verdict"], cells)
 
 
 def _difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Paired differences to ERM."""
     columns = list(rows[0]["accuracy"])
-    return markdown_table(
-        ["against ERM", *columns],
-        [
-            [row["method"], *(_difference_text(row, column) for column in columns)]
-            for row in rows
-            if row["algorithm"] != _REFERENCE
-        ],
-    )
+    cells = [
+        [row["method"], *(or_dash(row["against_erm"][column]) for column in columns)]
+        for row in rows
+        if row["algorithm"] != _REFERENCE
+    ]
+    return markdown_table(["against ERM", *columns], cells)
 
 
 def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
     """Which method is best among the complete ones, by how much against the spread, and where."""
-    ranked = sorted(
-        (row for row in rows if row["complete"] and row["mean"] is not None),
-        key=lambda row: row["mean"],
-        reverse=True,
-    )
+    complete = [row for row in rows if row["complete"] and row["mean"] is not None]
+    ranked = sorted(complete, key=lambda row: row["mean"], reverse=True)
     others = [row for row in ranked if row["algorithm"] != _REFERENCE]
     if not others or len(others) == len(ranked):
         return ""
     best = ranked[0]
     text = f"**{best['method']} is best on average**: {shown(best['accuracy'][AVERAGE])}"
     if best["algorithm"] != _REFERENCE:
-        text += f", {_difference_text(best, AVERAGE)} against ERM"
+        text += f", {or_dash(best['against_erm'][AVERAGE])} against ERM"
     leaders = [
         f"{column} {_leader(ranked, column)}" for column in best["accuracy"] if column != AVERAGE
     ]
@@ -179,18 +159,15 @@ def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _leader(rows: Sequence[Mapping[str, Any]], column: str) -> str:
-    best = max(rows, key=lambda row: measured(list(row["accuracy"][column].values())).mean)
+    best = max(rows, key=lambda row: measured(row["accuracy"][column].values()).mean)
     if best["algorithm"] == _REFERENCE:
         return str(best["method"])
-    return f"{best['method']} ({_difference_text(best, column)})"
+    return f"{best['method']} ({or_dash(best['against_erm'][column])})"
 
 
 def _clear_differences(rows: Sequence[Mapping[str, Any]]) -> str:
-    found = {
-        row["method"]: Difference(**row["against_erm"][AVERAGE])
-        for row in rows
-        if row["against_erm"][AVERAGE] is not None
-    }
+    differences = {row["method"]: row["against_erm"][AVERAGE] for row in rows}
+    found = {method: each for method, each in differences.items() if each is not None}
     trials = max((each.trials for each in found.values()), default=0)
     if trials < 2:
         return "One trial has no spread to judge differences by."
@@ -204,21 +181,13 @@ def _clear_differences(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def shown(values: ByTrial | None) -> str:
-    """Accuracies by trial as text; a dash for none."""
-    return str(measured(list(values.values()))) if values else "–"
+    """Accuracies by trial as text."""
+    return or_dash(measured(values.values()) if values else None)
 
 
-def _difference_text(row: Mapping[str, Any], column: str) -> str:
-    found = row["against_erm"].get(column)
-    return "–" if found is None else str(Difference(**found))
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
-
-
-def _make_table(name: str, title: str, selection: str, published: PublishedTable) -> Experiment:
+def _make_table(number: int, words: str, selection: str, published: PublishedTable) -> Experiment:
     """A table of DomainBed. All of them read the same runs; leave-one-out needs more of them."""
+    name, title = f"table{number}", f"Table {number}: DomainBed, {words}"
 
     def sweeps(options: Options) -> list[Sweep]:
         algorithms = find_scale(options.scale).algorithms or published
@@ -228,7 +197,7 @@ def _make_table(name: str, title: str, selection: str, published: PublishedTable
     def present(finished: Finished) -> Report:
         texts = [
             _READING.format(selection=find_selection(selection).title),
-            *describe_departures(departures(finished.sweeps[0].sweep.spec)),
+            *disclaimer(departures(finished.sweeps[0].sweep.spec)),
         ]
         heads: dict[str, dict[str, list[dict[str, Any]]]] = {}
         panels: dict[str, list[dict[str, Any]]] = {}
@@ -273,22 +242,7 @@ def _dataset_rows(
 
 
 TABLES_4_7_8: Final = (
-    _make_table(
-        "table4",
-        "Table 4: DomainBed, leave-one-domain-out cross-validation",
-        "leave-one-out",
-        TABLE_4,
-    ),
-    _make_table(
-        "table7",
-        "Table 7: DomainBed, training-domain validation set",
-        "training-domain",
-        TABLE_7,
-    ),
-    _make_table(
-        "table8",
-        "Table 8: DomainBed, test-domain validation set (oracle)",
-        "oracle",
-        TABLE_8,
-    ),
+    _make_table(4, "leave-one-domain-out cross-validation", "leave-one-out", TABLE_4),
+    _make_table(7, "training-domain validation set", "training-domain", TABLE_7),
+    _make_table(8, "test-domain validation set (oracle)", "oracle", TABLE_8),
 )

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from hessalign._errors import InputError
-from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Job, Record, Run, read_records, train_job
 from hessalign.bench.runs.irm import IrmOptions, irm_job, settle
-from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.sweep import (
     JobStatus,
@@ -41,11 +40,8 @@ _Item = TypeVar("_Item")
 _Display = Callable[[str, str], Callable[[int, int], None]]
 """From what is going on and what is counted: shows how many are done, and of how many."""
 
-MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
+_MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 """Makes the display of runs that are done."""
-
-_EVALUATED: Final[Evaluated] = "all"
-"""What runs in the cache evaluate, as those of `hessalign train` do."""
 
 _SETTLED: Final[Mapping[str, str]] = {
     "algorithm": "the rows of an experiment are its methods",
@@ -57,7 +53,7 @@ _SETTLED: Final[Mapping[str, str]] = {
 """Values of a run on Colored MNIST that an experiment decides, and why."""
 
 
-def no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
+def _no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
     """A display that nobody sees."""
     return SweepProgress(statuses, launcher, StringIO())
 
@@ -98,7 +94,7 @@ class Options:
     backbone: str | None = None
     sweeps: tuple[Path, ...] = ()
     dataset: str | None = None
-    progress: MakeProgress = no_progress
+    progress: _MakeProgress = _no_progress
     display: _Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
@@ -128,11 +124,6 @@ class FinishedRun:
     records: Sequence[Record]
 
     @property
-    def seed(self) -> int:
-        """The seed of a run on Colored MNIST."""
-        return self.job.trial_seed
-
-    @property
     def options(self) -> IrmOptions:
         """The options of a run on Colored MNIST."""
         return settle(self.job)[0]
@@ -144,7 +135,7 @@ class FinishedRun:
 
     def load(self) -> Run:
         """The run with its network and its data, which are large: for one run at a time."""
-        return train_job(self.job, self.folder, evaluate=_EVALUATED, keep_model=True)
+        return train_job(self.job, self.folder, evaluate="all", keep_model=True)
 
 
 def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
@@ -161,7 +152,7 @@ def have_done(
     jobs: Sequence[Job],
     folder: Path,
     launcher: Launcher,
-    progress: MakeProgress = no_progress,
+    progress: _MakeProgress = _no_progress,
     spec: SweepSpec | None = None,
 ) -> None:
     """Have the runs done that are not, in the cache or in the folder of the sweep that they are.
@@ -172,7 +163,7 @@ def have_done(
     before = sweep_status(folder, jobs)
     if all(status.state == "done" for status in before):
         return
-    work: Work = partial(train_job, evaluate=_EVALUATED, keep_model=True)
+    work: Work = partial(train_job, evaluate="all", keep_model=True)  # as `hessalign train` does
     if spec is not None:
         open_sweep(folder, spec, keep=True)
         work = training_work(spec)
@@ -198,12 +189,12 @@ def run_name(job: Job) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One row of a table: an algorithm with its options, and how the published table names it."""
+    """One row of a table: an algorithm with its options."""
 
     title: str
     algorithm: str
     options: Mapping[str, object] = field(default_factory=dict)
-    published: str | None = None
+    published: str | None = None  # its name in the published table, if not that of the algorithm
 
     def jobs(self, options: Options, imbalance: str | None) -> list[Job]:
         """The restarts of this row on one version of Colored MNIST."""
@@ -219,20 +210,20 @@ class Method:
         """What was measured of this row, as plain JSON values."""
         return {"method": self.title, "algorithm": self.algorithm, **values}
 
-    def on_features(self) -> Method:
-        """The algorithm where hyper-parameters are drawn: a row without options of its own."""
-        return Method(find_algorithm(self.algorithm).title, self.algorithm)
+
+def plain(*algorithms: str) -> tuple[Method, ...]:
+    """Rows without options of their own."""
+    return tuple(Method(ALGORITHMS[name].title, name) for name in algorithms)
 
 
 @final
 @dataclass(frozen=True)
 class Report:
-    """What an experiment is made into: Markdown without a title, JSON values, and figures."""
+    """What an experiment is made into: Markdown without a title, numbers, and figures to draw."""
 
     text: str
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # of JSON values and dataclasses
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
-    """By name, a function that draws the figure into a file."""
 
 
 @final
@@ -247,35 +238,37 @@ class Finished:
         """The restarts of a row that are complete."""
         return finished_runs(self.options.cache, method.jobs(self.options, imbalance))
 
-
-def _no_sweeps(options: Options) -> Sequence[Sweep]:
-    """What an experiment on Colored MNIST has."""
-    return ()
+    def measure(
+        self,
+        methods: Sequence[Method],
+        measure: Callable[[Run], Mapping[str, Any]],
+        title: str,
+        unit: str = "runs",
+    ) -> dict[Method, dict[str, list[Any]]]:
+        """What is measured of complete runs on balanced data, by row and name a list."""
+        found: dict[Method, dict[str, list[Any]]] = {}
+        runs = [(method, run) for method in methods for run in self(method)]
+        for method, run in self.options.counted(runs, title, unit):
+            for name, value in measure(run.load()).items():
+                found.setdefault(method, {}).setdefault(name, []).append(value)
+        return found
 
 
 @final
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper.
-
-    Attributes:
-        name: How it is called on the command line.
-        title: What it shows.
-        present: Makes the report from finished runs.
-        rows: Its methods on Colored MNIST, by version of the data.
-        sweeps: Its sweeps on DomainBed.
-    """
+    """One table or figure of the paper, made from runs on Colored MNIST or sweeps on DomainBed."""
 
     name: str
     title: str
     present: Callable[[Finished], Report]
     rows: Mapping[Imbalance | None, Sequence[Method]] = field(default_factory=dict)
-    sweeps: Callable[[Options], Sequence[Sweep]] = _no_sweeps
+    sweeps: Callable[[Options], Sequence[Sweep]] | None = None
 
     @property
     def swept(self) -> bool:
         """Whether it is on DomainBed."""
-        return self.sweeps is not _no_sweeps
+        return self.sweeps is not None
 
     def cached_jobs(self, options: Options) -> list[Job]:
         """Its runs on Colored MNIST, those of the first seed first."""
@@ -293,14 +286,6 @@ def no_runs(titles: Sequence[str]) -> list[str]:
     return [f"No runs yet: {', '.join(titles)}."] if titles else []
 
 
-ERM: Final = Method("ERM", "erm", published="erm")
-IRM: Final = Method("IRM", "irm", published="irm")
-VREX: Final = Method("V-REx", "vrex", published="vrex")
-FISHR: Final = Method("Fishr", "fishr", published="fishr")
-HGP: Final = Method("HGP", "hgp", published="hgp")
-CORAL: Final = Method("CORAL", "coral")
-FULL: Final = Method("Full Hessian", "full")
-
 IMBALANCED: Final[dict[str, Imbalance | None]] = {
     "imbalanced 95/5, as the paper says": "paper",
     "imbalanced as the released code builds it": "released",
@@ -317,21 +302,20 @@ def hutchinson(imbalance: Imbalance | None) -> Method:
     """Hutchinson with the probes of the released script."""
     probes = _RELEASED_PROBES[imbalance]
     title = f"Hutchinson, {probes} probes (released code)"
-    return Method(title, "hutchinson", {"probes": probes}, "hutchinson")
+    return Method(title, "hutchinson", {"probes": probes})
 
 
-def published_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
+def paper_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
     """The six methods of the paper's Colored MNIST experiments."""
-    return (ERM, IRM, VREX, FISHR, HGP, hutchinson(imbalance))
+    return (*plain("erm", "irm", "vrex", "fishr", "hgp"), hutchinson(imbalance))
 
 
 def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The methods of Tables 2 and 3, and our variants."""
     title = f"Hutchinson, {_PAPER_PROBES} probes (paper)"
     return (
-        *published_six(imbalance),
-        Method(title, "hutchinson", {"probes": _PAPER_PROBES}, "hutchinson"),
+        *paper_six(imbalance),
+        Method(title, "hutchinson", {"probes": _PAPER_PROBES}),
         Method("Hutchinson, expected", "expected", {"probes": _RELEASED_PROBES[imbalance]}),
-        Method("Exact diagonal", "diagonal"),
-        FULL,
+        *plain("diagonal", "full"),
     )

@@ -14,33 +14,18 @@ from typing import Any, Final, Literal
 
 import torch
 
+from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
-from hessalign.paper.experiment import (
-    CORAL,
-    FULL,
-    Experiment,
-    Finished,
-    Method,
-    Options,
-    Report,
-    no_runs,
-    published_six,
-)
+from hessalign.paper.experiment import Experiment, Finished, Report, no_runs, paper_six, plain
 from hessalign.paper.figures import COLOURS, add_legend, make_axes, means, save, tidy
 from hessalign.paper.published import measured, measured_columns
-from hessalign.paper.sweeps import (
-    FeatureSweep,
-    describe_draws,
-    feature_sweep,
-    select_jobs,
-    train_all,
-)
+from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
 from hessalign.report.tables import markdown_table
 
 _DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _SAMPLES: Final = 1000
-_METHODS: Final = (*published_six(), CORAL, FULL)
+_METHODS: Final = (*paper_six(), *plain("coral", "full"))
 _READING: Final = (
     "The head of each trained run is moved within ‖θ − θ*‖ ≤ δ so that the losses of two domains "
     "(two sources, one target) differ as much as possible: exact attack, {samples:,} images of "
@@ -70,16 +55,9 @@ _BANK_READING: Final = (
 def _worst_case(
     trained: TrainedHead, deltas: Sequence[float], mode: Literal["exact", "published"] = "exact"
 ) -> WorstCaseGap:
-    return worst_case_gap(
-        trained.z,
-        trained.y,
-        trained.domain,
-        trained.head,
-        deltas,
-        mode=mode,
-        loss=trained.loss,
-        generator=torch.Generator().manual_seed(0),
-    )
+    inputs = (trained.z, trained.y, trained.domain, trained.head)
+    generator = torch.Generator().manual_seed(0)
+    return worst_case_gap(*inputs, deltas, mode=mode, loss=trained.loss, generator=generator)
 
 
 def _curves(result: WorstCaseGap) -> tuple[dict[str, Any], list[list[float]], list[list[float]]]:
@@ -96,37 +74,33 @@ def _curves(result: WorstCaseGap) -> tuple[dict[str, Any], list[list[float]], li
     return curves, [each.tolist() for each in losses], accuracies
 
 
+def _attack(run: Run) -> dict[str, Any]:
+    """Attack the head of one run on Colored MNIST."""
+    curves, losses, accuracies = _curves(_worst_case(trained_head(run, _SAMPLES), _DELTAS))
+    curves["target_loss"] = [row[-1] for row in losses]
+    curves["target_accuracy"] = [row[-1] for row in accuracies]
+    return curves
+
+
 def _present(finished: Finished) -> Report:
     """Attack all runs."""
-    options = finished.options
-    attacked: dict[Method, list[dict[str, Any]]] = {}
-    runs = [(method, run) for method in _METHODS for run in finished(method)]
-    for method, run in options.counted(runs, "attacking on Colored MNIST", "heads"):
-        trained = trained_head(run.load(), _SAMPLES)
-        curves, losses, accuracies = _curves(_worst_case(trained, _DELTAS))
-        curves["target_loss"] = [row[-1] for row in losses]
-        curves["target_accuracy"] = [row[-1] for row in accuracies]
-        attacked.setdefault(method, []).append(curves)
-    entries = [
-        method.entry(**{key: [each[key] for each in attacks] for key in attacks[0]})
-        for method, attacks in attacked.items()
-    ]
+    attacked = finished.measure(_METHODS, _attack, "attacking on Colored MNIST", "heads")
+    entries = [method.entry(**found) for method, found in attacked.items()]
     radii = (0.0, *_DELTAS)
     tables = []
     figures: dict[str, Callable[[Path], None]] = {}
     if entries:
         header = ["method", "runs", *(f"δ = {delta:g}" for delta in radii)]
-        names = [[entry["method"], str(len(entry["gap"]))] for entry in entries]
         for key in ("gap", "target_accuracy"):
-            rows = [[*name, *_cells(each, key)] for name, each in zip(names, entries, strict=True)]
+            rows = [[x["method"], str(len(x["gap"])), *_cells(x, key)] for x in entries]
             tables.append(markdown_table(header, rows))
         figures["figure2"] = partial(_plot_methods, radii, entries)
     missing = no_runs([method.title for method in _METHODS if method not in attacked])
     texts = ["## Colored MNIST", _READING.format(samples=_SAMPLES), *tables, *missing]
     data: dict[str, Any] = {"deltas": list(radii), "heads": entries}
-    sweep = feature_sweep(options)
+    sweep = feature_sweep(finished.options)
     if sweep is not None:
-        features = _present_features(sweep, options)
+        features = _present_features(sweep)
         texts += [f"## {sweep.dataset}", features.text]
         data["features"] = features.data
         figures |= features.figures
@@ -151,20 +125,15 @@ def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
     }
 
 
-def _present_features(sweep: FeatureSweep, options: Options) -> Report:
+def _present_features(sweep: FeatureSweep) -> Report:
     """Attack the selected heads of all methods on a feature bank."""
-    methods = [method.on_features() for method in _METHODS]
+    methods = plain(*(method.algorithm for method in _METHODS))
     chosen = select_jobs(sweep, [method.algorithm for method in methods])
     runs = train_all(sweep, [each.job for group in chosen.values() for each in group])
-    selected = [
-        (method, each)
-        for method in methods
-        for each in chosen[method.algorithm]
-        if each.job in runs
-    ]
-    attacked: dict[Method, list[dict[str, Any]]] = {}
+    found = [each for group in chosen.values() for each in group if each.job in runs]
+    attacked: dict[str, list[dict[str, Any]]] = {}
     names: tuple[str, ...] = ()
-    for method, each in options.counted(selected, f"attacking on {sweep.dataset}", "heads"):
+    for each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
         trained = trained_head(runs[each.job].load(), _BANK_SAMPLES)
         names = trained.names
         head = {
@@ -173,9 +142,11 @@ def _present_features(sweep: FeatureSweep, options: Options) -> Report:
             "hparams_seed": each.job.hparams_seed,
             "draws": each.draws,
         }
-        attacked.setdefault(method, []).append(head | _attack_twice(trained))
+        attacked.setdefault(trained.algorithm, []).append(head | _attack_twice(trained))
     entries = [
-        method.entry(heads=heads, **_over_trials(heads)) for method, heads in attacked.items()
+        method.entry(heads=heads, **_over_trials(heads))
+        for method in methods
+        if (heads := attacked.get(method.algorithm))
     ]
     radii = (0.0, *_BANK_DELTAS)
     data = {
@@ -184,7 +155,7 @@ def _present_features(sweep: FeatureSweep, options: Options) -> Report:
         "deltas": list(radii),
         "methods": entries,
     }
-    lacking = no_runs([method.title for method in methods if method not in attacked])
+    lacking = no_runs([each.title for each in methods if each.algorithm not in attacked])
     if not entries:
         return Report("\n\n".join(lacking), data)
     text = _describe_features(entries, sweep.dataset)
@@ -221,7 +192,7 @@ def _describe_features(entries: Sequence[Mapping[str, Any]], dataset: str) -> st
     reading = _BANK_READING.format(
         dataset=dataset,
         trials=max(len(entry["gap"]) for entry in entries),
-        draws=describe_draws(head["draws"] for head in heads),
+        draws=draw_range(head["draws"] for head in heads),
         samples=_BANK_SAMPLES,
         reach=max(head["reach"] for head in heads),
     )

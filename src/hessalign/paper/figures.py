@@ -86,10 +86,7 @@ def means(curves: Iterable[Sequence[float]]) -> list[float]:
 
 
 def draw_band(
-    axes: Any,
-    places: Sequence[float],
-    curves: Sequence[Sequence[float]],
-    style: Mapping[str, Any],
+    axes: Any, places: Sequence[float], curves: Sequence[Sequence[float]], style: Mapping[str, Any]
 ) -> None:
     """The mean of curves as a line, their range as a band."""
     columns = list(zip(*curves, strict=True))
@@ -110,9 +107,9 @@ def plot_accuracies(panels: Panels, path: Path) -> None:
             axes.plot(row["test"], [y] * len(row["test"]), "o", color=colour, alpha=0.75)
             axes.plot(row["train"], [y] * len(row["train"]), "|", color=colour, markersize=11)
             if "published" in row:
-                value, spread = row["published"]["test"], row["published"]["test_std"]
+                paper = row["published"]
                 bar = {"fmt": "D", "color": "black", "markerfacecolor": "white", "markersize": 4.5}
-                axes.errorbar([value], [y + 0.28], xerr=[spread], capsize=2, **bar)
+                axes.errorbar([paper.test], [y + 0.28], xerr=[paper.test_std], capsize=2, **bar)
         axes.axvline(75, color="black", linewidth=0.8, linestyle=":")
         axes.set_xlim(0, 100)
         _name_rows(axes, rows)

@@ -6,14 +6,15 @@ And whether ours agree with them, and with each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 
 @final
-class Accuracy(NamedTuple):
+@dataclass(frozen=True)
+class Accuracy:
     """Published accuracies in percent, on training and unseen domains, each with its spread."""
 
     train: float
@@ -21,46 +22,22 @@ class Accuracy(NamedTuple):
     test: float
     test_std: float
 
+    @property
+    def cells(self) -> list[str]:
+        """Both as text."""
+        return [f"{self.train} ± {self.train_std}", f"{self.test} ± {self.test_std}"]
+
 
 _HESSIAN: Final = ("error", "error_feature", "logit", "logit_feature", "logit_covariance")
 
 TABLE_1: Final = {
     "vrex": ("loss",),
     "coral": ("feature", "covariance"),
-    "iga": ("error", "error_feature"),
-    "fish": ("error", "error_feature"),
+    **dict.fromkeys(("iga", "fish"), ("error", "error_feature")),
     "fishr": ("loss", "error_feature"),
-    "hgp": _HESSIAN,
-    "hutchinson": _HESSIAN,
-    "full": _HESSIAN,
+    **dict.fromkeys(("hgp", "hutchinson", "full"), _HESSIAN),
 }
 """The ticks of Table 1: which attributes a method aligns. It has one row for Hessian alignment."""
-
-TABLE_2: Final = {
-    "erm": Accuracy(86.4, 0.2, 14.0, 0.7),
-    "irm": Accuracy(71.0, 0.5, 65.6, 1.8),
-    "vrex": Accuracy(71.7, 1.5, 67.2, 1.5),
-    "fishr": Accuracy(71.0, 0.9, 69.5, 1.0),
-    "hgp": Accuracy(71.0, 1.5, 69.4, 1.3),
-    "hutchinson": Accuracy(61.7, 1.9, 74.0, 1.2),
-    "gradient": Accuracy(70.6, 1.8, 69.3, 1.2),
-    "hgp_beta_0": Accuracy(78.9, 0.3, 53.3, 1.7),
-    "hutchinson_beta_0": Accuracy(84.9, 0.1, 9.8, 0.2),
-}
-"""Colored MNIST, 10 restarts; the last three rows, of the ablation of α and β, from Table 9."""
-
-TABLE_3: Final = {
-    "erm": Accuracy(86.4, 0.1, 16.7, 0.1),
-    "irm": Accuracy(84.9, 0.1, 14.3, 1.4),
-    "vrex": Accuracy(83.3, 0.2, 35.1, 1.2),
-    "fishr": Accuracy(75.7, 2.7, 35.5, 5.3),
-    "hgp": Accuracy(83.0, 0.2, 30.0, 0.9),
-    "hutchinson": Accuracy(79.4, 0.3, 47.7, 1.4),
-    "gradient": Accuracy(83.2, 0.4, 29.7, 1.7),
-    "hgp_beta_0": Accuracy(84.3, 0.1, 20.4, 1.0),
-    "hutchinson_beta_0": Accuracy(84.9, 0.1, 9.8, 0.2),
-}
-"""Imbalanced Colored MNIST, likewise from Table 10, whose last row is that of Table 9."""
 
 TABLE_5: Final = {
     "erm": (15.3, 0.1),
@@ -80,10 +57,8 @@ TABLE_6: Final = {"both": 81.4, "gradient": 77.0, "hessian": 79.4}
 DATASETS: Final = ("VLCS", "PACS", "OfficeHome", "DomainNet")
 """The data sets of Tables 4, 7 and 8, in their order."""
 
-AVERAGE: Final = "average"
-"""The last column: the mean of the four."""
-
-_TABLES_4_7_8: Final = """\
+AVERAGE: Final = "average"  # the last column: the mean of the four
+_DOMAINBED: Final = """\
 erm        77.2 83.0 65.7 40.6 66.6 | 77.5 85.5 66.5 40.9 67.6 | 77.6 86.7 66.4 41.3 68.0
 irm        76.3 81.5 64.3 33.5 63.9 | 78.5 83.5 64.3 33.9 65.1 | 76.9 84.5 63.0 28.0 63.1
 groupdro   77.9 83.5 65.2 33.0 64.9 | 76.7 84.4 66.0 33.3 65.1 | 77.4 87.1 66.2 33.4 66.0
@@ -106,19 +81,52 @@ hgp        76.7 82.2 67.5 41.1 66.9 | 77.6 84.7 68.2 41.1 67.9 | 77.3 86.5 67.4 
 hutchinson 79.3 84.8 68.5 41.4 68.5 | 76.8 83.9 68.2 41.6 67.6 | 77.9 86.3 68.4 41.9 68.6
 """
 
+_COLORED_MNIST: Final = """\
+erm               86.4 0.2 14.0 0.7 | 86.4 0.1 16.7 0.1
+irm               71.0 0.5 65.6 1.8 | 84.9 0.1 14.3 1.4
+vrex              71.7 1.5 67.2 1.5 | 83.3 0.2 35.1 1.2
+fishr             71.0 0.9 69.5 1.0 | 75.7 2.7 35.5 5.3
+hgp               71.0 1.5 69.4 1.3 | 83.0 0.2 30.0 0.9
+hutchinson        61.7 1.9 74.0 1.2 | 79.4 0.3 47.7 1.4
+gradient          70.6 1.8 69.3 1.2 | 83.2 0.4 29.7 1.7
+hgp_beta_0        78.9 0.3 53.3 1.7 | 84.3 0.1 20.4 1.0
+hutchinson_beta_0 84.9 0.1  9.8 0.2 | 84.9 0.1  9.8 0.2
+"""
+
 PublishedTable = Mapping[str, Mapping[str, float]]
 """By our name of the algorithm, the accuracy by data set, and their average."""
 
 
-def _domainbed(block: int) -> PublishedTable:
-    """One of the tables that stand side by side, without what the paper does not have."""
-    table = {}
-    for line in _TABLES_4_7_8.splitlines():
-        name, text = line.split(maxsplit=1)
-        cells = zip((*DATASETS, AVERAGE), text.split("|")[block].split(), strict=True)
-        table[name] = {column: float(cell) for column, cell in cells if cell != "–"}
-    return {name: row for name, row in table.items() if row}
+def _block(text: str, number: int) -> dict[str, list[str]]:
+    """One of the tables that stand side by side: cells by name of the row."""
+    rows = [line.split(maxsplit=1) for line in text.splitlines()]
+    return {name: cells.split("|")[number].split() for name, cells in rows}
 
+
+def _colored_mnist(number: int) -> dict[str, Accuracy]:
+    return {
+        name: Accuracy(*map(float, cells)) for name, cells in _block(_COLORED_MNIST, number).items()
+    }
+
+
+def _domainbed(number: int) -> PublishedTable:
+    """A table of DomainBed without what the paper does not have."""
+    rows = {
+        name: {
+            column: float(cell)
+            for column, cell in zip((*DATASETS, AVERAGE), cells, strict=True)
+            if cell != "–"
+        }
+        for name, cells in _block(_DOMAINBED, number).items()
+    }
+    return {name: row for name, row in rows.items() if row}
+
+
+TABLE_2: Final = _colored_mnist(0)
+"""Colored MNIST, 10 restarts; the last three rows, of the ablation of α and β, from Table 9."""
+
+TABLE_3: Final = _colored_mnist(1)
+"""Imbalanced Colored MNIST, likewise from Table 10, whose last row is that of Table 9."""
 
 TABLE_4: Final = _domainbed(0)
 """DomainBed by leave-one-domain-out cross-validation; Fishr was not finished on DomainNet.
@@ -126,17 +134,12 @@ TABLE_4: Final = _domainbed(0)
 The paper prints no spread for this table, nor for 6, 7 and 8.
 """
 
-TABLE_7: Final = _domainbed(1)
-"""Training-domain validation."""
-
-TABLE_8: Final = _domainbed(2)
-"""Validation on the test domain (oracle)."""
-
+TABLE_7: Final = _domainbed(1)  # training-domain validation
+TABLE_8: Final = _domainbed(2)  # validation on the test domain (oracle)
 _TOLERANCE: Final = 2.0
 """Combined standard deviations that a difference may have and still count as reproduced."""
 
-LEVEL: Final = 0.05
-"""Chance of calling a difference clear where there is none, for one comparison."""
+LEVEL: Final = 0.05  # chance of calling a difference clear where there is none, for one comparison
 
 
 @final
@@ -157,9 +160,14 @@ class Measured:
         return f"{text} ± {format(self.std, std)}" if self.runs > 1 else text
 
 
-def measured(values: Sequence[float]) -> Measured:
+def measured(values: Collection[float]) -> Measured:
     """Mean and spread of some values."""
     return Measured(fmean(values), pstdev(values), len(values))
+
+
+def or_dash(value: object, form: str = "") -> str:
+    """A value as text, or a dash if there is none."""
+    return "–" if value is None else format(value, form)
 
 
 def measured_columns(curves: Sequence[Sequence[float]], form: str = ".1f") -> list[str]:
@@ -207,13 +215,8 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
 
 def mean_by_trial(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """The mean of several values by trial, of the trials that all of them have."""
-    if not cells:
-        return {}
-    return {
-        trial: fmean(cell[trial] for cell in cells)
-        for trial in cells[0]
-        if all(trial in cell for cell in cells)
-    }
+    shared = [trial for trial in cells[0] if all(trial in cell for cell in cells)] if cells else ()
+    return {trial: fmean(cell[trial] for cell in cells) for trial in shared}
 
 
 def clear_errors(trials: int) -> float:

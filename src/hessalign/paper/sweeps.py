@@ -33,23 +33,19 @@ from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.runs.run_folder import read_config
-from hessalign.bench.sweep import Launcher, SweepSpec, make_specification, sweep_jobs
+from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Candidate, Run, choose, read_run, training_domain
 from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
 from hessalign.bench.sweep.specification import DEFAULT_PRESET
-from hessalign.paper.experiment import FinishedRun, MakeProgress, Options, have_done, no_progress
+from hessalign.paper.experiment import FinishedRun, Options, have_done
 from hessalign.paper.experiment import finished_runs as cached_runs
 from hessalign.paper.published import DATASETS
 
-_SWEEPS: Final = Path("outputs/sweeps")
-"""Where sweeps are kept whose folder is not named."""
-
+_SWEEPS: Final = Path("outputs/sweeps")  # where sweeps are kept whose folder is not named
 _DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
 
-_AUGMENTED: Final = "augment_validation"
-"""Whether held-out images are changed at random too."""
-
+_AUGMENTED: Final = "augment_validation"  # whether held-out images are changed at random too
 _PUBLISHED: Final[Mapping[str, object]] = {FIDELITY: DOMAINBED, _AUGMENTED: True}
 """Overrides by which a run follows DomainBed's code where the default is another."""
 
@@ -70,45 +66,36 @@ class Head:
 @final
 @dataclass(frozen=True, eq=False)
 class _Scale:
-    """A size."""
+    """A size: the keys of its sweeps, and what is trained, each in a sweep of its own."""
 
     name: str
     text: str
-    draws: int
-    trials: int
-    steps: int | None  # None for the data set's own
-    data_dir: str  # where nothing else is said
-    heads: tuple[Head, ...]  # each is a sweep of its own
+    entries: Mapping[str, Any]
+    heads: tuple[Head, ...]
     algorithms: tuple[str, ...] = ()  # empty for those of the published table
     features: bool = False  # whether the data sets are feature banks
 
 
+_DRAWS: Final = 20
+_TRIALS: Final = 3
 _FULL: Final = _Scale(
     "full",
     "the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps",
-    draws=20,
-    trials=3,
-    steps=None,
-    data_dir="data",
-    heads=(Head("", "fine-tuned network", _PUBLISHED),),
+    {"data_dir": "data", "draws": _DRAWS, "trials": _TRIALS},
+    (Head("", "fine-tuned network", _PUBLISHED),),
 )
 _SMALL: Final = _Scale(
     "small",
     "the same protocol on the feature banks that are there: 8 draws, 3 trials, 301 steps",
-    draws=8,
-    trials=3,
-    steps=301,
-    data_dir="outputs/features",
-    heads=(Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
-    algorithms=(
-        "erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup", "hgp", "hutchinson", "full",
-        "gradient", "diagonal",
+    {"data_dir": "outputs/features", "draws": 8, "trials": _TRIALS, "steps": 301},
+    (Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
+    (
+        *("erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup"),
+        *("hgp", "hutchinson", "full", "gradient", "diagonal"),
     ),
     features=True,
-)  # fmt: skip
-
+)
 _SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
-"""The sizes by name."""
 
 
 @final
@@ -180,8 +167,8 @@ def _find_banks(
     return tuple(name for each in datasets if (name := f"{each}@{chosen[0]}") in found)
 
 
-def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
-    """In what a sweep departs from the published protocol; draws are those of the full size."""
+def departures(spec: SweepSpec, draws: int = _DRAWS) -> list[str]:
+    """In what a sweep departs from the published protocol."""
     found = []
     backbones = sorted({name.partition("@")[2] for name in spec.datasets} - {""})
     if backbones:
@@ -190,7 +177,7 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
         )
     elif "backbone" in spec.overrides:
         found.append(f"{spec.overrides['backbone']} instead of {_DEFAULT_BACKBONE}")
-    wanted = {"draws": draws or _FULL.draws, "trials": _FULL.trials, "steps": DEFAULT_STEPS}
+    wanted = {"draws": draws, "trials": _TRIALS, "steps": DEFAULT_STEPS}
     actual = {"draws": spec.draws, "trials": spec.trials, "steps": spec.steps or DEFAULT_STEPS}
     found += [
         f"{actual[name]:,} {name} instead of {wanted[name]:,}"
@@ -209,32 +196,26 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
     return found
 
 
-def describe_departures(found: Sequence[str]) -> list[str]:
+def disclaimer(found: Sequence[str]) -> list[str]:
     """Nothing, or a paragraph that numbers cannot be compared with the published ones."""
-    if not found:
-        return []
-    return [
+    text = (
         f"**Not the published protocol:** {'; '.join(found)}. So no number here reproduces or "
         "contradicts a published one; those are shown for orientation, and the order of the "
         "methods is what can be compared."
-    ]
+    )
+    return [text] if found else []
 
 
 def head_sweeps(options: Options, entries: Mapping[str, Any], selection: str) -> list[Sweep]:
     """The sweep of each head that has a folder, as the size says and the user changes it."""
     scale = find_scale(options.scale)
-    data_dir = scale.data_dir if options.data_dir is None else options.data_dir
-    values: dict[str, Any] = {
-        "data_dir": data_dir,
-        "draws": scale.draws,
-        "trials": scale.trials,
-        "steps": scale.steps,
-        "selections": [selection],
-        **entries,
-        **options.entries,
-    }
+    values = {**scale.entries, "selections": [selection], **entries}
+    if options.data_dir is not None:
+        values["data_dir"] = options.data_dir
     if scale.features and "datasets" not in options.entries:
-        values["datasets"] = list(_find_banks(data_dir, options.backbone, entries["datasets"]))
+        banks = _find_banks(values["data_dir"], options.backbone, entries["datasets"])
+        values["datasets"] = list(banks)
+    values |= options.entries
     specs = {}
     for head in scale.heads:
         overrides = {**head.overrides, **dict(values.get("overrides") or {})}
@@ -299,14 +280,12 @@ _SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
 @final
 @dataclass(frozen=True)
 class FeatureSweep:
-    """A sweep on a feature bank, where to keep what is trained beside it, and what trains it."""
+    """A sweep on a feature bank, and how what is trained beside it is trained and kept."""
 
     dataset: str
     data_dir: str
     folder: Path
-    cache: Path
-    launcher: Launcher | None = None
-    progress: MakeProgress = no_progress
+    options: Options
 
 
 def feature_sweep(options: Options) -> FeatureSweep | None:
@@ -318,14 +297,8 @@ def feature_sweep(options: Options) -> FeatureSweep | None:
         raise InputError(f"Expected {missing} beside {found}, got none.")
     if len(options.sweeps) > 1:
         raise InputError(f"Expected one --sweep, got {len(options.sweeps)}.")
-    return FeatureSweep(
-        options.dataset or _DEFAULT_BANK,
-        options.data_dir,
-        options.sweeps[0],
-        options.cache,
-        options.launcher,
-        options.progress,
-    )
+    dataset = options.dataset or _DEFAULT_BANK
+    return FeatureSweep(dataset, options.data_dir, options.sweeps[0], options)
 
 
 @final
@@ -357,8 +330,7 @@ def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run
     found: dict[Job, Run] = {}
     wanted = set(algorithms)
     for path in sorted(sweep.folder.glob(f"*/{DONE}")):
-        config = path.parent / "config.json"
-        if not config.exists():
+        if not (path.parent / "config.json").exists():
             continue
         job = job_from(read_config(path.parent))
         fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0
@@ -400,7 +372,7 @@ def _select(runs: Mapping[Job, Run], algorithm: str) -> list[Selected]:
     return selected
 
 
-def describe_draws(counts: Iterable[int]) -> str:
+def draw_range(counts: Iterable[int]) -> str:
     """How many draws selected jobs were chosen among, as a range."""
     found = sorted(set(counts)) or [0]
     return " to ".join(map(str, sorted({found[0], found[-1]})))
@@ -421,9 +393,10 @@ def second_start(job: Job) -> Job:
 def train_all(sweep: FeatureSweep, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
     """Train jobs, unless only what is there is wanted; the complete ones by job."""
     needed = list(dict.fromkeys(jobs))
-    if sweep.launcher is not None:
-        have_done(needed, sweep.cache, sweep.launcher, sweep.progress)
-    return {run.job: run for run in cached_runs(sweep.cache, needed)}
+    options = sweep.options
+    if options.launcher is not None:
+        have_done(needed, options.cache, options.launcher, options.progress)
+    return {run.job: run for run in cached_runs(options.cache, needed)}
 
 
 def _read(folder: Path) -> Run:

@@ -15,31 +15,26 @@ from typing import Any, Final, Literal, final
 
 import torch
 
+from hessalign.alignment import TABLE_1
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.paper.experiment import (
-    CORAL,
-    ERM,
-    FISHR,
-    FULL,
-    HGP,
-    VREX,
     Experiment,
     Finished,
+    FinishedRun,
     Method,
     Options,
     Report,
     hutchinson,
     no_runs,
+    plain,
 )
 from hessalign.paper.figures import make_axes, save
 from hessalign.paper.published import TABLE_1 as PUBLISHED
 from hessalign.paper.sweeps import (
     REFERENCE,
-    FeatureSweep,
-    Selected,
-    describe_draws,
+    draw_range,
     feature_sweep,
     second_start,
     select_jobs,
@@ -51,20 +46,8 @@ from hessalign.report.tables import markdown_table
 Domains = Literal["sources", "all"]
 """Which domains are compared: those trained on, or the unseen one too."""
 
-_Attributes = Mapping[str, AttributeDispersion]
-"""All attributes of one trained head."""
-
-_TITLES: Final = {
-    "loss": "loss",
-    "feature": "feature",
-    "covariance": "covariance",
-    "error": "error",
-    "error_feature": "error × feature",
-    "logit": "logit",
-    "logit_feature": "logit × feature",
-    "logit_covariance": "logit × covariance",
-}
-"""The attributes of Table 1."""
+_Attributes = Mapping[str, AttributeDispersion]  # all attributes of one trained head
+_TITLES: Final = {name: name.replace("_", " × ") for name in TABLE_1}
 
 _THRESHOLD: Final = 0.8
 """A ratio below this, or above its inverse, counts as a change if all trials agree on the side."""
@@ -73,6 +56,7 @@ _UNCLEAR: Final = 0.5
 """Where chance explains more of the reference's dispersion than this, ratios are not judged."""
 
 Change = Literal["reduced", "raised", "unchanged", "unclear"]
+_ARROWS: Final = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
 
 
 @final
@@ -111,13 +95,8 @@ def measure(trained: TrainedHead, domains: Domains) -> _Attributes:
     """The dispersions of a head's attributes, between some of its domains."""
     chosen = trained.sources if domains == "sources" else tuple(range(len(trained.names)))
     rows = torch.isin(trained.domain, torch.tensor(chosen))
-    return attribute_dispersions(
-        trained.z[rows],
-        trained.logits[rows],
-        trained.y[rows],
-        trained.domain[rows],
-        loss=trained.loss,
-    )
+    samples = (trained.z, trained.logits, trained.y, trained.domain)
+    return attribute_dispersions(*(each[rows] for each in samples), loss=trained.loss)
 
 
 def reductions(
@@ -163,12 +142,15 @@ def judged(ratio: Reduction, chance: float, noise: Reduction | None = None) -> C
     return ratio.change
 
 
+(_ERM,) = plain("erm")
 _METHODS: Final = (
-    *(VREX, CORAL, Method("IGA", "iga"), Method("Fish", "fish")),
-    *(FISHR, HGP, hutchinson(None), FULL),
+    *plain("vrex", "coral", "iga", "fish", "fishr", "hgp"),
+    hutchinson(None),
+    *plain("full"),
 )
 _NOISE: Final = Method("ERM over another start", "second_start")
 
+_Wanted = dict[Method, list[tuple[Job, Job]]]  # runs of a method, each with its reference
 _Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
 """By trial, heads of a method each with its reference."""
 
@@ -211,19 +193,44 @@ def _present(finished: Finished) -> Report:
     texts = [_READING.format(low=_THRESHOLD, high=1 / _THRESHOLD, unclear=_UNCLEAR)]
     data: dict[str, Any] = {"data_sets": {}}
     figures: dict[str, Callable[[Path], None]] = {}
-    parts = [("Colored MNIST", _COLORED_MNIST, *_colored_mnist_pairs(finished))]
+    reference = _ERM.jobs(options, None)
+    wanted: _Wanted = {
+        method: list(zip(method.jobs(options, None), reference, strict=True))
+        for method in (_ERM, *_METHODS)
+    }
+    runs = {run.job: run for method in wanted for run in finished(method)}
+    parts = [("Colored MNIST", _COLORED_MNIST, wanted, runs)]
     sweep = feature_sweep(options)
     if sweep is not None:
-        pairs, lacking, chosen = _feature_pairs(sweep)
-        draws = describe_draws(each.draws for group in chosen.values() for each in group)
+        chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
+        draws = draw_range(each.draws for group in chosen.values() for each in group)
         text = _FEATURES.format(dataset=sweep.dataset, draws=draws)
-        parts.append((sweep.dataset, text, pairs, lacking))
+        wanted = {_NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]}
+        for method in plain(*(method.algorithm for method in _METHODS)):
+            group = chosen[method.algorithm]
+            wanted[method] = [(each.job, twin(each.job)) for each in group]
+        jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
+        parts.append((sweep.dataset, text, wanted, train_all(sweep, jobs)))
         data["selected"] = {
-            name: [_describe_selected(each) for each in group] for name, group in chosen.items()
+            name: [
+                {
+                    "trial": each.job.trial_seed,
+                    "test_domain": each.job.test_domains[0],
+                    "hparams_seed": each.job.hparams_seed,
+                    "validation": each.validation,
+                    "test": each.test,
+                    "draws": each.draws,
+                }
+                for each in group
+            ]
+            for name, group in chosen.items()
         }
-    for title, text, pairs, lacking in parts:
-        tables, values = _describe_part(pairs, title, options)
-        texts += [f"## {title}", text, *tables, *no_runs(lacking)]
+    for title, text, wanted, runs in parts:
+        found = _pair_heads(wanted, runs)
+        lacking = no_runs([m.title for m in wanted if m not in found and m is not _NOISE])
+        found.pop(_ERM, None)  # which every method is compared with
+        tables, values = _describe_part(found, title, options)
+        texts += [f"## {title}", text, *tables, *lacking]
         data["data_sets"][title] = values
         if values["methods"]:
             name = title.lower().replace(" ", "-").replace("@", "-")
@@ -231,37 +238,8 @@ def _present(finished: Finished) -> Report:
     return Report("\n\n".join(texts), data, figures)
 
 
-def _colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, _Pairs], list[str]]:
-    """Heads of Colored MNIST by method, each with ERM's of its seed; and those without runs."""
-    reference = _held_out_heads(finished, ERM)
-    found: dict[Method, _Pairs] = {}
-    for method in _METHODS:
-        for seed, head in _held_out_heads(finished, method).items():
-            if seed in reference:
-                found.setdefault(method, {})[seed] = [(head, reference[seed])]
-    missing = [] if reference else [ERM.title]
-    return found, missing + [method.title for method in _METHODS if method not in found]
-
-
-def _held_out_heads(finished: Finished, method: Method) -> dict[int, TrainedHead]:
-    """Heads of the restarts of a method, with images that none was trained on, by seed."""
-    return {run.seed: trained_head(run.load(), held_out=True) for run in finished(method)}
-
-
-def _feature_pairs(
-    sweep: FeatureSweep,
-) -> tuple[dict[Method, _Pairs], list[str], dict[str, list[Selected]]]:
-    """Heads on features by method, each with its twin of ERM."""
-    chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
-    methods = [method.on_features() for method in _METHODS]
-    wanted: dict[Method, list[tuple[Job, Job]]] = {
-        _NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]],
-        **{
-            method: [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
-            for method in methods
-        },
-    }
-    runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
+def _pair_heads(wanted: _Wanted, runs: Mapping[Job, FinishedRun]) -> dict[Method, _Pairs]:
+    """Heads by method, each with its reference, on samples that neither was trained on."""
     heads = {job: trained_head(run.load(), held_out=True) for job, run in runs.items()}
     found: dict[Method, _Pairs] = {}
     for method, jobs in wanted.items():
@@ -269,20 +247,7 @@ def _feature_pairs(
             if ours in heads and reference in heads:
                 trials = found.setdefault(method, {})
                 trials.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
-    return found, [method.title for method in methods if method not in found], chosen
-
-
-def _describe_selected(each: Selected) -> dict[str, Any]:
-    """A selected job as plain values."""
-    job = each.job
-    return {
-        "trial": job.trial_seed,
-        "test_domain": job.test_domains[0],
-        "hparams_seed": job.hparams_seed,
-        "validation": each.validation,
-        "test": each.test,
-        "draws": each.draws,
-    }
+    return found
 
 
 def _describe_part(
@@ -322,8 +287,12 @@ def _describe_part(
                     name: {"ratio": x.mean, "low": x.low, "high": x.high, "change": changes[name]}
                     for name, x in ratios.items()
                 }
-                entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
-                rows.append([method.title, str(entry["runs"]), *_cells(method, ratios, changes)])
+                ticks = entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
+                cells = [
+                    f"{_paper_mark(ticks, name)}{_ARROWS[changes[name]]} {ratio}"
+                    for name, ratio in ratios.items()
+                ]
+                rows.append([method.title, str(entry["runs"]), *cells])
             rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in _TITLES)])
             texts += [
                 f"### {kind.capitalize()}, {which}",
@@ -333,39 +302,28 @@ def _describe_part(
     return texts, values
 
 
-def _cells(
-    method: Method, ratios: Mapping[str, Reduction], changes: Mapping[str, Change]
-) -> list[str]:
-    """A row of the table: the paper's mark, ours, and the ratio, by attribute."""
-    arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
-    ticks = PUBLISHED.get(method.algorithm)
-    texts = []
-    for name, ratio in ratios.items():
-        paper = "" if ticks is None else "✓ " if name in ticks else "✗ "
-        texts.append(f"{paper}{arrows[changes[name]]} {ratio}")
-    return texts
+def _paper_mark(ticks: Sequence[str], name: str) -> str:
+    """What the paper says of an attribute, if it has a row for the method."""
+    return ("✓ " if name in ticks else "✗ ") if ticks else ""
 
 
 def _agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
     """How many of the paper's ticks and crosses the ratios bear out."""
-    marks: dict[bool, list[str]] = {True: [], False: []}
+    changes: dict[bool, list[str]] = {True: [], False: []}
     for entry in entries:
-        if entry["algorithm"] in PUBLISHED:
-            for name, each in entry[kind][domains].items():
-                if each["change"] == "unclear":
-                    continue
-                marks[name in entry["published"]].append(each["change"])
-    ticks, crosses = ((group.count("reduced"), len(group)) for group in marks.values())
+        for name, each in entry[kind][domains].items() if entry["published"] else ():
+            if each["change"] != "unclear":
+                changes[name in entry["published"]].append(each["change"])
+    ticks, crosses = (f"{x.count('reduced')} of the {len(x)}" for x in changes.values())
     return (
-        f"Of what can be judged, {ticks[0]} of the {ticks[1]} cells that the paper ticks are "
-        f"reduced, and {crosses[0]} of the {crosses[1]} that it crosses."
+        f"Of what can be judged, {ticks} cells that the paper ticks are reduced, and {crosses} "
+        "that it crosses."
     )
 
 
 _KINDS: Final = {"raw": "raw", "relative": "relative to the attribute's mean square"}
 _DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
-_LIMIT: Final = 4.0
-"""The colours end at ratios of 2 to the power of this, and its inverse."""
+_LIMIT: Final = 4.0  # the colours end at ratios of 2 to the power of this, and its inverse
 
 
 def _plot_reductions(methods: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
@@ -407,20 +365,14 @@ def _heat_map(
     image = axes.imshow(colours, cmap="RdBu_r", vmin=-_LIMIT, vmax=_LIMIT, aspect="auto")
     for row, (ticked, cells) in enumerate(rows):
         for column, name in enumerate(_TITLES):
-            mark = ("✓ " if name in ticked else "✗ ") if ticked else ""
-            axes.text(
-                column,
-                row,
-                mark + _ratio_text(cells[name]["ratio"]),
-                ha="center",
-                va="center",
-                fontsize=8,
-                fontweight="bold" if name in ticked else "normal",
-                color="white" if abs(colours[row][column]) > 0.7 * _LIMIT else "black",
-            )
+            text = _paper_mark(ticked, name) + _ratio_text(cells[name]["ratio"])
+            weight = "bold" if name in ticked else "normal"
+            colour = "white" if abs(colours[row][column]) > 0.7 * _LIMIT else "black"
+            style = {"ha": "center", "va": "center", "fontsize": 8, "fontweight": weight}
+            axes.text(column, row, text, color=colour, **style)
     return image
 
 
 TABLE_1_MEASURED: Final = Experiment(
-    "table1", "Table 1, measured: what each method aligns", _present, {None: (ERM, *_METHODS)}
+    "table1", "Table 1, measured: what each method aligns", _present, {None: (_ERM, *_METHODS)}
 )

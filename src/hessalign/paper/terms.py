@@ -11,23 +11,14 @@ from hessalign.bench.sweep.selection import Run, build_tables, find_selection
 from hessalign.paper.domainbed import ByTrial, judge, selected, shown
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_trials
-from hessalign.paper.published import TABLE_6, paired_difference
-from hessalign.paper.sweeps import (
-    Results,
-    Sweep,
-    departures,
-    describe_departures,
-    find_scale,
-    head_sweeps,
-)
+from hessalign.paper.published import TABLE_6, or_dash, paired_difference
+from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
 from hessalign.report.tables import markdown_table
 
 _SELECTION: Final = "training-domain"
 """Of steps and, where there are several draws, of weights; the paper does not say."""
 
-_PUBLISHED: Final = "hutchinson"
-"""The algorithm of the published ablation."""
-
+_PUBLISHED: Final = "hutchinson"  # the algorithm of the published ablation
 _ALGORITHMS: Final = (_PUBLISHED, "diagonal", "full")
 _TERMS: Final[Mapping[str, Mapping[str, float]]] = {
     "both": {},
@@ -64,8 +55,7 @@ _READING: Final = (
     "all."
 )
 
-_Cells = Mapping[str, Mapping[str, ByTrial]]
-"""Accuracies by terms, algorithm and trial."""
+_Cells = Mapping[str, Mapping[str, ByTrial]]  # accuracies by terms, algorithm and trial
 
 
 def _make_sweeps(options: Options) -> list[Sweep]:
@@ -109,7 +99,7 @@ def _present(finished: Finished) -> Report:
     results, scale = finished.sweeps, finished.options.scale
     published = next(each for each in results if each.sweep.setting == "published both")
     departed = departures(published.sweep.spec, draws=1)
-    texts = [_READING, *describe_departures(departed)]
+    texts = [_READING, *disclaimer(departed)]
     sections: dict[str, dict[str, _Cells]] = {}
     panels: dict[str, list[dict[str, Any]]] = {}
     for head in dict.fromkeys(each.sweep.head for each in results):
@@ -139,16 +129,15 @@ def _accuracies_by_terms(group: Mapping[str, Results], weights: str) -> _Cells:
     if weights == "published":  # which has the default hyper-parameters only
         erm = [run for run in erm if run.key.hparams_seed == 0]
     runs = {terms: _aligned(group[f"{weights} {terms}"]) for terms in _TERMS}
-    cells = {}
-    for terms, each in {**runs, _NEITHER: erm}.items():
-        found = selected(each, _SELECTION)
-        cells[terms] = {
+    return {
+        terms: {
             name: values
-            for methods in found.values()
+            for methods in selected(each, _SELECTION).values()
             for name, domains in methods.items()
             for values in domains.values()
         }
-    return cells
+        for terms, each in {**runs, _NEITHER: erm}.items()
+    }
 
 
 def _aligned(results: Results) -> list[Run]:
@@ -212,13 +201,13 @@ def _gain_table(cells: _Cells) -> str:
     shared = {"gradient": _PUBLISHED, _NEITHER: "erm"}
     rows = []
     for title, more, less in _GAINS:
-        shown = []
+        gains = []
         for name in names:
             first = cells[more].get(shared.get(more, name), {})
-            found = paired_difference(first, cells[less].get(shared.get(less, name), {}))
-            shown.append("–" if found is None else str(found))
+            second = cells[less].get(shared.get(less, name), {})
+            gains.append(or_dash(paired_difference(first, second)))
         paper = f"{TABLE_6[more] - TABLE_6[less]:+.1f}" if less in TABLE_6 else "–"
-        rows.append([title, *shown, paper])
+        rows.append([title, *gains, paper])
     titles = [find_algorithm(name).title for name in names]
     return markdown_table(["gain by", *titles, "published (Hutchinson)"], rows)
 
@@ -226,9 +215,7 @@ def _gain_table(cells: _Cells) -> str:
 def _panel(cells: _Cells) -> list[dict[str, Any]]:
     return [
         {
-            "method": f"{find_algorithm(name).title}: {_TITLES[terms]}"
-            if terms != _NEITHER
-            else "ERM",
+            "method": "ERM" if name == "erm" else f"{find_algorithm(name).title}: {_TITLES[terms]}",
             "algorithm": name,
             "values": list(values.values()),
             "published": TABLE_6.get(terms) if name == _PUBLISHED else None,
@@ -238,9 +225,5 @@ def _panel(cells: _Cells) -> list[dict[str, Any]]:
     ]
 
 
-TABLE_6_EXPERIMENT: Final = Experiment(
-    "table6",
-    "Table 6: which term helps, PACS with test domain sketch",
-    _present,
-    sweeps=_make_sweeps,
-)
+_TITLE: Final = "Table 6: which term helps, PACS with test domain sketch"
+TABLE_6_EXPERIMENT: Final = Experiment("table6", _TITLE, _present, sweeps=_make_sweeps)

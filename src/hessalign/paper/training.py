@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import StatisticsError, correlation, median, quantiles
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from hessalign.bench.algorithms import ALGORITHMS, Batch, Step
@@ -21,7 +24,6 @@ from hessalign.bench.runs.loop import update
 from hessalign.bench.runs.machine import keep_freed_memory
 from hessalign.bench.runs.state import make_optimizers
 from hessalign.paper.experiment import (
-    HGP,
     IMBALANCED,
     Experiment,
     Finished,
@@ -29,6 +31,7 @@ from hessalign.paper.experiment import (
     Method,
     Report,
     hutchinson,
+    plain,
 )
 from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, save, tidy
 from hessalign.paper.published import TABLE_5 as PUBLISHED
@@ -38,7 +41,7 @@ from hessalign.report.tables import markdown_table
 # ruff: noqa: ANN401 - matplotlib is an optional dependency, so what it makes has no types here
 
 _VERSIONS: Final[dict[str, Imbalance | None]] = {"balanced": None, **IMBALANCED}
-_METHODS: Final = {version: (HGP, hutchinson(version)) for version in _VERSIONS.values()}
+_METHODS: Final = {version: (*plain("hgp"), hutchinson(version)) for version in _VERSIONS.values()}
 _DISTANCE: Final = r"$\|H_1-H_2\|_F$"
 _METRICS: Final = {
     "hessian_distance": (_DISTANCE, 1),
@@ -83,13 +86,9 @@ def _correlations(runs: Sequence[FinishedRun], metric: str) -> list[float]:
     found = []
     for run in runs:
         jump = run.options.jump
-        distances = [
-            math.log(max(value, 1e-300)) for value in _series(run, "hessian_distance", jump)
-        ]
-        try:
+        distances = [math.log(max(x, 1e-300)) for x in _series(run, "hessian_distance", jump)]
+        with suppress(StatisticsError):
             found.append(correlation(distances, _series(run, metric, jump)))
-        except StatisticsError:
-            continue
     return found
 
 
@@ -108,10 +107,7 @@ def _present_figure3(finished: Finished) -> Report:
     return Report(
         f"{_READING_3.format(restarts=finished.options.restarts)}\n\n{table}",
         {"correlations": entries},
-        {
-            "figure3": lambda path: _plot_course(groups, path),
-            "figure3-pairs": lambda path: _plot_pairs(groups, path),
-        },
+        {"figure3": partial(_plot_course, groups), "figure3-pairs": partial(_plot_pairs, groups)},
     )
 
 
@@ -137,7 +133,7 @@ def _present_figure4(finished: Finished) -> Report:
     return Report(
         f"{_READING_4.format(restarts=finished.options.restarts)}\n\n{table}",
         {"distances": entries},
-        {"figure4": lambda path: _plot_distances(groups, path)},
+        {"figure4": partial(_plot_distances, groups)},
     )
 
 
@@ -152,27 +148,17 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
             values = [unit * record.metrics[metric] for record in records]
             axes.plot([record.step for record in records], values, **style)
     left.axhline(75, color="black", linewidth=0.8, linestyle=":")
-    left.annotate(
-        "best without colour: 75 %",
-        (0.98, 76),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        fontsize=8,
-    )
+    small = {"fontsize": 8, "va": "bottom"}
+    place = {"xy": (0.98, 76), "xycoords": ("axes fraction", "data"), "ha": "right"}
+    left.annotate("best without colour: 75 %", **place, **small)
     left.set(xlabel="step", ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
     right.set(xlabel="step", ylabel="Hessian distance " + _DISTANCE, yscale="log")
     jump = runs[0].plan.options.jump
     for axes in (left, right):
         axes.axvline(jump, color="black", linewidth=0.8, alpha=0.5)
         tidy(axes)
-    right.annotate(
-        " penalty weight\n jumps",
-        (jump, 0.02),
-        xycoords=("data", "axes fraction"),
-        fontsize=8,
-        va="bottom",
-    )
+    place = {"xy": (jump, 0.02), "xycoords": ("data", "axes fraction")}
+    right.annotate(" penalty weight\n jumps", **place, **small)
     add_legend(figure, [left])
     figure.suptitle(title, fontsize=11)
     save(figure, path)
@@ -242,10 +228,7 @@ def _grid(groups: _Groups, metrics: Collection[str]) -> tuple[Any, Any, dict[str
 
 
 def _style(method: Method) -> dict[str, Any]:
-    return {
-        "color": COLOURS.get(method.algorithm),
-        "label": ALGORITHMS[method.algorithm].title,
-    }
+    return {"color": COLOURS.get(method.algorithm), "label": ALGORITHMS[method.algorithm].title}
 
 
 def _draw_course(
@@ -358,17 +341,15 @@ def _take_released_step(network: Network, batch: Batch) -> None:
     """The released procedure for Hutchinson, by automatic differentiation as published."""
     parameters = list(network.head.parameters())
 
-    def flat(grads: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def derivative(value: Tensor) -> Tensor:
+        grads = torch.autograd.grad(value, parameters, create_graph=True)
         return torch.cat([each.flatten() for each in grads])
 
-    def diagonal(gradient: torch.Tensor) -> torch.Tensor:
+    def diagonal(gradient: Tensor) -> Tensor:
         total = torch.zeros_like(gradient)
         for _ in range(_PROBES):
             signs = 2.0 * torch.randint_like(gradient, 2) - 1
-            product = torch.autograd.grad(
-                gradient @ signs, parameters, retain_graph=True, create_graph=True
-            )
-            total = total + signs * flat(product)
+            total = total + signs * derivative(gradient @ signs)
         return total / _PROBES
 
     network.zero_grad()
@@ -377,13 +358,10 @@ def _take_released_step(network: Network, batch: Batch) -> None:
         for x, y in zip(batch.x.split(batch.sizes), batch.y.split(batch.sizes), strict=True)
     ]
     losses = [*risks, torch.stack(risks).mean()]
-    gradients = [flat(torch.autograd.grad(loss, parameters, create_graph=True)) for loss in losses]
+    gradients = [derivative(loss) for loss in losses]
     diagonals = [diagonal(gradient) for gradient in gradients]
-    penalty = sum(
-        (values[i] - values[-1]).square().sum()
-        for values in (gradients, diagonals)
-        for i in range(len(risks))
-    )
+    stacked = map(torch.stack, (gradients, diagonals))
+    penalty = sum((each[:-1] - each[-1]).square().sum() for each in stacked)
     (losses[-1] + penalty).backward()
 
 

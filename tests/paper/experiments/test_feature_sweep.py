@@ -14,6 +14,7 @@ from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main
 from hessalign.paper import figure2, table1
+from hessalign.paper.experiment import Options, plain
 from hessalign.paper.sweeps import (
     FeatureSweep,
     second_start,
@@ -53,7 +54,15 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sweep(root):
-    return FeatureSweep("bank", str(root), root / "runs", root / "cache", SerialLauncher())
+    return make_sweep(root, root / "cache")
+
+
+def make_sweep(root, cache):
+    return FeatureSweep("bank", str(root), root / "runs", Options(SerialLauncher(), cache=cache))
+
+
+def with_options(sweep, **values):
+    return dataclasses.replace(sweep, options=dataclasses.replace(sweep.options, **values))
 
 
 def test_the_best_draw_of_each_trial_and_test_domain(sweep, root):
@@ -89,7 +98,7 @@ def test_trained_again_a_run_is_the_same(sweep, root):
     assert len(shared) >= 4
     for name in shared:
         assert metrics[name] == last[name]
-    assert not train_all(dataclasses.replace(sweep, launcher=None), [twin_of(first.job)])
+    assert not train_all(with_options(sweep, launcher=None), [twin_of(first.job)])
 
 
 def twin_of(job):
@@ -116,9 +125,9 @@ def test_a_second_start_trains_the_same_objective(sweep):
 
 
 def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
-    without = dataclasses.replace(sweep, cache=sweep.cache / "other", launcher=None)
+    without = with_options(sweep, cache=sweep.options.cache / "other", launcher=None)
     assert select_jobs(without, ["fish"])["fish"] == []
-    found = select_jobs(dataclasses.replace(without, launcher=SerialLauncher()), ["fish"])["fish"]
+    found = select_jobs(with_options(without, launcher=SerialLauncher()), ["fish"])["fish"]
     assert [each.draws for each in found] == [DRAWS - 1] * 6
     assert {each.job.algorithm for each in found} == {"Fish"}
 
@@ -126,7 +135,7 @@ def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
 def test_several_processes_train_the_same_models(sweep):
     jobs = [each.job for each in select_jobs(sweep, ["erm"])["erm"]][:2]
     here = train_all(sweep, jobs)
-    other = dataclasses.replace(sweep, cache=sweep.cache / "two", launcher=LocalLauncher(2))
+    other = with_options(sweep, cache=sweep.options.cache / "two", launcher=LocalLauncher(2))
     found = train_all(other, jobs)
     assert found.keys() == here.keys() == {*jobs}
     for job, run in found.items():
@@ -156,8 +165,7 @@ def reproduce(name, root, tmp_path, *more):
 @pytest.fixture
 def few(monkeypatch):
     """Two methods, of which one has no runs, and two radii."""
-    methods = (figure2._METHODS[2], figure2.CORAL)
-    assert [method.algorithm for method in methods] == ["vrex", "coral"]
+    methods = plain("vrex", "coral")
     monkeypatch.setattr(figure2, "_METHODS", methods)
     monkeypatch.setattr(table1, "_METHODS", methods)
     monkeypatch.setattr(figure2, "_BANK_DELTAS", (0.1, 1.0))
@@ -172,8 +180,8 @@ def test_table1_on_a_bank(root, tmp_path, few, capsys):
     cached = root / "cmnist"
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0
     assert "No runs yet: V-REx, CORAL" in capsys.readouterr().out
-    sweep = FeatureSweep("bank", str(root), root / "runs", cached, SerialLauncher())
-    chosen = select_jobs(dataclasses.replace(sweep, launcher=None), ["erm", "vrex"])
+    sweep = make_sweep(root, cached)
+    chosen = select_jobs(with_options(sweep, launcher=None), ["erm", "vrex"])
     jobs = [each.job for each in chosen["vrex"]]
     train_all(sweep, [*jobs, *map(twin, jobs)])
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0
@@ -211,7 +219,7 @@ def first_layer(state):
 
 def test_figure2_on_a_bank(root, tmp_path, few, capsys):
     words = ["--finished", *bank_words(root)]
-    sweep = FeatureSweep("bank", str(root), root / "runs", root / "cmnist", SerialLauncher())
+    sweep = make_sweep(root, root / "cmnist")
     train_all(sweep, [each.job for each in select_jobs(sweep, ["vrex"])["vrex"]])
     assert reproduce("figure2", root, tmp_path, *words) == 0
     out, err = capsys.readouterr()

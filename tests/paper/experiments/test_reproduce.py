@@ -32,7 +32,7 @@ from hessalign.paper.accuracies import (
 )
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.changed_images import _attacked_accuracy, _line, _profile, _reading
-from hessalign.paper.experiment import ERM, IMBALANCED, Method, Options
+from hessalign.paper.experiment import IMBALANCED, Method, Options, plain
 from hessalign.paper.published import Accuracy, measured, verdict
 from hessalign.paper.training import _correlations
 
@@ -195,8 +195,8 @@ def remove_runs(tmp_path, seed):
 @pytest.fixture
 def small_table(monkeypatch):
     """A table of two rows instead of Table 9."""
-    methods = (ERM, Method("HGP", "hgp", {"beta": 0.0}))
-    table = _make_table("table9", "Small", {"Colored MNIST": None}, lambda _: methods, {})
+    methods = (Method("ERM", "erm"), Method("HGP", "hgp", {"beta": 0.0}))
+    table = _make_table(9, "Small", {"Colored MNIST": None}, lambda _: methods, {})
     monkeypatch.setitem(EXPERIMENTS, "table9", table)
 
 
@@ -317,8 +317,9 @@ def test_interrupted_it_saves_and_continues(tmp_path):
 
 
 def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(figure2, "_METHODS", (figure2.CORAL,))
-    few = dataclasses.replace(figure2.FIGURE_2, rows={None: (figure2.CORAL,)})
+    coral = plain("coral")
+    monkeypatch.setattr(figure2, "_METHODS", coral)
+    few = dataclasses.replace(figure2.FIGURE_2, rows={None: coral})
     monkeypatch.setattr("hessalign.cli.reproduce.EXPERIMENTS", {"figure2": few})
     assert main(command(tmp_path, "figure2")) == 0
     content = json.loads((tmp_path / "results" / "figure2" / "figure2.json").read_text())
@@ -401,8 +402,8 @@ def make_run(network, records=(), algorithm="erm", seed=0, **values):
 def make_finished(run):
     """A run as if it were in the cache."""
     return SimpleNamespace(
-        seed=run.plan.job.trial_seed, options=run.plan.options, records=run.records,
-        final=run.final, load=lambda: run,
+        job=run.plan.job, options=run.plan.options, records=run.records, final=run.final,
+        load=lambda: run,
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def test_average_over_data_sets():
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
     assert rows["erm"]["values"] == pytest.approx([70.0, 71.0])
     assert rows["hgp"]["published"] == 67.9
-    assert rows["hgp"]["against_erm"]["PACS"]["mean"] == pytest.approx(10.0)
+    assert rows["hgp"]["against_erm"]["PACS"].mean == pytest.approx(10.0)
     assert rows["fishr"]["mean"] is None
     assert rows["erm"]["verdict"].startswith("not reproduced (4.1 std)")
 
@@ -267,7 +267,7 @@ def test_rows_verdicts_and_winner():
     spread = np.std([76.5, 77.5, 78.5])
     assert hgp["verdict"] == f"not reproduced ({12.5 / np.hypot(spread, spread):.1f} std)"
     assert fish["mean"] is None
-    assert hgp["against_erm"]["A"]["mean"] == pytest.approx(2.0)
+    assert hgp["against_erm"]["A"].mean == pytest.approx(2.0)
     text = _who_wins(rows)
     assert "**HGP is best on average**: 77.5 ± 0.8, +0.8 ± 0.3 against ERM" in text
     assert "Best by column: A HGP (+2.0 ± 0.1); B ERM" in text
