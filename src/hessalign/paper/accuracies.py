@@ -111,10 +111,11 @@ def _row(
     return {**entry, _TAKEN_FROM: list(sources.values())} if sources else entry
 
 
-def _written_restarts(
-    name: str, heading: str, options: Options
-) -> Iterator[tuple[str, Mapping[str, object], _Restart]]:
-    """What tables have written about the same data and protocol, with algorithm and options."""
+_Written = tuple[str, Mapping[str, object], _Restart]  # algorithm, options, and a restart
+
+
+def _written_restarts(name: str, heading: str, options: Options) -> Iterator[_Written]:
+    """What tables have written about the same data by the same protocol."""
     if options.written is None:
         return
     for table in sorted(_NAMES, key=lambda each: each != name):
@@ -129,7 +130,7 @@ def _written_restarts(
                 origin = taken.get(seed, source)
                 # What a table took from another is passed over, since it stands there; what it took
                 # from an earlier version of itself stands nowhere else.
-                if origin["result"] == place:
+                if origin["result"] == place and seed in options.seeds:
                     values = {key: entry[key][number] for key in _PER_RUN}
                     yield entry["algorithm"], entry["options"], _Restart(seed, values, origin)
 
@@ -199,7 +200,7 @@ def _make_table(
             entries = found[heading] = []
             lacking = []
             for method in rows[version]:
-                restarts = _restarts(method, finished(method, version), written, options.seeds)
+                restarts = _restarts(method, finished(method, version), written)
                 if restarts:
                     entries.append(_row(method, restarts, published))
                 if len(restarts) < options.restarts:
@@ -218,17 +219,14 @@ def _make_table(
 
 
 def _restarts(
-    method: Method,
-    runs: Sequence[FinishedRun],
-    written: Sequence[tuple[str, Mapping[str, object], _Restart]],
-    seeds: Sequence[int],
+    method: Method, runs: Sequence[FinishedRun], written: Sequence[_Written]
 ) -> list[_Restart]:
-    """The restarts of a row: finished runs, and for other seeds what was written."""
+    """The restarts of a row by seed: finished runs, and for other seeds what was written."""
     found = {run.job.trial_seed: _measure_restart(run) for run in runs}
     for algorithm, options, restart in written:
         if (algorithm, options) == (method.algorithm, dict(method.options)):
             found.setdefault(restart.seed, restart)
-    return [found[seed] for seed in seeds if seed in found]
+    return [found[seed] for seed in sorted(found)]
 
 
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:

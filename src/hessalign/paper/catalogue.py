@@ -56,17 +56,17 @@ def reproduce(experiment: Experiment, options: Options, output: Path, command: s
     """
     launcher = options.launcher
     sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
-    jobs = [sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps]
+    jobs = {sweep: sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps}
     cached = experiment.cached_jobs(options)
     if launcher is not None:
-        for group in jobs:  # all of them before any is begun
+        for group in jobs.values():  # all of them before any is begun
             check_jobs(group)
         check_jobs(cached[:1])  # what rows differ in was checked when jobs were made
         make_folder(output)  # before runs that may take hours
-        for sweep, group in zip(sweeps, jobs, strict=True):
+        for sweep, group in jobs.items():
             have_done(group, sweep.folder, launcher, options.progress, sweep.spec)
         have_done(cached, options.cache, launcher, options.progress)
-    results = [read_sweep(sweep, group) for sweep, group in zip(sweeps, jobs, strict=True)]
+    results = [read_sweep(sweep, group) for sweep, group in jobs.items()]
     if results and not any(each.runs for each in results):
         folders = ", ".join(str(sweep.folder) for sweep in sweeps)
         raise InputError(

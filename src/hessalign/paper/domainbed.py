@@ -8,7 +8,7 @@ from typing import Any, Final
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import Run, Table, build_tables, find_selection
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
-from hessalign.paper.figures import plot_trials
+from hessalign.paper.figures import Rows, plot_trials
 from hessalign.paper.published import (
     AVERAGE,
     DATASETS,
@@ -114,7 +114,7 @@ def _make_rows(
     return rows
 
 
-def _accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _accuracy_table(rows: Rows) -> str:
     """Our accuracies and the published average."""
     columns = list(rows[0]["accuracy"])
     cells = [
@@ -130,7 +130,7 @@ def _accuracy_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(["method", *columns, "published", "difference", "verdict"], cells)
 
 
-def _difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _difference_table(rows: Rows) -> str:
     """Paired differences to ERM."""
     columns = list(rows[0]["accuracy"])
     cells = [
@@ -141,7 +141,7 @@ def _difference_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(["against ERM", *columns], cells)
 
 
-def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
+def _who_wins(rows: Rows) -> str:
     """Which method is best among the complete ones, by how much against the spread, and where."""
     complete = [row for row in rows if row["complete"] and row["mean"] is not None]
     ranked = sorted(complete, key=lambda row: row["mean"], reverse=True)
@@ -158,14 +158,14 @@ def _who_wins(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{text}. Best by column: {'; '.join(leaders)}. {_clear_differences(others)}"
 
 
-def _leader(rows: Sequence[Mapping[str, Any]], column: str) -> str:
+def _leader(rows: Rows, column: str) -> str:
     best = max(rows, key=lambda row: measured(row["accuracy"][column].values()).mean)
     if best["algorithm"] == _REFERENCE:
         return str(best["method"])
     return f"{best['method']} ({or_dash(best['against_erm'][column])})"
 
 
-def _clear_differences(rows: Sequence[Mapping[str, Any]]) -> str:
+def _clear_differences(rows: Rows) -> str:
     differences = {row["method"]: row["against_erm"][AVERAGE] for row in rows}
     found = {method: each for method, each in differences.items() if each is not None}
     trials = max((each.trials for each in found.values()), default=0)

@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from hessalign.paper.sweeps import Results, Sweep
 
 _Item = TypeVar("_Item")
+_MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 _Display = Callable[[str, str], Callable[[int, int], None]]
 """From what is going on and what is counted: shows how many are done, and of how many."""
-
-_MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
-"""Makes the display of runs that are done."""
 
 _SETTLED: Final[Mapping[str, str]] = {
     "algorithm": "the rows of an experiment are its methods",
@@ -51,11 +49,6 @@ _SETTLED: Final[Mapping[str, str]] = {
     "hessian_distance": "the figures need it, so all runs measure it",
 }
 """Values of a run on Colored MNIST that an experiment decides, and why."""
-
-
-def _no_progress(statuses: Sequence[JobStatus], launcher: Launcher) -> SweepProgress:
-    """A display that nobody sees."""
-    return SweepProgress(statuses, launcher, StringIO())
 
 
 @final
@@ -94,7 +87,7 @@ class Options:
     backbone: str | None = None
     sweeps: tuple[Path, ...] = ()
     dataset: str | None = None
-    progress: _MakeProgress = _no_progress
+    progress: _MakeProgress = lambda statuses, to: SweepProgress(statuses, to, StringIO())
     display: _Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
@@ -152,7 +145,7 @@ def have_done(
     jobs: Sequence[Job],
     folder: Path,
     launcher: Launcher,
-    progress: _MakeProgress = _no_progress,
+    progress: _MakeProgress,
     spec: SweepSpec | None = None,
 ) -> None:
     """Have the runs done that are not, in the cache or in the folder of the sweep that they are.

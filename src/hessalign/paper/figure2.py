@@ -18,7 +18,7 @@ from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.paper.experiment import Experiment, Finished, Report, no_runs, paper_six, plain
-from hessalign.paper.figures import COLOURS, add_legend, make_axes, means, save, tidy
+from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save, tidy
 from hessalign.paper.published import measured, measured_columns
 from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
 from hessalign.report.tables import markdown_table
@@ -129,17 +129,17 @@ def _present_features(sweep: FeatureSweep) -> Report:
     """Attack the selected heads of all methods on a feature bank."""
     methods = plain(*(method.algorithm for method in _METHODS))
     chosen = select_jobs(sweep, [method.algorithm for method in methods])
-    runs = train_all(sweep, [each.job for group in chosen.values() for each in group])
-    found = [each for group in chosen.values() for each in group if each.job in runs]
+    runs = train_all(sweep, [job for group in chosen.values() for job in group])
+    found = [(job, each) for group in chosen.values() for job, each in group.items() if job in runs]
     attacked: dict[str, list[dict[str, Any]]] = {}
     names: tuple[str, ...] = ()
-    for each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
-        trained = trained_head(runs[each.job].load(), _BANK_SAMPLES)
+    for job, each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
+        trained = trained_head(runs[job].load(), _BANK_SAMPLES)
         names = trained.names
         head = {
-            "trial": each.job.trial_seed,
-            "test_domain": names[each.job.test_domains[0]],
-            "hparams_seed": each.job.hparams_seed,
+            "trial": each.trial,
+            "test_domain": names[each.test_domain],
+            "hparams_seed": each.hparams_seed,
             "draws": each.draws,
         }
         attacked.setdefault(trained.algorithm, []).append(head | _attack_twice(trained))
@@ -176,7 +176,7 @@ _TABLES: Final = {
 """What is shown of the heads of a feature bank."""
 
 
-def _over_trials(heads: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
+def _over_trials(heads: Rows) -> dict[str, list[list[float]]]:
     """Curves of the trials, each the mean over its test domains."""
     trials = sorted({head["trial"] for head in heads})
     groups = [[head for head in heads if head["trial"] == trial] for trial in trials]
@@ -186,7 +186,7 @@ def _over_trials(heads: Sequence[Mapping[str, Any]]) -> dict[str, list[list[floa
     }
 
 
-def _describe_features(entries: Sequence[Mapping[str, Any]], dataset: str) -> str:
+def _describe_features(entries: Rows, dataset: str) -> str:
     """Tables of the attacked heads of a feature bank."""
     heads = [head for entry in entries for head in entry["heads"]]
     reading = _BANK_READING.format(
@@ -217,7 +217,7 @@ def _cells(entry: Mapping[str, Any], key: str) -> list[str]:
     return [f"{cell} [{bound:.3f}]" for cell, bound in zip(found, predicted, strict=True)]
 
 
-def _plot_methods(radii: Sequence[float], entries: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _plot_methods(radii: Sequence[float], entries: Rows, path: Path) -> None:
     """Gap and accuracy of the unseen domain against the radius, one line per method."""
     figure, ((left, right),) = make_axes(9.4, 4.2, columns=2)
     for entry in entries:
@@ -235,11 +235,7 @@ def _plot_methods(radii: Sequence[float], entries: Sequence[Mapping[str, Any]], 
 
 
 def _plot_domains(
-    radii: Sequence[float],
-    entries: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    values: Literal["accuracies", "losses"],
-    path: Path,
+    radii: Sequence[float], entries: Rows, names: Sequence[str], values: str, path: Path
 ) -> None:
     """Accuracy or loss of every domain against the radius: one column per domain left out."""
     unseen = {head["test_domain"] for entry in entries for head in entry["heads"]}

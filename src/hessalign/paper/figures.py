@@ -11,8 +11,8 @@ from hessalign._files import naming
 
 # ruff: noqa: ANN401 - matplotlib is an optional dependency, so what it makes has no types here
 
-Panels = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By title, the rows of a panel, each with its "method" and "algorithm"."""
+Rows = Sequence[Mapping[str, Any]]  # each with its "method" and "algorithm"
+Panels = Mapping[str, Rows]  # by title
 
 COLOURS: Final = {
     "erm": "#666666",
@@ -138,7 +138,7 @@ def plot_trials(panels: Panels, path: Path) -> None:
     save(figure, path)
 
 
-def _name_rows(axes: Any, rows: Sequence[Mapping[str, Any]], **text: object) -> None:
+def _name_rows(axes: Any, rows: Rows, **text: object) -> None:
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows], **text)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("accuracy (%)")

@@ -304,15 +304,17 @@ def feature_sweep(options: Options) -> FeatureSweep | None:
 @final
 @dataclass(frozen=True)
 class Selected:
-    """A job that model selection chose by its accuracy, among draws of hyper-parameters."""
+    """What model selection knows of the job that it chose, among draws of hyper-parameters."""
 
-    job: Job
+    trial: int
+    test_domain: int
+    hparams_seed: int
     validation: float
     test: float
     draws: int
 
 
-def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, list[Selected]]:
+def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, dict[Job, Selected]]:
     """For each algorithm, trial and test domain the best draw of hyper-parameters."""
     recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
     runs = _sweep_runs(sweep, recorded)
@@ -353,7 +355,7 @@ def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run
     return found
 
 
-def _select(runs: Mapping[Job, Run], algorithm: str) -> list[Selected]:
+def _select(runs: Mapping[Job, Run], algorithm: str) -> dict[Job, Selected]:
     """The best draw for each trial and test domain, judged by its last step; sorted by both."""
     candidates: dict[tuple[int, int], list[tuple[Job, Candidate]]] = {}
     for job, run in runs.items():
@@ -364,16 +366,16 @@ def _select(runs: Mapping[Job, Run], algorithm: str) -> list[Selected]:
         candidate = training_domain({job.test_domains: last}, test)
         if isinstance(candidate, Candidate):
             candidates.setdefault((job.trial_seed, test), []).append((job, candidate))
-    selected = []
-    for _, pairs in sorted(candidates.items()):
+    found = {}
+    for place, pairs in sorted(candidates.items()):
         best = choose(candidate for _, candidate in pairs)
         job = next(job for job, candidate in pairs if candidate is best)
-        selected.append(Selected(job, best.validation, best.test, len(pairs)))
-    return selected
+        found[job] = Selected(*place, job.hparams_seed, best.validation, best.test, len(pairs))
+    return found
 
 
 def draw_range(counts: Iterable[int]) -> str:
-    """How many draws selected jobs were chosen among, as a range."""
+    """How many draws jobs were selected among, as a range."""
     found = sorted(set(counts)) or [0]
     return " to ".join(map(str, sorted({found[0], found[-1]})))
 

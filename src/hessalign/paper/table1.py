@@ -30,7 +30,7 @@ from hessalign.paper.experiment import (
     no_runs,
     plain,
 )
-from hessalign.paper.figures import make_axes, save
+from hessalign.paper.figures import Rows, make_axes, save
 from hessalign.paper.published import TABLE_1 as PUBLISHED
 from hessalign.paper.sweeps import (
     REFERENCE,
@@ -203,28 +203,14 @@ def _present(finished: Finished) -> Report:
     sweep = feature_sweep(options)
     if sweep is not None:
         chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
-        draws = draw_range(each.draws for group in chosen.values() for each in group)
+        draws = draw_range(each.draws for group in chosen.values() for each in group.values())
         text = _FEATURES.format(dataset=sweep.dataset, draws=draws)
-        wanted = {_NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]}
+        wanted = {_NOISE: [(job, second_start(job)) for job in chosen[REFERENCE]]}
         for method in plain(*(method.algorithm for method in _METHODS)):
-            group = chosen[method.algorithm]
-            wanted[method] = [(each.job, twin(each.job)) for each in group]
+            wanted[method] = [(job, twin(job)) for job in chosen[method.algorithm]]
         jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
         parts.append((sweep.dataset, text, wanted, train_all(sweep, jobs)))
-        data["selected"] = {
-            name: [
-                {
-                    "trial": each.job.trial_seed,
-                    "test_domain": each.job.test_domains[0],
-                    "hparams_seed": each.job.hparams_seed,
-                    "validation": each.validation,
-                    "test": each.test,
-                    "draws": each.draws,
-                }
-                for each in group
-            ]
-            for name, group in chosen.items()
-        }
+        data["selected"] = {name: list(group.values()) for name, group in chosen.items()}
     for title, text, wanted, runs in parts:
         found = _pair_heads(wanted, runs)
         lacking = no_runs([m.title for m in wanted if m not in found and m is not _NOISE])
@@ -307,7 +293,7 @@ def _paper_mark(ticks: Sequence[str], name: str) -> str:
     return ("✓ " if name in ticks else "✗ ") if ticks else ""
 
 
-def _agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
+def _agreement(entries: Rows, kind: str, domains: Domains) -> str:
     """How many of the paper's ticks and crosses the ratios bear out."""
     changes: dict[bool, list[str]] = {True: [], False: []}
     for entry in entries:
@@ -326,7 +312,7 @@ _DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
 _LIMIT: Final = 4.0  # the colours end at ratios of 2 to the power of this, and its inverse
 
 
-def _plot_reductions(methods: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
+def _plot_reductions(methods: Rows, title: str, path: Path) -> None:
     """Ratios of dispersions to ERM's, with the paper's ticks and crosses."""
     size = (12.5, 2.2 + 0.8 * len(methods))
     figure, grid = make_axes(*size, len(_DOMAINS), len(_KINDS), sharex=True, sharey=True)
