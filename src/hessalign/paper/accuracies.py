@@ -85,24 +85,16 @@ def _row(
 ) -> dict[str, Any]:
     """One method's numbers."""
     values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
+    seeds = [each.seed for each in restarts]
+    entry = method.entry(options=dict(method.options), runs=len(restarts), seeds=seeds, **values)
     train, test = measured(values["train"]), measured(values["test"])
-    entry = method.entry(
-        options=dict(method.options),
-        runs=len(restarts),
-        seeds=[each.seed for each in restarts],
-        **values,
-        train_mean=train.mean,
-        train_std=train.std,
-        test_mean=test.mean,
-        test_std=test.std,
-    )
+    entry |= {"train_mean": train.mean, "train_std": train.std}
+    entry |= {"test_mean": test.mean, "test_std": test.std}
     paper = published.get(method.published or method.algorithm)
     if paper is not None:
-        verdicts = {
-            "train_verdict": verdict(train, paper.train, paper.train_std),
-            "test_verdict": verdict(test, paper.test, paper.test_std),
-        }
-        entry |= {"published": paper, "difference": test.mean - paper.test, **verdicts}
+        entry |= {"published": paper, "difference": test.mean - paper.test}
+        entry["train_verdict"] = verdict(train, paper.train, paper.train_std)
+        entry["test_verdict"] = verdict(test, paper.test, paper.test_std)
     sources: dict[str, dict[str, Any]] = {}
     for each in restarts:
         if each.source is not None:
@@ -234,17 +226,16 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
     by_algorithm: dict[str, list[Run]] = {}
     for run in runs:
         by_algorithm.setdefault(run.plan.info.name, []).append(run)
-    rows = []
-    for name, group in by_algorithm.items():
-        rows.append(
-            [
-                ALGORITHMS[name].title,
-                mean_and_std([run.final["train_accuracy"] for run in group]),
-                mean_and_std([run.final["test_accuracy"] for run in group]),
-                *(published[name].cells if name in published else ("–", "–")),
-                f"{fmean(run.records[-1].seconds for run in group):.0f} s",
-            ]
-        )
+    rows = [
+        [
+            ALGORITHMS[name].title,
+            mean_and_std([run.final["train_accuracy"] for run in group]),
+            mean_and_std([run.final["test_accuracy"] for run in group]),
+            *(published[name].cells if name in published else ("–", "–")),
+            f"{fmean(run.records[-1].seconds for run in group):.0f} s",
+        ]
+        for name, group in by_algorithm.items()
+    ]
     header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
     return markdown_table(header, rows)
 

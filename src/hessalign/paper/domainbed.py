@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from hessalign.bench.algorithms import find_algorithm
@@ -73,11 +73,7 @@ def judge(values: Sequence[float], paper: float | None, *, comparable: bool) -> 
 
 
 def _make_rows(
-    found: _Cells,
-    published: Mapping[str, float],
-    *,
-    comparable: bool,
-    incomplete: Collection[str] = (),
+    found: _Cells, published: Mapping[str, float], comparable: bool, incomplete: Container[str] = ()
 ) -> list[dict[str, Any]]:
     """The methods as plain values, in the paper's order, those that it lacks at the end."""
     table = {

@@ -136,12 +136,8 @@ def _present_features(sweep: FeatureSweep) -> Report:
     for job, each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
         trained = trained_head(runs[job].load(), _BANK_SAMPLES)
         names = trained.names
-        head = {
-            "trial": each.trial,
-            "test_domain": names[each.test_domain],
-            "hparams_seed": each.hparams_seed,
-            "draws": each.draws,
-        }
+        head = {"trial": each.trial, "test_domain": names[each.test_domain]}
+        head |= {"hparams_seed": each.hparams_seed, "draws": each.draws}
         attacked.setdefault(trained.algorithm, []).append(head | _attack_twice(trained))
     entries = [
         method.entry(heads=heads, **_over_trials(heads))
@@ -149,21 +145,16 @@ def _present_features(sweep: FeatureSweep) -> Report:
         if (heads := attacked.get(method.algorithm))
     ]
     radii = (0.0, *_BANK_DELTAS)
-    data = {
-        "dataset": sweep.dataset,
-        "domains": list(names),
-        "deltas": list(radii),
-        "methods": entries,
-    }
+    data: dict[str, Any] = {"dataset": sweep.dataset, "domains": list(names)}
+    data |= {"deltas": list(radii), "methods": entries}
     lacking = no_runs([each.title for each in methods if each.algorithm not in attacked])
     if not entries:
         return Report("\n\n".join(lacking), data)
     text = _describe_features(entries, sweep.dataset)
     figures = {"figure2-features": partial(_plot_methods, radii, entries)}
     for values in ("accuracies", "losses"):
-        figures[f"figure2-features-{values}"] = partial(
-            _plot_domains, radii, entries, names, values
-        )
+        draw = partial(_plot_domains, radii, entries, names, values)
+        figures[f"figure2-features-{values}"] = draw
     return Report("\n\n".join([text, *lacking]), data, figures)
 
 

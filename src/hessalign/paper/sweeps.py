@@ -150,8 +150,8 @@ def _find_banks(
         for path in Path(data_dir).glob("*@*")
         if path.suffix in SUFFIXES and path.stem.partition("@")[0] in datasets
     }
-    backbones = sorted({name.partition("@")[2] for name in found})
-    chosen = [each for each in backbones if backbone in (None, each)]
+    backbones = {name.partition("@")[2] for name in found}
+    chosen = sorted(each for each in backbones if backbone in (None, each))
     if not chosen:
         wanted = f"DATASET@{backbone or 'BACKBONE'}{SUFFIXES[-1]}"
         raise InputError(
