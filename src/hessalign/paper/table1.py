@@ -68,9 +68,12 @@ class Reduction:
     low: float
     high: float
 
-    @property
-    def change(self) -> Change:
-        """What the ratios say together."""
+    def change(self, chance: float = 0.0, noise: Reduction | None = None) -> Change:
+        """What the ratios say together, if it is more than where nothing but the start differs."""
+        if not chance <= _UNCLEAR:  # the share of the reference's dispersion
+            return "unclear"
+        if noise is not None and abs(math.log(self.mean)) <= abs(math.log(noise.mean)):
+            return "unchanged"
         if self.mean < _THRESHOLD and self.high < 1:
             return "reduced"
         if self.mean > 1 / _THRESHOLD and self.low > 1:
@@ -131,15 +134,6 @@ def chance_share(heads: Sequence[_Attributes]) -> dict[str, float]:
         part = math.fsum(head[name].chance for head in heads)
         shares[name] = part / whole if whole > 0 else math.nan
     return shares
-
-
-def judged(ratio: Reduction, chance: float, noise: Reduction | None = None) -> Change:
-    """What a ratio says; a change is none if it is smaller than where only the start differs."""
-    if not chance <= _UNCLEAR:  # the share of the reference's dispersion
-        return "unclear"
-    if noise is not None and abs(math.log(ratio.mean)) <= abs(math.log(noise.mean)):
-        return "unchanged"
-    return ratio.change
 
 
 (_ERM,) = plain("erm")
@@ -264,7 +258,7 @@ def _describe_part(
                 }
                 ratios = reductions(measured, relative=kind == "relative")
                 changes = {
-                    name: judged(ratio, chance[name], noise.get(name))
+                    name: ratio.change(chance[name], noise.get(name))
                     for name, ratio in ratios.items()
                 }
                 noise = ratios if method is _NOISE else noise
