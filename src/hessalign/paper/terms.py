@@ -129,15 +129,11 @@ def _accuracies_by_terms(group: Mapping[str, Results], weights: str) -> _Cells:
     if weights == "published":  # which has the default hyper-parameters only
         erm = [run for run in erm if run.key.hparams_seed == 0]
     runs = {terms: _aligned(group[f"{weights} {terms}"]) for terms in _TERMS}
-    return {
-        terms: {
-            name: values
-            for methods in selected(each, _SELECTION).values()
-            for name, domains in methods.items()
-            for values in domains.values()
-        }
-        for terms, each in {**runs, _NEITHER: erm}.items()
-    }
+    cells = {}
+    for terms, each in {**runs, _NEITHER: erm}.items():
+        (methods,) = selected(each, _SELECTION).values() or ({},)  # of one data set
+        cells[terms] = {name: x for name, domains in methods.items() for x in domains.values()}
+    return cells
 
 
 def _aligned(results: Results) -> list[Run]:
