@@ -24,8 +24,7 @@ from hessalign.cli.arguments import VERBS, make_parser
 from hessalign.heads.attack import Mode
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.experiment import Options
-from hessalign.paper.feature_sweep import _DEFAULT_BANK
-from hessalign.paper.sweeps import _SCALES
+from hessalign.paper.sweeps import _DEFAULT_BANK, _SCALES
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2"]
 
@@ -107,7 +106,7 @@ def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "d" / "colored_mnist.md").read_text().count("\n") == 6
     # Its runs are kept: given again, it trains nothing.
     assert len(list((tmp_path / "d" / "runs").glob("*/done"))) == 4
-    monkeypatch.setattr("hessalign.paper.cache.run_jobs", None)
+    monkeypatch.setattr("hessalign.paper.experiment.run_jobs", None)
     assert main(arguments) == 0
     table = (tmp_path / "d" / "colored_mnist.md").read_text()
     assert table in out

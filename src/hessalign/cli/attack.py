@@ -19,7 +19,7 @@ from hessalign.bench.runs.run import TrainedHead, load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run
 from hessalign.heads import WorstCaseGap, worst_case_gap
 from hessalign.heads.attack import Mode
-from hessalign.paper.curves import plot_worst_case
+from hessalign.paper.figure2 import plot_worst_case
 from hessalign.paper.figures import load_pyplot
 from hessalign.report.tables import markdown_table
 

@@ -15,10 +15,10 @@ from hessalign.bench.sweep import LocalLauncher, SerialLauncher, check_jobs
 from hessalign.bench.sweep.execution import ERROR
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.paper.accuracies import accuracy_table
-from hessalign.paper.cache import Part, finished_runs, have_done, run_name
-from hessalign.paper.curves import plot_dynamics
+from hessalign.paper.experiment import finished_runs, have_done, run_name
 from hessalign.paper.figures import load_pyplot
 from hessalign.paper.published import TABLE_2
+from hessalign.paper.training import plot_dynamics
 
 _METHODS: Final = ("erm", "hgp", "full", "hutchinson")
 _WIDTH: Final = 128
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     launcher = SerialLauncher() if options.jobs == 1 else LocalLauncher(options.jobs)
     cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
-    have_done(Part(jobs[::-1], cache), launcher, partial(SweepProgress, name=run_name))
+    have_done(jobs[::-1], cache, launcher, partial(SweepProgress, name=run_name))
     runs = [each.load() for each in finished_runs(cache, jobs)]
     if len(runs) < len(jobs):
         raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")

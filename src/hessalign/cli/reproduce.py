@@ -17,9 +17,8 @@ from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS
 from hessalign.cli.sweep import make_launcher
-from hessalign.paper.cache import run_name
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
-from hessalign.paper.experiment import Experiment, Options
+from hessalign.paper.experiment import Experiment, Options, run_name
 from hessalign.report.progress import Progress
 from hessalign.report.tables import markdown_table
 

@@ -7,7 +7,7 @@ run before.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,50 +17,28 @@ from hessalign._errors import InputError
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Run
-from hessalign.paper.cache import FinishedRun
+from hessalign.paper.changed_images import slope
 from hessalign.paper.experiment import (
-    ERM,
-    FISHR,
-    GRADIENT,
-    HGP,
     IMBALANCED,
-    IRM,
-    VREX,
     Experiment,
     Finished,
+    FinishedRun,
     Method,
     Options,
     Report,
     comparison,
-    hutchinson,
+    paper_six,
 )
 from hessalign.paper.figures import plot_accuracies
-from hessalign.paper.invariance import slope
-from hessalign.paper.published import (
-    TABLE_2,
-    TABLE_3,
-    TABLE_9,
-    TABLE_10,
-    Accuracy,
-    measured,
-    verdict,
-)
+from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
 from hessalign.report.tables import markdown_table, mean_and_std
 
-_HEADER: Final = [
-    "method",
-    "train",
-    "OOD test",
-    "slope",
-    "‖H₁ − H₂‖",
-    "published train",
-    "published OOD",
-    "difference",
-    "verdict",
-]
+_HEADER: Final = (
+    *("method", "train", "OOD test", "slope", "‖H₁ − H₂‖"),
+    *("published train", "published OOD", "difference", "verdict"),
+)
 _ALSO_KEPT: Final = ("hessian_distance", "train_loss", "test_loss")
-_PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)
-"""What a row keeps of each of its runs."""
+_PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)  # what a row keeps of each of its runs
 _NAMES: Final = ("table2", "table3", "table9", "table10")
 _TAKEN_FROM: Final = "taken_from"
 _TAKEN: Final = (
@@ -83,17 +61,12 @@ _READING: Final = (
 @final
 @dataclass(frozen=True)
 class _Restart:
-    """What a table keeps of one run.
-
-    Attributes:
-        seed: Its seed.
-        values: Numbers by name.
-        source: Where they were written: "result", "command" and "software"; None for a run.
-    """
+    """What a table keeps of one run."""
 
     seed: int
     values: Mapping[str, float]
     source: Mapping[str, Any] | None = None
+    """Where they were written: "result", "command" and "software"; None for a run."""
 
 
 def _measure_restart(run: FinishedRun) -> _Restart:
@@ -104,7 +77,7 @@ def _measure_restart(run: FinishedRun) -> _Restart:
         "test": 100 * found["test_accuracy"],
         "slope": slope(run.load()),
     }
-    return _Restart(run.seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
+    return _Restart(run.job.trial_seed, {**values, **{name: found[name] for name in _ALSO_KEPT}})
 
 
 def _row(
@@ -112,26 +85,16 @@ def _row(
 ) -> dict[str, Any]:
     """One method's numbers."""
     values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
+    seeds = [each.seed for each in restarts]
+    entry = method.entry(options=dict(method.options), runs=len(restarts), seeds=seeds, **values)
     train, test = measured(values["train"]), measured(values["test"])
-    entry: dict[str, Any] = {
-        "method": method.title,
-        "algorithm": method.algorithm,
-        "options": dict(method.options),
-        "runs": len(restarts),
-        "seeds": [each.seed for each in restarts],
-        **values,
-        "train_mean": train.mean,
-        "train_std": train.std,
-        "test_mean": test.mean,
-        "test_std": test.std,
-    }
-    paper = published.get(method.published or "")
+    entry |= {"train_mean": train.mean, "train_std": train.std}
+    entry |= {"test_mean": test.mean, "test_std": test.std}
+    paper = published.get(method.published or method.algorithm)
     if paper is not None:
-        verdicts = {
-            "train_verdict": verdict(train, paper.train, paper.train_std),
-            "test_verdict": verdict(test, paper.test, paper.test_std),
-        }
-        entry |= {"published": paper._asdict(), "difference": test.mean - paper.test, **verdicts}
+        entry |= {"published": paper, "difference": test.mean - paper.test}
+        entry["train_verdict"] = verdict(train, paper.train, paper.train_std)
+        entry["test_verdict"] = verdict(test, paper.test, paper.test_std)
     sources: dict[str, dict[str, Any]] = {}
     for each in restarts:
         if each.source is not None:
@@ -140,17 +103,11 @@ def _row(
     return {**entry, _TAKEN_FROM: list(sources.values())} if sources else entry
 
 
-def _written_restarts(
-    name: str, heading: str, options: Options
-) -> Iterator[tuple[str, Mapping[str, object], _Restart]]:
-    """What tables have written about the same data by the same protocol.
+_Written = tuple[str, Mapping[str, object], _Restart]  # algorithm, options, and a restart
 
-    What a table took from another is passed over, since it stands there; what it took from an
-    earlier version of itself stands nowhere else.
 
-    Yields:
-        Algorithm, options and restart.
-    """
+def _written_restarts(name: str, heading: str, options: Options) -> Iterator[_Written]:
+    """What tables have written about the same data by the same protocol."""
     if options.written is None:
         return
     for table in sorted(_NAMES, key=lambda each: each != name):
@@ -163,7 +120,9 @@ def _written_restarts(
             taken = _sources(entry)
             for number, seed in enumerate(entry["seeds"]):
                 origin = taken.get(seed, source)
-                if origin["result"] == place:
+                # What a table took from another is passed over, since it stands there; what it took
+                # from an earlier version of itself stands nowhere else.
+                if origin["result"] == place and seed in options.seeds:
                     values = {key: entry[key][number] for key in _PER_RUN}
                     yield entry["algorithm"], entry["options"], _Restart(seed, values, origin)
 
@@ -207,74 +166,59 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     ]
     if "published" not in entry:
         return [*ours, "–", "–", "–", "–"]
-    paper = entry["published"]
     train, test = entry["train_verdict"], entry["test_verdict"]
     together = train if train == test else f"train {train}; OOD {test}"
-    return [
-        *ours,
-        f"{paper['train']} ± {paper['train_std']}",
-        f"{paper['test']} ± {paper['test_std']}",
-        f"{entry['difference']:+.1f}",
-        together,
-    ]
+    return [*ours, *entry["published"].cells, f"{entry['difference']:+.1f}", together]
 
 
 def _make_table(
-    name: str,
-    title: str,
-    versions: Mapping[str, tuple[Imbalance | None, tuple[Method, ...]]],
+    number: int,
+    words: str,
+    versions: Mapping[str, Imbalance | None],
+    methods: Callable[[Imbalance | None], Sequence[Method]],
     published: Mapping[str, Accuracy],
 ) -> Experiment:
-    """A table of accuracies: by title, the version of the data and the rows on it."""
+    """A table of accuracies: versions of the data by title, and the rows on each."""
+    name, title = f"table{number}", f"Table {number}: {words}"
+    rows = {version: methods(version) for version in versions.values()}
 
-    def present(finished: Finished, options: Options) -> Report:
-        last = options.seed + options.restarts - 1
-        texts = [_READING.format(restarts=options.restarts, first=options.seed, last=last)]
-        data: dict[str, Any] = {"overrides": dict(options.entries), "versions": {}}
-        for heading, (imbalance, methods) in versions.items():
+    def present(finished: Finished) -> Report:
+        options = finished.options
+        first, last = options.seeds[0], options.seeds[-1]
+        texts = [_READING.format(restarts=options.restarts, first=first, last=last)]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for heading, version in versions.items():
             written = list(_written_restarts(name, heading, options))
-            found = {
-                method: _restarts(method, finished(method, imbalance), written, options.seeds)
-                for method in methods
-            }
-            entries = [_row(method, each, published) for method, each in found.items() if each]
-            data["versions"][heading] = entries
+            entries = found[heading] = []
+            lacking = []
+            for method in rows[version]:
+                restarts = _restarts(method, finished(method, version), written)
+                if restarts:
+                    entries.append(_row(method, restarts, published))
+                if len(restarts) < options.restarts:
+                    lacking.append(f"{method.title} {len(restarts)}")
             table = markdown_table(_HEADER, [_cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
             sources = [each for entry in entries for each in entry.get(_TAKEN_FROM, ())]
             texts += dict.fromkeys(_TAKEN.format(**source) for source in sources)
-            texts += _missing_runs(found, options.restarts)
-        figures = {name: lambda path: plot_accuracies(data["versions"], path)}
-        return Report("\n\n".join(texts), data, figures)
+            if lacking:
+                wanted = f"Not all of the {options.restarts} restarts are finished"
+                texts.append(f"{wanted}: {', '.join(lacking)}.")
+        data = {"overrides": dict(options.entries), "versions": found}
+        return Report("\n\n".join(texts), data, {name: lambda path: plot_accuracies(found, path)})
 
-    rows = tuple(
-        (method, imbalance) for imbalance, methods in versions.values() for method in methods
-    )
     return Experiment(name, title, present, rows)
 
 
 def _restarts(
-    method: Method,
-    runs: Sequence[FinishedRun],
-    written: Sequence[tuple[str, Mapping[str, object], _Restart]],
-    seeds: Sequence[int],
+    method: Method, runs: Sequence[FinishedRun], written: Sequence[_Written]
 ) -> list[_Restart]:
-    """The restarts of a row: finished runs, and for other seeds what was written."""
-    found = {run.seed: _measure_restart(run) for run in runs}
+    """The restarts of a row by seed: finished runs, and for other seeds what was written."""
+    found = {run.job.trial_seed: _measure_restart(run) for run in runs}
     for algorithm, options, restart in written:
         if (algorithm, options) == (method.algorithm, dict(method.options)):
             found.setdefault(restart.seed, restart)
-    return [found[seed] for seed in seeds if seed in found]
-
-
-def _missing_runs(found: Mapping[Method, Sequence[_Restart]], restarts: int) -> list[str]:
-    """Nothing, or a paragraph on which rows are not complete yet."""
-    lacking = [
-        f"{method.title} {len(each)}" for method, each in found.items() if len(each) < restarts
-    ]
-    if not lacking:
-        return []
-    return [f"Not all of the {restarts} restarts are finished: {', '.join(lacking)}."]
+    return [found[seed] for seed in sorted(found)]
 
 
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
@@ -282,67 +226,38 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
     by_algorithm: dict[str, list[Run]] = {}
     for run in runs:
         by_algorithm.setdefault(run.plan.info.name, []).append(run)
-    rows = []
-    for name, group in by_algorithm.items():
-        paper = published.get(name)
-        rows.append(
-            [
-                ALGORITHMS[name].title,
-                mean_and_std([run.final["train_accuracy"] for run in group]),
-                mean_and_std([run.final["test_accuracy"] for run in group]),
-                f"{paper.train} ± {paper.train_std}" if paper else "–",
-                f"{paper.test} ± {paper.test_std}" if paper else "–",
-                f"{fmean(run.records[-1].seconds for run in group):.0f} s",
-            ]
-        )
+    rows = [
+        [
+            ALGORITHMS[name].title,
+            mean_and_std([run.final["train_accuracy"] for run in group]),
+            mean_and_std([run.final["test_accuracy"] for run in group]),
+            *(published[name].cells if name in published else ("–", "–")),
+            f"{fmean(run.records[-1].seconds for run in group):.0f} s",
+        ]
+        for name, group in by_algorithm.items()
+    ]
     header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
     return markdown_table(header, rows)
 
 
 def _ablation(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The rows of Tables 9 and 10."""
-    sampled = hutchinson(imbalance)
+    *others, sampled = paper_six(imbalance)
+    options = {**sampled.options, "beta": 0.0}
     return (
-        ERM,
-        IRM,
-        VREX,
-        FISHR,
-        HGP,
-        GRADIENT,
+        *others,
+        Method("Gradient only (α = 0)", "gradient"),
         Method("HGP (β = 0)", "hgp", {"beta": 0.0}, "hgp_beta_0"),
         sampled,
-        Method(
-            "Hutchinson (β = 0)",
-            "hutchinson",
-            {**sampled.options, "beta": 0.0},
-            "hutchinson_beta_0",
-        ),
+        Method("Hutchinson (β = 0)", "hutchinson", options, "hutchinson_beta_0"),
     )
 
 
-TABLES: Final = (
-    _make_table(
-        "table2",
-        "Table 2: Colored MNIST",
-        {"Colored MNIST": (None, comparison(None))},
-        TABLE_2,
-    ),
-    _make_table(
-        "table3",
-        "Table 3: imbalanced Colored MNIST",
-        {title: (version, comparison(version)) for title, version in IMBALANCED.items()},
-        TABLE_3,
-    ),
-    _make_table(
-        "table9",
-        "Table 9: ablation of α and β on Colored MNIST",
-        {"Colored MNIST": (None, _ablation(None))},
-        TABLE_9,
-    ),
-    _make_table(
-        "table10",
-        "Table 10: ablation of α and β on imbalanced Colored MNIST",
-        {title: (version, _ablation(version)) for title, version in IMBALANCED.items()},
-        TABLE_10,
-    ),
+_ABLATED: Final = "ablation of α and β on"
+_BALANCED: Final[Mapping[str, Imbalance | None]] = {"Colored MNIST": None}
+TABLES_2_3_9_10: Final = (
+    _make_table(2, "Colored MNIST", _BALANCED, comparison, TABLE_2),
+    _make_table(3, "imbalanced Colored MNIST", IMBALANCED, comparison, TABLE_3),
+    _make_table(9, f"{_ABLATED} Colored MNIST", _BALANCED, _ablation, TABLE_2),
+    _make_table(10, f"{_ABLATED} imbalanced Colored MNIST", IMBALANCED, _ablation, TABLE_3),
 )

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign._files import make_folder
+from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
+from hessalign.bench.runs.machine import describe_software
 from hessalign.bench.sweep import check_jobs, sweep_jobs
-from hessalign.paper.accuracies import TABLES
-from hessalign.paper.cache import have_done
-from hessalign.paper.domainbed import TABLE_4_EXPERIMENT, TABLE_7_EXPERIMENT, TABLE_8_EXPERIMENT
-from hessalign.paper.dynamics import FIGURE_3, FIGURE_4
-from hessalign.paper.experiment import Experiment, Finished, Options, write_report
+from hessalign.paper.accuracies import TABLES_2_3_9_10
+from hessalign.paper.changed_images import FIGURE_5, PROFILE
+from hessalign.paper.domainbed import TABLES_4_7_8
+from hessalign.paper.experiment import Experiment, Finished, Options, Report, have_done
 from hessalign.paper.figure2 import FIGURE_2
-from hessalign.paper.figure5 import FIGURE_5
-from hessalign.paper.invariance import PROFILE
 from hessalign.paper.sweeps import read_sweep
 from hessalign.paper.table1 import TABLE_1_MEASURED
-from hessalign.paper.table5 import TABLE_5
 from hessalign.paper.terms import TABLE_6_EXPERIMENT
+from hessalign.paper.training import FIGURE_3, FIGURE_4, TABLE_5_MEASURED
 
 _ALL: Final = (
-    *(TABLE_1_MEASURED, *TABLES, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5, TABLE_5),
-    *(TABLE_4_EXPERIMENT, TABLE_6_EXPERIMENT, TABLE_7_EXPERIMENT, TABLE_8_EXPERIMENT),
+    *(TABLE_1_MEASURED, *TABLES_2_3_9_10, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5),
+    *(TABLE_5_MEASURED, TABLES_4_7_8[0], TABLE_6_EXPERIMENT, *TABLES_4_7_8[1:]),
 )
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {each.name: each for each in _ALL}
 """All by name, those on Colored MNIST first."""
+
+_FIGURE_FORMATS: Final = ("png", "svg")
 
 
 def find_experiment(name: str) -> Experiment:
@@ -53,21 +54,19 @@ def reproduce(experiment: Experiment, options: Options, output: Path, command: s
     Raises:
         InputError: If no run of its sweeps is finished.
     """
-    sweeps = experiment.sweeps(options)
-    without_data = options.launcher is None
-    jobs = [sweep_jobs(sweep.spec, without_data=without_data) for sweep in sweeps]
-    cached = experiment.cached(options)
-    if options.launcher is not None:
-        parts = [sweep.part(group) for sweep, group in zip(sweeps, jobs, strict=True)]
-        for part in parts:  # all of them before any is begun
-            check_jobs(part.jobs)
-        if cached is not None:
-            check_jobs(cached.jobs[:1])  # what rows differ in was checked when jobs were made
-            parts.append(cached)
+    launcher = options.launcher
+    sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
+    jobs = {sweep: sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps}
+    cached = experiment.cached_jobs(options)
+    if launcher is not None:
+        for group in jobs.values():  # all of them before any is begun
+            check_jobs(group)
+        check_jobs(cached[:1])  # what rows differ in was checked when jobs were made
         make_folder(output)  # before runs that may take hours
-        for part in parts:
-            have_done(part, options.launcher, options.progress)
-    results = [read_sweep(sweep, group) for sweep, group in zip(sweeps, jobs, strict=True)]
+        for sweep, group in jobs.items():
+            have_done(group, sweep.folder, launcher, options.progress, sweep.spec)
+        have_done(cached, options.cache, launcher, options.progress)
+    results = [read_sweep(sweep, group) for sweep, group in jobs.items()]
     if results and not any(each.runs for each in results):
         folders = ", ".join(str(sweep.folder) for sweep in sweeps)
         raise InputError(
@@ -75,9 +74,28 @@ def reproduce(experiment: Experiment, options: Options, output: Path, command: s
             "folders of its sweeps with --sweep, and the same --data-dir, which is part of what "
             "identifies a run; or leave out --finished to have them done."
         )
-    report = experiment.present(Finished(options, results), options)
+    report = experiment.present(Finished(options, results))
     if options.entries and not experiment.swept:
         entries = ", ".join(f"{key} = {value}" for key, value in options.entries.items())
         warning = f"**Not the published protocol:** {entries}."
         report = dataclasses.replace(report, text=f"{warning}\n\n{report.text}")
-    return write_report(experiment, report, command, output)
+    return _write_report(experiment, report, command, output)
+
+
+def _write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
+    """Save a report: Markdown, JSON and figures."""
+    name, title = experiment.name, experiment.title
+    target = folder / name
+    target.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for figure, draw in report.figures.items():
+        for suffix in _FIGURE_FORMATS:
+            draw(target / f"{figure}.{suffix}")
+        pictures.append(f"![{title}]({figure}.{_FIGURE_FORMATS[0]})")
+    page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
+    content = {"experiment": name, "command": command, "software": describe_software()}
+    text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False, default=vars)
+    write_atomically(target / f"{name}.json", (text + "\n").encode())
+    path = target / f"{name}.md"
+    write_atomically(path, (page + "\n").encode())
+    return path

@@ -1,32 +1,45 @@
-"""What an experiment of the paper consists of: rows, their runs, and what they are made into."""
+"""What an experiment of the paper consists of: rows, their runs, and what they are made into.
+
+Runs on Colored MNIST are in a folder that experiments share, and get there by any launcher.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from hessalign._errors import InputError
-from hessalign._files import write_atomically
-from hessalign.bench.algorithms import find_algorithm
+from hessalign.bench.algorithms import ALGORITHMS
+from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.colored_mnist import Imbalance
-from hessalign.bench.runs.irm import irm_job
-from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.machine import describe_software
-from hessalign.bench.sweep import Launcher
-from hessalign.paper.cache import FinishedRun, MakeProgress, Part, finished_runs, no_progress
+from hessalign.bench.runs import Job, Record, Run, read_records, train_job
+from hessalign.bench.runs.irm import IrmOptions, irm_job, settle
+from hessalign.bench.runs.records import DONE, RESULTS
+from hessalign.bench.sweep import (
+    JobStatus,
+    Launcher,
+    SweepSpec,
+    Work,
+    open_sweep,
+    run_jobs,
+    sweep_status,
+    training_work,
+)
+from hessalign.bench.sweep.report import SweepProgress
 
 if TYPE_CHECKING:
     from hessalign.paper.sweeps import Results, Sweep
 
 _Item = TypeVar("_Item")
+_MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
 _Display = Callable[[str, str], Callable[[int, int], None]]
 """From what is going on and what is counted: shows how many are done, and of how many."""
-
-_FIGURE_FORMATS: Final = ("png", "svg")
 
 _SETTLED: Final[Mapping[str, str]] = {
     "algorithm": "the rows of an experiment are its methods",
@@ -74,7 +87,7 @@ class Options:
     backbone: str | None = None
     sweeps: tuple[Path, ...] = ()
     dataset: str | None = None
-    progress: MakeProgress = no_progress
+    progress: _MakeProgress = lambda statuses, to: SweepProgress(statuses, to, StringIO())
     display: _Display = lambda title, unit: lambda done, total: None
 
     def __post_init__(self) -> None:
@@ -96,20 +109,85 @@ class Options:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Method:
-    """One row of a table.
+class FinishedRun:
+    """A complete run, of which only the records are in memory."""
 
-    Attributes:
-        title: What the row is called.
-        algorithm: Name of the algorithm.
-        options: Its options.
-        published: The name of the row in the published table, if it is there.
+    job: Job
+    folder: Path
+    records: Sequence[Record]
+
+    @property
+    def options(self) -> IrmOptions:
+        """The options of a run on Colored MNIST."""
+        return settle(self.job)[0]
+
+    @property
+    def final(self) -> Mapping[str, float]:
+        """What the last evaluation measured."""
+        return self.records[-1].metrics
+
+    def load(self) -> Run:
+        """The run with its network and its data, which are large: for one run at a time."""
+        return train_job(self.job, self.folder, evaluate="all", keep_model=True)
+
+
+def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
+    """Those of some runs that are complete in the cache."""
+    folders = {job: cache / job.folder for job in jobs}
+    return [
+        FinishedRun(job, folder, read_records(folder / RESULTS))
+        for job, folder in folders.items()
+        if (folder / DONE).exists()
+    ]
+
+
+def have_done(
+    jobs: Sequence[Job],
+    folder: Path,
+    launcher: Launcher,
+    progress: _MakeProgress,
+    spec: SweepSpec | None = None,
+) -> None:
+    """Have the runs done that are not, in the cache or in the folder of the sweep that they are.
+
+    A sweep that is there already keeps its own specification. In the cache, runs that failed are
+    tried again.
     """
+    before = sweep_status(folder, jobs)
+    if all(status.state == "done" for status in before):
+        return
+    work: Work = partial(train_job, evaluate="all", keep_model=True)  # as `hessalign train` does
+    if spec is not None:
+        open_sweep(folder, spec, keep=True)
+        work = training_work(spec)
+    with closing(progress(before, launcher)) as show:
+        run_jobs(
+            folder,
+            before,
+            launcher,
+            work,
+            retry_failed=spec is None,
+            report=show,
+            report_record=show.record,
+        )
+
+
+def run_name(job: Job) -> str:
+    """What a run is called in a display: its algorithm and seed, where that says enough."""
+    if job.dataset == COLORED_MNIST:
+        return f"{job.algorithm} #{job.trial_seed}"
+    return job.describe()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One row of a table: an algorithm with its options."""
 
     title: str
     algorithm: str
     options: Mapping[str, object] = field(default_factory=dict)
-    published: str | None = None
+    published: str | None = None  # its name in the published table, if not that of the algorithm
 
     def jobs(self, options: Options, imbalance: str | None) -> list[Job]:
         """The restarts of this row on one version of Colored MNIST."""
@@ -121,116 +199,94 @@ class Method:
         first = irm_job(self.algorithm, options.seed, values)
         return [dataclasses.replace(first, trial_seed=seed) for seed in options.seeds]
 
+    def entry(self, **values: object) -> dict[str, Any]:
+        """What was measured of this row, as plain JSON values."""
+        return {"method": self.title, "algorithm": self.algorithm, **values}
+
+
+def plain(*algorithms: str) -> tuple[Method, ...]:
+    """Rows without options of their own."""
+    return tuple(Method(ALGORITHMS[name].title, name) for name in algorithms)
+
 
 @final
 @dataclass(frozen=True)
 class Report:
-    """What an experiment is made into.
-
-    Attributes:
-        text: Markdown without a title.
-        data: The numbers behind it, as plain JSON values.
-        figures: By name, a function that draws the figure into a file.
-    """
+    """What an experiment is made into: Markdown without a title, numbers, and figures to draw."""
 
     text: str
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # of JSON values and dataclasses
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
 
 @final
 @dataclass(frozen=True)
 class Finished:
-    """What there is of the runs of an experiment.
-
-    Attributes:
-        options: Which were asked for.
-        sweeps: The results of its sweeps.
-    """
+    """What there is of the runs of an experiment: those in the cache, and those of its sweeps."""
 
     options: Options
     sweeps: Sequence[Results] = ()
 
-    def __call__(self, method: Method, imbalance: str | None) -> list[FinishedRun]:
+    def __call__(self, method: Method, imbalance: str | None = None) -> list[FinishedRun]:
         """The restarts of a row that are complete."""
         return finished_runs(self.options.cache, method.jobs(self.options, imbalance))
 
-
-def _no_sweeps(options: Options) -> Sequence[Sweep]:
-    """What an experiment on Colored MNIST has."""
-    return ()
+    def measure(
+        self,
+        methods: Sequence[Method],
+        measure: Callable[[Run], Mapping[str, Any]],
+        title: str,
+        unit: str = "runs",
+    ) -> dict[Method, dict[str, list[Any]]]:
+        """What is measured of complete runs on balanced data, by row and name a list."""
+        found: dict[Method, dict[str, list[Any]]] = {}
+        runs = [(method, run) for method in methods for run in self(method)]
+        for method, run in self.options.counted(runs, title, unit):
+            for name, value in measure(run.load()).items():
+                found.setdefault(method, {}).setdefault(name, []).append(value)
+        return found
 
 
 @final
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper.
-
-    Attributes:
-        name: How it is called on the command line.
-        title: What it shows.
-        present: Makes the report from finished runs.
-        rows: Its methods on Colored MNIST, each with the version of the data.
-        sweeps: Its sweeps on DomainBed.
-    """
+    """One table or figure of the paper, made from runs on Colored MNIST or sweeps on DomainBed."""
 
     name: str
     title: str
-    present: Callable[[Finished, Options], Report]
-    rows: tuple[tuple[Method, str | None], ...] = ()
-    sweeps: Callable[[Options], Sequence[Sweep]] = _no_sweeps
+    present: Callable[[Finished], Report]
+    rows: Mapping[Imbalance | None, Sequence[Method]] = field(default_factory=dict)
+    sweeps: Callable[[Options], Sequence[Sweep]] | None = None
 
     @property
     def swept(self) -> bool:
         """Whether it is on DomainBed."""
-        return self.sweeps is not _no_sweeps
+        return self.sweeps is not None
 
-    def cached(self, options: Options) -> Part | None:
-        """Its runs on Colored MNIST, those of the first seed first; None if it has none."""
-        found = [job for method, version in self.rows for job in method.jobs(options, version)]
-        jobs = sorted(dict.fromkeys(found), key=lambda job: job.trial_seed)
-        return Part(jobs, options.cache) if jobs else None
-
-
-def write_report(experiment: Experiment, report: Report, command: str, folder: Path) -> Path:
-    """Save a report: Markdown, JSON and figures."""
-    name, title = experiment.name, experiment.title
-    target = folder / name
-    target.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    for figure, draw in report.figures.items():
-        for suffix in _FIGURE_FORMATS:
-            draw(target / f"{figure}.{suffix}")
-        pictures.append(f"![{title}]({figure}.{_FIGURE_FORMATS[0]})")
-    page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
-    content = {"experiment": name, "command": command, "software": describe_software()}
-    text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False)
-    write_atomically(target / f"{name}.json", (text + "\n").encode())
-    path = target / f"{name}.md"
-    write_atomically(path, (page + "\n").encode())
-    return path
+    def cached_jobs(self, options: Options) -> list[Job]:
+        """Its runs on Colored MNIST, those of the first seed first."""
+        found = [
+            job
+            for version, methods in self.rows.items()
+            for method in methods
+            for job in method.jobs(options, version)
+        ]
+        return sorted(dict.fromkeys(found), key=lambda job: job.trial_seed)
 
 
-ERM: Final = Method("ERM", "erm", published="erm")
-IRM: Final = Method("IRM", "irm", published="irm")
-VREX: Final = Method("V-REx", "vrex", published="vrex")
-FISHR: Final = Method("Fishr", "fishr", published="fishr")
-HGP: Final = Method("HGP", "hgp", published="hgp")
-_DIAGONAL: Final = Method("Exact diagonal", "diagonal")
-FULL: Final = Method("Full Hessian", "full")
-GRADIENT: Final = Method("Gradient only (α = 0)", "gradient", published="gradient")
+def no_runs(titles: Sequence[str]) -> list[str]:
+    """Nothing, or a paragraph on which methods have no runs."""
+    return [f"No runs yet: {', '.join(titles)}."] if titles else []
 
-IMBALANCED: Final[dict[str, Imbalance]] = {
+
+IMBALANCED: Final[dict[str, Imbalance | None]] = {
     "imbalanced 95/5, as the paper says": "paper",
     "imbalanced as the released code builds it": "released",
 }
 """Both readings of the imbalanced data, by title."""
 
-VERSIONS: Final[dict[str, Imbalance | None]] = {"balanced": None, **IMBALANCED}
-"""All versions of the data, by title."""
-
 _RELEASED_PROBES: Final[dict[Imbalance | None, int]] = {None: 150, "paper": 200, "released": 200}
-"""Probes of the released scripts; the text says 100."""
+"""Probes of the released scripts."""
 
 _PAPER_PROBES: Final = 100
 
@@ -239,41 +295,20 @@ def hutchinson(imbalance: Imbalance | None) -> Method:
     """Hutchinson with the probes of the released script."""
     probes = _RELEASED_PROBES[imbalance]
     title = f"Hutchinson, {probes} probes (released code)"
-    return Method(title, "hutchinson", {"probes": probes}, "hutchinson")
+    return Method(title, "hutchinson", {"probes": probes})
 
 
-def _expected(imbalance: Imbalance | None) -> Method:
-    """The expectation of the released Hutchinson penalty."""
-    return Method("Hutchinson, expected", "expected", {"probes": _RELEASED_PROBES[imbalance]})
-
-
-def on_features(method: Method) -> Method:
-    """The same algorithm where hyper-parameters are drawn: a row without options of its own."""
-    return Method(find_algorithm(method.algorithm).title, method.algorithm)
+def paper_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
+    """The six methods of the paper's Colored MNIST experiments."""
+    return (*plain("erm", "irm", "vrex", "fishr", "hgp"), hutchinson(imbalance))
 
 
 def comparison(imbalance: Imbalance | None) -> tuple[Method, ...]:
     """The methods of Tables 2 and 3, and our variants."""
-    printed = Method(
-        f"Hutchinson, {_PAPER_PROBES} probes (paper)",
-        "hutchinson",
-        {"probes": _PAPER_PROBES},
-        "hutchinson",
-    )
+    title = f"Hutchinson, {_PAPER_PROBES} probes (paper)"
     return (
-        ERM,
-        IRM,
-        VREX,
-        FISHR,
-        HGP,
-        hutchinson(imbalance),
-        printed,
-        _expected(imbalance),
-        _DIAGONAL,
-        FULL,
+        *paper_six(imbalance),
+        Method(title, "hutchinson", {"probes": _PAPER_PROBES}),
+        Method("Hutchinson, expected", "expected", {"probes": _RELEASED_PROBES[imbalance]}),
+        *plain("diagonal", "full"),
     )
-
-
-def published_six(imbalance: Imbalance | None = None) -> tuple[Method, ...]:
-    """The six methods of the paper's Colored MNIST experiments."""
-    return (ERM, IRM, VREX, FISHR, HGP, hutchinson(imbalance))

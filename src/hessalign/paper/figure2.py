@@ -7,6 +7,8 @@ bank, if there is one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any, Final, Literal
 
@@ -15,25 +17,15 @@ import torch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
-from hessalign.paper.curves import plot_attacked_domains, plot_attacked_heads
-from hessalign.paper.experiment import (
-    FULL,
-    Experiment,
-    Finished,
-    Method,
-    Options,
-    Report,
-    on_features,
-    published_six,
-)
-from hessalign.paper.feature_sweep import FeatureSweep, feature_sweep, select_jobs, train_all
-from hessalign.paper.published import measured
+from hessalign.paper.experiment import Experiment, Finished, Report, no_runs, paper_six, plain
+from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save, tidy
+from hessalign.paper.published import measured, measured_columns
+from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
 from hessalign.report.tables import markdown_table
 
 _DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _SAMPLES: Final = 1000
-_CORAL: Final = Method("CORAL", "coral")
-_METHODS: Final = (*published_six(), _CORAL, FULL)
+_METHODS: Final = (*paper_six(), *plain("coral", "full"))
 _READING: Final = (
     "The head of each trained run is moved within ‖θ − θ*‖ ≤ δ so that the losses of two domains "
     "(two sources, one target) differ as much as possible: exact attack, {samples:,} images of "
@@ -60,231 +52,233 @@ _BANK_READING: Final = (
 )
 
 
-def _attack(run: Run) -> dict[str, list[float]]:
-    """Attack the head of one run on Colored MNIST."""
-    trained = trained_head(run, _SAMPLES)
-    result = _worst_case(trained, _DELTAS)
-    accuracies = [result.accuracy, *(each.accuracy for each in result.attacks)]
-    return {
-        "gap": [result.gap, *(each.gap for each in result.attacks)],
-        "certified": [True, *(each.certified for each in result.attacks)],
-        "predicted": [result.gap, *(each.predicted for each in result.attacks)],
-        "target_loss": [float(result.losses[-1]), *(float(a.losses[-1]) for a in result.attacks)],
-        "target_accuracy": [100 * float(share[-1]) for share in accuracies if share is not None],
-    }
-
-
 def _worst_case(
     trained: TrainedHead, deltas: Sequence[float], mode: Literal["exact", "published"] = "exact"
 ) -> WorstCaseGap:
-    return worst_case_gap(
-        trained.z,
-        trained.y,
-        trained.domain,
-        trained.head,
-        deltas,
-        mode=mode,
-        loss=trained.loss,
-        generator=torch.Generator().manual_seed(0),
-    )
+    inputs = (trained.z, trained.y, trained.domain, trained.head)
+    generator = torch.Generator().manual_seed(0)
+    return worst_case_gap(*inputs, deltas, mode=mode, loss=trained.loss, generator=generator)
 
 
-def _present(finished: Finished, options: Options) -> Report:
+def _curves(result: WorstCaseGap) -> tuple[dict[str, Any], list[list[float]], list[list[float]]]:
+    """What an attack found by radius, 0 first; then losses and accuracies of the domains."""
+    steps = result.attacks
+    curves = {
+        "gap": [result.gap, *(each.gap for each in steps)],
+        "certified": [True, *(each.certified for each in steps)],
+        "predicted": [result.gap, *(each.predicted for each in steps)],
+    }
+    losses = [result.losses, *(each.losses for each in steps)]
+    shares = [result.accuracy, *(each.accuracy for each in steps)]
+    accuracies = [[100 * float(x) for x in share] for share in shares if share is not None]
+    return curves, [each.tolist() for each in losses], accuracies
+
+
+def _attack(run: Run) -> dict[str, Any]:
+    """Attack the head of one run on Colored MNIST."""
+    curves, losses, accuracies = _curves(_worst_case(trained_head(run, _SAMPLES), _DELTAS))
+    curves["target_loss"] = [row[-1] for row in losses]
+    curves["target_accuracy"] = [row[-1] for row in accuracies]
+    return curves
+
+
+def _present(finished: Finished) -> Report:
     """Attack all runs."""
-    attacked: dict[Method, list[dict[str, list[float]]]] = {}
-    runs = [(method, run) for method in _METHODS for run in finished(method, None)]
-    for method, run in options.counted(runs, "attacking on Colored MNIST", "heads"):
-        attacked.setdefault(method, []).append(_attack(run.load()))
-    entries: list[dict[str, Any]] = []
-    for method, attacks in attacked.items():
-        values = {key: [each[key] for each in attacks] for key in attacks[0]}
-        entries.append({"method": method.title, "algorithm": method.algorithm, **values})
-    header = ["method", "runs", "δ = 0", *(f"δ = {delta:g}" for delta in _DELTAS)]
-    gaps = [
-        [entry["method"], str(len(entry["gap"])), *_gap_cells(entry["gap"], entry["predicted"])]
-        for entry in entries
-    ]
-    accuracies = [
-        [
-            entry["method"],
-            str(len(entry["gap"])),
-            *(str(measured(column)) for column in zip(*entry["target_accuracy"], strict=True)),
-        ]
-        for entry in entries
-    ]
-    missing = [m.title for m in _METHODS if m.title not in [entry["method"] for entry in entries]]
-    text = "\n\n".join(
-        [
-            _READING.format(samples=_SAMPLES),
-            *(
-                [markdown_table(header, gaps), markdown_table(header, accuracies)]
-                if entries
-                else []
-            ),
-            *([f"No runs yet: {', '.join(missing)}."] if missing else []),
-        ]
-    )
+    attacked = finished.measure(_METHODS, _attack, "attacking on Colored MNIST", "heads")
+    entries = [method.entry(**found) for method, found in attacked.items()]
     radii = (0.0, *_DELTAS)
-    report = Report(
-        f"## Colored MNIST\n\n{text}",
-        {"deltas": list(radii), "heads": entries},
-        {"figure2": lambda path: plot_attacked_heads(radii, entries, path)} if entries else {},
-    )
-    sweep = feature_sweep(options)
-    if sweep is None:
-        return report
-    features = _present_features([on_features(method) for method in _METHODS], sweep, options)
-    return Report(
-        f"{report.text}\n\n## {sweep.dataset}\n\n{features.text}",
-        {**report.data, "features": features.data},
-        {**report.figures, **features.figures},
-    )
+    tables = []
+    figures: dict[str, Callable[[Path], None]] = {}
+    if entries:
+        header = ["method", "runs", *(f"δ = {delta:g}" for delta in radii)]
+        for key in ("gap", "target_accuracy"):
+            rows = [[x["method"], str(len(x["gap"])), *_cells(x, key)] for x in entries]
+            tables.append(markdown_table(header, rows))
+        figures["figure2"] = partial(_plot_methods, radii, entries)
+    missing = no_runs([method.title for method in _METHODS if method not in attacked])
+    texts = ["## Colored MNIST", _READING.format(samples=_SAMPLES), *tables, *missing]
+    data: dict[str, Any] = {"deltas": list(radii), "heads": entries}
+    sweep = feature_sweep(finished.options)
+    if sweep is not None:
+        features = _present_features(sweep)
+        texts += [f"## {sweep.dataset}", features.text]
+        data["features"] = features.data
+        figures |= features.figures
+    return Report("\n\n".join(texts), data, figures)
 
 
 def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
-    """Attack one head of a bank, exactly and as published; values by radius, 0 first."""
+    """Attack one head of a bank, exactly and as published."""
     exact = _worst_case(trained, _BANK_DELTAS)
     published = _worst_case(trained, _BANK_DELTAS, "published")
-    losses = [exact.losses, *(each.losses for each in exact.attacks)]
-    shares = [exact.accuracy, *(each.accuracy for each in exact.attacks)]
-    accuracies = [[100 * float(x) for x in share] for share in shares if share is not None]
+    curves, losses, accuracies = _curves(exact)
     return {
-        "gap": [exact.gap, *(each.gap for each in exact.attacks)],
-        "certified": [True, *(each.certified for each in exact.attacks)],
-        "predicted": [exact.gap, *(each.predicted for each in exact.attacks)],
+        **curves,
         "published_gap": [published.gap, *(each.gap for each in published.attacks)],
         "reach": published.reach,
         "gradient_norm": exact.gradient_norm,
         "feature_norm": float(trained.z.norm(dim=1).mean()),
-        "losses": [each.tolist() for each in losses],
+        "losses": losses,
         "accuracies": accuracies,
-        "target_accuracy": [_mean(row, trained.targets) for row in accuracies],
-        "source_accuracy": [_mean(row, trained.sources) for row in accuracies],
+        "target_accuracy": [fmean(row[e] for e in trained.targets) for row in accuracies],
+        "source_accuracy": [fmean(row[e] for e in trained.sources) for row in accuracies],
     }
 
 
-def _mean(values: Sequence[float], places: Sequence[int]) -> float:
-    return fmean(values[place] for place in places)
-
-
-def _present_features(methods: Sequence[Method], sweep: FeatureSweep, options: Options) -> Report:
+def _present_features(sweep: FeatureSweep) -> Report:
     """Attack the selected heads of all methods on a feature bank."""
+    methods = plain(*(method.algorithm for method in _METHODS))
     chosen = select_jobs(sweep, [method.algorithm for method in methods])
-    runs = train_all(sweep, [each.job for group in chosen.values() for each in group])
-    attacked: dict[Method, list[dict[str, Any]]] = {}
+    runs = train_all(sweep, [job for group in chosen.values() for job in group])
+    found = [(job, each) for group in chosen.values() for job, each in group.items() if job in runs]
+    attacked: dict[str, list[dict[str, Any]]] = {}
     names: tuple[str, ...] = ()
-    selected = [
-        (method, each)
-        for method in methods
-        for each in chosen[method.algorithm]
-        if each.job in runs
-    ]
-    for method, each in options.counted(selected, f"attacking on {sweep.dataset}", "heads"):
-        trained = trained_head(runs[each.job].load(), _BANK_SAMPLES)
+    for job, each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
+        trained = trained_head(runs[job].load(), _BANK_SAMPLES)
         names = trained.names
-        head = {
-            "trial": each.job.trial_seed,
-            "test_domain": trained.names[each.job.test_domains[0]],
-            "hparams_seed": each.job.hparams_seed,
-            "draws": each.draws,
-        }
-        attacked.setdefault(method, []).append(head | _attack_twice(trained))
-    entries: list[dict[str, Any]] = [
-        {"method": method.title, "algorithm": method.algorithm, "heads": heads}
-        | _over_trials(heads)
-        for method, heads in attacked.items()
+        head = {"trial": each.trial, "test_domain": names[each.test_domain]}
+        head |= {"hparams_seed": each.hparams_seed, "draws": each.draws}
+        attacked.setdefault(trained.algorithm, []).append(head | _attack_twice(trained))
+    entries = [
+        method.entry(heads=heads, **_over_trials(heads))
+        for method in methods
+        if (heads := attacked.get(method.algorithm))
     ]
-    missing = [m.title for m in methods if m.title not in [e["method"] for e in entries]]
-    return _make_report(entries, missing, names, sweep.dataset)
-
-
-def _over_trials(heads: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
-    """Curves of the trials, each the mean over its test domains."""
-    trials = sorted({head["trial"] for head in heads})
-    curves: dict[str, list[list[float]]] = {}
-    for key in ("gap", "predicted", "published_gap", "target_accuracy", "source_accuracy"):
-        curves[key] = [
-            [
-                fmean(column)
-                for column in zip(*(h[key] for h in heads if h["trial"] == trial), strict=True)
-            ]
-            for trial in trials
-        ]
-    return curves
-
-
-def _make_report(
-    entries: Sequence[dict[str, Any]], missing: Sequence[str], names: Sequence[str], dataset: str
-) -> Report:
-    """Tables and figures of the attacked heads of a feature bank."""
-    heads = [head for entry in entries for head in entry["heads"]]
     radii = (0.0, *_BANK_DELTAS)
-    data = {"dataset": dataset, "domains": list(names), "deltas": list(radii), "methods": entries}
-    lacking = [f"No runs yet: {', '.join(missing)}."] if missing else []
+    data: dict[str, Any] = {"dataset": sweep.dataset, "domains": list(names)}
+    data |= {"deltas": list(radii), "methods": entries}
+    lacking = no_runs([each.title for each in methods if each.algorithm not in attacked])
     if not entries:
         return Report("\n\n".join(lacking), data)
-    draws = sorted({head["draws"] for head in heads})
-    text = _BANK_READING.format(
+    text = _describe_features(entries, sweep.dataset)
+    figures = {"figure2-features": partial(_plot_methods, radii, entries)}
+    for values in ("accuracies", "losses"):
+        draw = partial(_plot_domains, radii, entries, names, values)
+        figures[f"figure2-features-{values}"] = draw
+    return Report("\n\n".join([text, *lacking]), data, figures)
+
+
+_TABLES: Final = {
+    "gap": "Largest gap, exact attack",
+    "published_gap": "Largest gap, published attack",
+    "target_accuracy": "Accuracy on the unseen domain",
+    "source_accuracy": "Accuracy on the training domains",
+}
+"""What is shown of the heads of a feature bank."""
+
+
+def _over_trials(heads: Rows) -> dict[str, list[list[float]]]:
+    """Curves of the trials, each the mean over its test domains."""
+    trials = sorted({head["trial"] for head in heads})
+    groups = [[head for head in heads if head["trial"] == trial] for trial in trials]
+    return {
+        key: [[fmean(x) for x in zip(*(h[key] for h in group), strict=True)] for group in groups]
+        for key in ("gap", "predicted", "published_gap", "target_accuracy", "source_accuracy")
+    }
+
+
+def _describe_features(entries: Rows, dataset: str) -> str:
+    """Tables of the attacked heads of a feature bank."""
+    heads = [head for entry in entries for head in entry["heads"]]
+    reading = _BANK_READING.format(
         dataset=dataset,
         trials=max(len(entry["gap"]) for entry in entries),
-        draws=" to ".join(map(str, sorted({draws[0], draws[-1]}))),
+        draws=draw_range(head["draws"] for head in heads),
         samples=_BANK_SAMPLES,
         reach=max(head["reach"] for head in heads),
     )
-    header = ["method", "heads", "‖z‖", *(f"δ = {delta:g}" for delta in radii)]
-    tables: list[tuple[str, Callable[[Mapping[str, Any]], list[str]]]] = [
-        ("Largest gap, exact attack", lambda entry: _gap_cells(entry["gap"], entry["predicted"])),
-        (
-            "Largest gap, published attack",
-            lambda entry: _curve_cells(entry["published_gap"], ".3f"),
-        ),
-        ("Accuracy on the unseen domain", lambda entry: _curve_cells(entry["target_accuracy"])),
-        ("Accuracy on the training domains", lambda entry: _curve_cells(entry["source_accuracy"])),
-    ]
-    texts = [text]
-    for title, cells in tables:
-        rows = [
-            [entry["method"], str(len(entry["heads"])), _norm_cell(entry["heads"]), *cells(entry)]
-            for entry in entries
-        ]
+    header = ["method", "heads", "‖z‖", *(f"δ = {delta:g}" for delta in (0.0, *_BANK_DELTAS))]
+    texts = [reading]
+    for key, title in _TABLES.items():
+        rows = []
+        for entry in entries:
+            norm = geometric_mean(head["feature_norm"] for head in entry["heads"])
+            count = str(len(entry["heads"]))
+            rows.append([entry["method"], count, f"{norm:.2g}", *_cells(entry, key)])
         texts += [f"### {title}", markdown_table(header, rows)]
-    return Report(
-        "\n\n".join([*texts, *lacking]),
-        data,
-        {
-            "figure2-features": lambda path: plot_attacked_heads(radii, entries, path),
-            "figure2-features-accuracies": lambda path: plot_attacked_domains(
-                radii, entries, names, "accuracies", path
-            ),
-            "figure2-features-losses": lambda path: plot_attacked_domains(
-                radii, entries, names, "losses", path
-            ),
-        },
-    )
+    return "\n\n".join(texts)
 
 
-def _norm_cell(heads: Sequence[Mapping[str, Any]]) -> str:
-    """The norm of features of some heads, as their geometric mean."""
-    return f"{geometric_mean(head['feature_norm'] for head in heads):.2g}"
+def _cells(entry: Mapping[str, Any], key: str) -> list[str]:
+    """Mean and spread by radius; those of exact gaps with Theorem 1's prediction in brackets."""
+    found = measured_columns(entry[key], ".1f" if key.endswith("accuracy") else ".3f")
+    if key != "gap":
+        return found
+    predicted = (measured(column).mean for column in zip(*entry["predicted"], strict=True))
+    return [f"{cell} [{bound:.3f}]" for cell, bound in zip(found, predicted, strict=True)]
 
 
-def _gap_cells(gaps: Sequence[Sequence[float]], predicted: Sequence[Sequence[float]]) -> list[str]:
-    """Gaps by radius, with Theorem 1's prediction in brackets."""
-    cells = []
-    for column, bound in zip(zip(*gaps, strict=True), zip(*predicted, strict=True), strict=True):
-        found = measured(column).show(".3f", ".3f")
-        cells.append(f"{found} [{measured(bound).mean:.3f}]")
-    return cells
+def _plot_methods(radii: Sequence[float], entries: Rows, path: Path) -> None:
+    """Gap and accuracy of the unseen domain against the radius, one line per method."""
+    figure, ((left, right),) = make_axes(9.4, 4.2, columns=2)
+    for entry in entries:
+        style = {"color": COLOURS.get(entry["algorithm"]), "markersize": 4}
+        left.plot(radii, means(entry["gap"]), "o-", label=entry["method"], **style)
+        left.plot(radii, means(entry["predicted"]), ":", **style)
+        right.plot(radii, means(entry["target_accuracy"]), "o-", label=entry["method"], **style)
+    left.set(ylabel="largest loss gap (dotted: Theorem 1)", yscale="log")
+    right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
+    for axes in (left, right):
+        axes.set_xlabel(r"radius $\delta$")
+        tidy(axes)
+    add_legend(figure, [right], 4)
+    save(figure, path)
 
 
-def _curve_cells(curves: Sequence[Sequence[float]], form: str = ".1f") -> list[str]:
-    """Mean and spread over trials, by radius."""
-    return [measured(column).show(form, form) for column in zip(*curves, strict=True)]
+def _plot_domains(
+    radii: Sequence[float], entries: Rows, names: Sequence[str], values: str, path: Path
+) -> None:
+    """Accuracy or loss of every domain against the radius: one column per domain left out."""
+    unseen = {head["test_domain"] for entry in entries for head in entry["heads"]}
+    left_out = [name for name in names if name in unseen]
+    size = (1.6 + 2.2 * len(left_out), 1 + 1.7 * len(names))
+    figure, grid = make_axes(*size, len(names), len(left_out), sharex=True, sharey=True)
+    for column, test in zip(grid.T, left_out, strict=True):
+        for place, (axes, name) in enumerate(zip(column, names, strict=True)):
+            for entry in entries:
+                heads = [head for head in entry["heads"] if head["test_domain"] == test]
+                if heads:
+                    curve = means([[point[place] for point in head[values]] for head in heads])
+                    style = {"color": COLOURS.get(entry["algorithm"]), "linewidth": 1.2}
+                    axes.plot(radii, curve, label=entry["method"], **style)
+            if name == test:
+                axes.set_facecolor("#f3efe4")
+            tidy(axes)
+        column[0].set_title(f"{test} unseen", fontsize=9)
+        column[-1].set_xlabel(r"radius $\delta$")
+    for axes, name in zip(grid[:, 0], names, strict=True):
+        axes.set_ylabel(name + (" (%)" if values == "accuracies" else ""))
+    grid[0][0].set_xscale("symlog", linthresh=min(radii[1:]))
+    if values == "losses":
+        grid[0][0].set_yscale("log")
+    add_legend(figure, [grid[0][0]], 4, fontsize=8)
+    word = "Accuracy" if values == "accuracies" else "Loss"
+    figure.suptitle(f"{word} of every domain under attack", fontsize=11)
+    save(figure, path)
 
 
-FIGURE_2 = Experiment(
-    "figure2",
-    "Figure 2: heads under attack",
-    _present,
-    tuple((method, None) for method in _METHODS),
-)
+def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, title: str) -> None:
+    """Gap, losses and accuracies of an attacked head against the radius."""
+    figure, (all_axes,) = make_axes(11, 3.6, columns=3)
+    radii = [0.0, *(attack.delta for attack in result.attacks)]
+    curves, found, shares = _curves(result)
+    gaps, losses, accuracies = all_axes
+    gaps.plot(radii, curves["gap"], "o-", label="found")
+    gaps.plot(radii[1:], curves["predicted"][1:], "k--", label="Theorem 1, second order")
+    gaps.set(ylabel="largest loss gap", title="gap")
+    gaps.legend(frameon=False, fontsize=8)
+    for index, name in enumerate(names):
+        losses.plot(radii, [each[index] for each in found], "o-", label=name)
+        known = [share[index] for share in shares]
+        accuracies.plot(radii[: len(known)], known, "o-", label=name)
+    losses.set(ylabel="loss", title="losses")
+    accuracies.set(ylabel="accuracy (%)", ylim=(0, 100), title="accuracies")
+    accuracies.legend(frameon=False, fontsize=8)
+    for axes in all_axes:
+        axes.set_xlabel(r"radius $\delta$")
+        tidy(axes)
+    figure.suptitle(f"Attacked head ({result.mode}): {title}", fontsize=11)
+    save(figure, path)
+
+
+FIGURE_2: Final = Experiment("figure2", "Figure 2: heads under attack", _present, {None: _METHODS})

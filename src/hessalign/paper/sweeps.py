@@ -1,15 +1,25 @@
-"""What an experiment on DomainBed consists of: sweeps, at one of two sizes.
+"""The sweeps that experiments are made of, or take trained heads from.
 
-`full` is the published protocol: fine-tuned networks on images, 5,001 steps, 20 draws of
-hyper-parameters and 3 trials. `small` runs the same protocol on a bank of frozen features, in 301
-steps and with 8 draws, once with a linear head and once with a hidden layer: minutes on a laptop,
-and not comparable with the published numbers.
+An experiment on DomainBed consists of sweeps at one of two sizes. `full` is the published protocol:
+fine-tuned networks on images, 5,001 steps, 20 draws of hyper-parameters and 3 trials. `small` runs
+the same protocol on a bank of frozen features, in 301 steps and with 8 draws, once with a linear
+head and once with a hidden layer: minutes on a laptop, and not comparable with the published
+numbers.
+
+Others measure the trained heads that model selection takes from a sweep on a feature bank. A sweep
+keeps no models, so the selected runs are trained again in the cache, which gives the same
+parameters. They are selected by their accuracy on the held-out parts of the training domains at
+the last step, since that is the model which is kept. Hyper-parameter seed 0 takes no part: it
+stands for DomainBed's defaults, weights that were chosen for whole networks and do next to nothing
+here.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
@@ -20,24 +30,22 @@ from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.registry import DOMAINBED, FIDELITY
 from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.data.files import ARRAYS
-from hessalign.bench.runs.records import DONE
-from hessalign.bench.sweep import Job, SweepSpec, make_specification, sweep_jobs
-from hessalign.bench.sweep.selection import Run, read_run
+from hessalign.bench.runs.job import Job, job_from
+from hessalign.bench.runs.records import DONE, RESULTS
+from hessalign.bench.runs.run_folder import read_config
+from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
+from hessalign.bench.sweep.selection import Candidate, Run, choose, read_run, training_domain
 from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
 from hessalign.bench.sweep.specification import DEFAULT_PRESET
-from hessalign.paper.cache import Part
-from hessalign.paper.experiment import Options
+from hessalign.paper.experiment import FinishedRun, Options, have_done
+from hessalign.paper.experiment import finished_runs as cached_runs
 from hessalign.paper.published import DATASETS
 
-_SWEEPS: Final = Path("outputs/sweeps")
-"""Where sweeps are kept whose folder is not named."""
-
+_SWEEPS: Final = Path("outputs/sweeps")  # where sweeps are kept whose folder is not named
 _DEFAULT_BACKBONE: Final = "resnet50"
 """What images are trained with where nothing else is asked for: DomainBed's."""
 
-_AUGMENTED: Final = "augment_validation"
-"""Whether held-out images are changed at random too."""
-
+_AUGMENTED: Final = "augment_validation"  # whether held-out images are changed at random too
 _PUBLISHED: Final[Mapping[str, object]] = {FIDELITY: DOMAINBED, _AUGMENTED: True}
 """Overrides by which a run follows DomainBed's code where the default is another."""
 
@@ -48,13 +56,7 @@ _OWN: Final = ("backbone", "hidden", "alpha", "beta", *_PUBLISHED)
 @final
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What is trained.
-
-    Attributes:
-        name: For the name of its sweep.
-        title: For people.
-        overrides: The hyper-parameters that ask for it.
-    """
+    """What is trained: its name in that of the sweep, and the hyper-parameters that ask for it."""
 
     name: str
     title: str
@@ -64,91 +66,53 @@ class Head:
 @final
 @dataclass(frozen=True, eq=False)
 class _Scale:
-    """A size.
-
-    Attributes:
-        name: How it is called on the command line.
-        text: What it is, in a sentence.
-        draws: Choices of hyper-parameters; the first is the defaults.
-        trials: How many trials.
-        steps: Steps of training; None for the data set's own.
-        data_dir: Where data sets are looked for where nothing else is said.
-        heads: What is trained; each is a sweep of its own.
-        algorithms: Which algorithms; empty for those of the published table.
-        features: Whether the data sets are feature banks.
-    """
+    """A size: the keys of its sweeps, and what is trained, each in a sweep of its own."""
 
     name: str
     text: str
-    draws: int
-    trials: int
-    steps: int | None
-    data_dir: str
+    entries: Mapping[str, Any]
     heads: tuple[Head, ...]
-    algorithms: tuple[str, ...] = ()
-    features: bool = False
+    algorithms: tuple[str, ...] = ()  # empty for those of the published table
+    features: bool = False  # whether the data sets are feature banks
 
 
+_DRAWS: Final = 20
+_TRIALS: Final = 3
 _FULL: Final = _Scale(
     "full",
     "the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps",
-    draws=20,
-    trials=3,
-    steps=None,
-    data_dir="data",
-    heads=(Head("", "fine-tuned network", _PUBLISHED),),
+    {"data_dir": "data", "draws": _DRAWS, "trials": _TRIALS},
+    (Head("", "fine-tuned network", _PUBLISHED),),
 )
 _SMALL: Final = _Scale(
     "small",
     "the same protocol on the feature banks that are there: 8 draws, 3 trials, 301 steps",
-    draws=8,
-    trials=3,
-    steps=301,
-    data_dir="outputs/features",
-    heads=(Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
-    algorithms=(
-        "erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup", "hgp", "hutchinson", "full",
-        "gradient", "diagonal",
+    {"data_dir": "outputs/features", "draws": 8, "trials": _TRIALS, "steps": 301},
+    (Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
+    (
+        *("erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup"),
+        *("hgp", "hutchinson", "full", "gradient", "diagonal"),
     ),
     features=True,
-)  # fmt: skip
-
+)
 _SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
-"""The sizes by name."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """One sweep of an experiment.
-
-    Attributes:
-        head: What is trained.
-        setting: What tells it from the other sweeps of that head.
-        spec: The sweep.
-        folder: Its folder.
-    """
+    """One sweep of an experiment; the setting tells it from the others of its head."""
 
     head: Head
     setting: str
     spec: SweepSpec
     folder: Path
 
-    def part(self, jobs: Sequence[Job]) -> Part:
-        """Its jobs with where they are kept."""
-        return Part(jobs, self.folder, self.spec)
-
 
 @final
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What there is of a sweep.
-
-    Attributes:
-        sweep: The sweep.
-        jobs: All of its jobs.
-        runs: The finished runs.
-    """
+    """What there is of a sweep: all of its jobs, and the finished runs."""
 
     sweep: Sweep
     jobs: Sequence[Job]
@@ -163,13 +127,12 @@ class Results:
 
     def lacking(self) -> list[str]:
         """Nothing, or a paragraph on which algorithms are not complete yet."""
-        if not self.missing:
-            return []
         counts = [
             f"{find_algorithm(name).title} {done} of {total}"
             for name, (done, total) in self.missing.items()
         ]
-        return [f"Not all runs are finished (*, not compared): {', '.join(counts)}."]
+        text = f"Not all runs are finished (*, not compared): {', '.join(counts)}."
+        return [text] if counts else []
 
 
 def find_scale(name: str) -> _Scale:
@@ -187,8 +150,8 @@ def _find_banks(
         for path in Path(data_dir).glob("*@*")
         if path.suffix in ARRAYS and path.stem.partition("@")[0] in datasets
     }
-    backbones = sorted({name.partition("@")[2] for name in found})
-    chosen = [each for each in backbones if backbone in (None, each)]
+    backbones = {name.partition("@")[2] for name in found}
+    chosen = sorted(each for each in backbones if backbone in (None, each))
     if not chosen:
         wanted = f"DATASET@{backbone or 'BACKBONE'}{ARRAYS[-1]}"
         raise InputError(
@@ -204,20 +167,8 @@ def _find_banks(
     return tuple(name for each in datasets if (name := f"{each}@{chosen[0]}") in found)
 
 
-def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
-    """In what a sweep departs from the published protocol.
-
-    Args:
-        spec: The sweep.
-        draws: Published draws of hyper-parameters; None for those of the full size.
-
-    Returns:
-        Phrases; none if its numbers can be compared with the published ones.
-
-    Example:
-        >>> departures(SweepSpec(("PACS@resnet18",), ("erm",), draws=8))
-        ['frozen features of resnet18 instead of a fine-tuned resnet50', '8 draws instead of 20']
-    """
+def departures(spec: SweepSpec, draws: int = _DRAWS) -> list[str]:
+    """In what a sweep departs from the published protocol."""
     found = []
     backbones = sorted({name.partition("@")[2] for name in spec.datasets} - {""})
     if backbones:
@@ -226,7 +177,7 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
         )
     elif "backbone" in spec.overrides:
         found.append(f"{spec.overrides['backbone']} instead of {_DEFAULT_BACKBONE}")
-    wanted = {"draws": draws or _FULL.draws, "trials": _FULL.trials, "steps": DEFAULT_STEPS}
+    wanted = {"draws": draws, "trials": _TRIALS, "steps": DEFAULT_STEPS}
     actual = {"draws": spec.draws, "trials": spec.trials, "steps": spec.steps or DEFAULT_STEPS}
     found += [
         f"{actual[name]:,} {name} instead of {wanted[name]:,}"
@@ -245,60 +196,43 @@ def departures(spec: SweepSpec, draws: int | None = None) -> list[str]:
     return found
 
 
-def describe_departures(found: Sequence[str]) -> list[str]:
+def disclaimer(found: Sequence[str]) -> list[str]:
     """Nothing, or a paragraph that numbers cannot be compared with the published ones."""
-    if not found:
-        return []
-    return [
+    text = (
         f"**Not the published protocol:** {'; '.join(found)}. So no number here reproduces or "
         "contradicts a published one; those are shown for orientation, and the order of the "
         "methods is what can be compared."
-    ]
+    )
+    return [text] if found else []
 
 
-def head_specs(
-    options: Options, entries: Mapping[str, Any], selections: Sequence[str]
-) -> dict[Head, SweepSpec]:
-    """The sweep of each head, as the size says and the user changes it."""
+def head_sweeps(options: Options, entries: Mapping[str, Any], selection: str) -> list[Sweep]:
+    """The sweep of each head that has a folder, as the size says and the user changes it."""
     scale = find_scale(options.scale)
-    data_dir = scale.data_dir if options.data_dir is None else options.data_dir
-    values: dict[str, Any] = {
-        "data_dir": data_dir,
-        "draws": scale.draws,
-        "trials": scale.trials,
-        "steps": scale.steps,
-        "selections": list(selections),
-        **entries,
-        **options.entries,
-    }
+    values = {**scale.entries, "selections": [selection], **entries}
+    if options.data_dir is not None:
+        values["data_dir"] = options.data_dir
     if scale.features and "datasets" not in options.entries:
-        values["datasets"] = list(_find_banks(data_dir, options.backbone, entries["datasets"]))
+        banks = _find_banks(values["data_dir"], options.backbone, entries["datasets"])
+        values["datasets"] = list(banks)
+    values |= options.entries
     specs = {}
     for head in scale.heads:
         overrides = {**head.overrides, **dict(values.get("overrides") or {})}
         if not scale.features and options.backbone not in (None, _DEFAULT_BACKBONE):
             overrides["backbone"] = options.backbone
         specs[head] = make_specification({**values, "overrides": overrides})
-    return specs
+    folders = _sweep_folders(options, specs)
+    return [Sweep(head, "", spec, folders[head]) for head, spec in specs.items() if head in folders]
 
 
-def sweep_folders(options: Options, specs: Mapping[Head, SweepSpec]) -> list[tuple[Head, Path]]:
-    """Which folder holds the sweep of which head.
-
-    Args:
-        options: How to reproduce. Folders it names that have runs are known by them, others by a
-            name that ends in that of a head; the rest is for the heads that are left, in their
-            order. Heads without a folder are left out.
-        specs: The sweep of each head.
-
-    Returns:
-        Heads with their folders; all heads under default names if no folder is named.
-
-    Raises:
-        InputError: If there are more folders than heads, or two for one head.
-    """
+def _sweep_folders(options: Options, specs: Mapping[Head, SweepSpec]) -> dict[Head, Path]:
+    """Which folder holds the sweep of which head; default names if no folder is named."""
     if not options.sweeps:
-        return [(head, _default_folder(options.scale, head)) for head in specs]
+        names = {head: "-".join(filter(None, (options.scale, head.name))) for head in specs}
+        return {head: _SWEEPS / name for head, name in names.items()}
+    # Folders that have runs are known by them, others by a name that ends in that of a head; the
+    # rest is for the heads that are left, in their order. Heads without a folder are left out.
     found: dict[Head, Path] = {}
     fresh = []
     for folder in options.sweeps:
@@ -317,8 +251,7 @@ def sweep_folders(options: Options, specs: Mapping[Head, SweepSpec]) -> list[tup
         raise InputError(
             f"Expected a folder for each of: {titles}; got {', '.join(map(str, options.sweeps))}."
         )
-    found |= dict(zip(free, fresh, strict=False))
-    return [(head, found[head]) for head in specs if head in found]
+    return found | dict(zip(free, fresh, strict=False))
 
 
 def _head_of(folder: Path, specs: Mapping[Head, SweepSpec]) -> Head | None:
@@ -329,19 +262,147 @@ def _head_of(folder: Path, specs: Mapping[Head, SweepSpec]) -> Head | None:
     return next((head for head in specs if head.name and folder.name.endswith(head.name)), None)
 
 
-def _default_folder(scale: str, head: Head) -> Path:
-    """Where the sweep of a head is kept if nothing else is said."""
-    return _SWEEPS / "-".join(filter(None, (scale, head.name)))
-
-
 def read_sweep(sweep: Sweep, jobs: Sequence[Job]) -> Results:
     """The finished runs of a sweep, and no others that its folder may hold."""
-    found: list[Run] = []
-    for job in jobs:
-        folder = sweep.folder / job.folder
-        if (folder / DONE).exists():
-            run, _ = read_run(folder)
-            found += [] if run is None else [run]
-    runs, _ = finished_runs(found)
+    folders = [sweep.folder / job.folder for job in jobs]
+    found = [read_run(folder)[0] for folder in folders if (folder / DONE).exists()]
+    runs, _ = finished_runs([run for run in found if run is not None])
     check_protocols(runs)
     return Results(sweep, jobs, runs)
+
+
+REFERENCE: Final = "erm"
+_DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
+_SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
+"""What all jobs of a sweep must have in common."""
+
+
+@final
+@dataclass(frozen=True)
+class FeatureSweep:
+    """A sweep on a feature bank, and how what is trained beside it is trained and kept."""
+
+    dataset: str
+    data_dir: str
+    folder: Path
+    options: Options
+
+
+def feature_sweep(options: Options) -> FeatureSweep | None:
+    """The sweep on a feature bank that an experiment reports on beside Colored MNIST."""
+    if not options.sweeps and options.data_dir is None:
+        return None
+    if not options.sweeps or options.data_dir is None:
+        found, missing = ("--sweep", "--data-dir") if options.sweeps else ("--data-dir", "--sweep")
+        raise InputError(f"Expected {missing} beside {found}, got none.")
+    if len(options.sweeps) > 1:
+        raise InputError(f"Expected one --sweep, got {len(options.sweeps)}.")
+    dataset = options.dataset or _DEFAULT_BANK
+    return FeatureSweep(dataset, options.data_dir, options.sweeps[0], options)
+
+
+@final
+@dataclass(frozen=True)
+class Selected:
+    """What model selection knows of the job that it chose, among draws of hyper-parameters."""
+
+    trial: int
+    test_domain: int
+    hparams_seed: int
+    validation: float
+    test: float
+    draws: int
+
+
+def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, dict[Job, Selected]]:
+    """For each algorithm, trial and test domain the best draw of hyper-parameters."""
+    recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
+    runs = _sweep_runs(sweep, recorded)
+    present = {job.algorithm for job in runs}
+    reference = [job for job in runs if recorded[job.algorithm] == REFERENCE]
+    # What the sweep does not have at all gets the same draws as the reference, trained here.
+    absent = [title for title in recorded if title not in present]
+    jobs = [dataclasses.replace(job, algorithm=title) for title in absent for job in reference]
+    runs |= {job: _read(run.folder) for job, run in train_all(sweep, jobs).items()}
+    return {name: _select(runs, find_algorithm(name).recorded) for name in algorithms}
+
+
+def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run]:
+    """The complete runs of a sweep with one test domain and drawn hyper-parameters."""
+    found: dict[Job, Run] = {}
+    wanted = set(algorithms)
+    for path in sorted(sweep.folder.glob(f"*/{DONE}")):
+        if not (path.parent / "config.json").exists():
+            continue
+        job = job_from(read_config(path.parent))
+        fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0
+        if fits and job.algorithm in wanted:
+            found[dataclasses.replace(job, data_dir=sweep.data_dir)] = _read(path.parent)
+    if not any(job.algorithm == find_algorithm(REFERENCE).recorded for job in found):
+        raise InputError(
+            f"Expected complete runs of ERM on {sweep.dataset} with one test domain and drawn "
+            f"hyper-parameters in {sweep.folder}, found none. Give the sweep's folder with --sweep "
+            "and its data set with --dataset."
+        )
+    for name in _SHARED:
+        values = {getattr(job, name) for job in found}
+        if len(values) > 1:
+            texts = ", ".join(sorted(map(str, values)))
+            raise InputError(
+                f"Expected runs with the same {name} in {sweep.folder}, found {texts}. Keep each "
+                "protocol in a sweep of its own."
+            )
+    return found
+
+
+def _select(runs: Mapping[Job, Run], algorithm: str) -> dict[Job, Selected]:
+    """The best draw for each trial and test domain, judged by its last step; sorted by both."""
+    candidates: dict[tuple[int, int], list[tuple[Job, Candidate]]] = {}
+    for job, run in runs.items():
+        if job.algorithm != algorithm:
+            continue
+        (test,) = job.test_domains
+        last = dataclasses.replace(run, records=run.records[-1:])
+        candidate = training_domain({job.test_domains: last}, test)
+        if isinstance(candidate, Candidate):
+            candidates.setdefault((job.trial_seed, test), []).append((job, candidate))
+    found = {}
+    for place, pairs in sorted(candidates.items()):
+        best = choose(candidate for _, candidate in pairs)
+        job = next(job for job, candidate in pairs if candidate is best)
+        found[job] = Selected(*place, job.hparams_seed, best.validation, best.test, len(pairs))
+    return found
+
+
+def draw_range(counts: Iterable[int]) -> str:
+    """How many draws jobs were selected among, as a range."""
+    found = sorted(set(counts)) or [0]
+    return " to ".join(map(str, sorted({found[0], found[-1]})))
+
+
+def twin(job: Job) -> Job:
+    """The reference with the same hyper-parameters, drawn by name from its seeds, and split."""
+    return dataclasses.replace(job, algorithm=find_algorithm(REFERENCE).recorded)
+
+
+def second_start(job: Job) -> Job:
+    """The reference once more from another start: CORAL with weight 0, a seed of its own."""
+    overrides = json.loads(job.hparams) if job.hparams else {}
+    hparams = json.dumps({**overrides, "penalty_weight": 0.0}, sort_keys=True)
+    return dataclasses.replace(job, algorithm=find_algorithm("coral").recorded, hparams=hparams)
+
+
+def train_all(sweep: FeatureSweep, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
+    """Train jobs, unless only what is there is wanted; the complete ones by job."""
+    needed = list(dict.fromkeys(jobs))
+    options = sweep.options
+    if options.launcher is not None:
+        have_done(needed, options.cache, options.launcher, options.progress)
+    return {run.job: run for run in cached_runs(options.cache, needed)}
+
+
+def _read(folder: Path) -> Run:
+    run, _ = read_run(folder)
+    if run is None:
+        raise InputError(f"Expected records in {folder / RESULTS}, found none.")
+    return run

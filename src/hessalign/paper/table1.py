@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, Final, Literal, final
 
 import torch
 
@@ -19,91 +20,86 @@ from hessalign.alignment.attribute_dispersion import AttributeDispersion, attrib
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.paper.experiment import (
-    ERM,
-    FISHR,
-    FULL,
-    HGP,
-    VREX,
     Experiment,
     Finished,
+    FinishedRun,
     Method,
     Options,
     Report,
     hutchinson,
-    on_features,
+    no_runs,
+    plain,
 )
-from hessalign.paper.feature_sweep import (
+from hessalign.paper.figures import Rows, make_axes, save
+from hessalign.paper.published import TABLE_1 as PUBLISHED
+from hessalign.paper.sweeps import (
     REFERENCE,
-    FeatureSweep,
-    Selected,
+    draw_range,
     feature_sweep,
     second_start,
     select_jobs,
     train_all,
     twin,
 )
-from hessalign.paper.figures import TITLES, plot_reductions, ratio_text
-from hessalign.paper.published import TABLE_1 as PUBLISHED
 from hessalign.report.tables import markdown_table
 
 Domains = Literal["sources", "all"]
 """Which domains are compared: those trained on, or the unseen one too."""
 
-_Attributes = Mapping[str, AttributeDispersion]
-"""All attributes of one trained head."""
+_Attributes = Mapping[str, AttributeDispersion]  # all attributes of one trained head
+_TITLES: Final = {name: name.replace("_", " × ") for name in TABLE_1}
 
-THRESHOLD: Final = 0.8
+_THRESHOLD: Final = 0.8
 """A ratio below this, or above its inverse, counts as a change if all trials agree on the side."""
 
-
-UNCLEAR: Final = 0.5
+_UNCLEAR: Final = 0.5
 """Where chance explains more of the reference's dispersion than this, ratios are not judged."""
 
 Change = Literal["reduced", "raised", "unchanged", "unclear"]
+_ARROWS: Final = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
 
 
 @final
 @dataclass(frozen=True)
 class Reduction:
-    """Ratios of dispersions to the reference's, over trials.
-
-    Attributes:
-        mean: Their geometric mean.
-        low: The smallest of a trial.
-        high: The largest of a trial.
-    """
+    """Ratios of dispersions to the reference's over trials: their geometric mean, and range."""
 
     mean: float
     low: float
     high: float
 
-    @property
-    def change(self) -> Change:
-        """What the ratios say together."""
-        if self.mean < THRESHOLD and self.high < 1:
+    def change(self, chance: float = 0.0, noise: Reduction | None = None) -> Change:
+        """What the ratios say together, if it is more than where nothing but the start differs."""
+        if not chance <= _UNCLEAR:  # the share of the reference's dispersion
+            return "unclear"
+        if noise is not None and abs(math.log(self.mean)) <= abs(math.log(noise.mean)):
+            return "unchanged"
+        if self.mean < _THRESHOLD and self.high < 1:
             return "reduced"
-        if self.mean > 1 / THRESHOLD and self.low > 1:
+        if self.mean > 1 / _THRESHOLD and self.low > 1:
             return "raised"
         return "unchanged"
 
     def __str__(self) -> str:
-        text = ratio_text(self.mean)
+        text = _ratio_text(self.mean)
         if self.low == self.high:
             return text
-        return f"{text} [{ratio_text(self.low)}, {ratio_text(self.high)}]"
+        return f"{text} [{_ratio_text(self.low)}, {_ratio_text(self.high)}]"
+
+
+def _ratio_text(ratio: float) -> str:
+    """A ratio with two significant digits, one below a tenth; large and small as powers of 10."""
+    if 0.001 <= ratio < 0.1:
+        return f"{ratio:.1g}"
+    return f"{ratio:.2g}" if 0.1 <= ratio < 99.5 else f"{ratio:.0e}"
 
 
 def measure(trained: TrainedHead, domains: Domains) -> _Attributes:
     """The dispersions of a head's attributes, between some of its domains."""
     chosen = trained.sources if domains == "sources" else tuple(range(len(trained.names)))
     rows = torch.isin(trained.domain, torch.tensor(chosen))
-    return attribute_dispersions(
-        trained.z[rows],
-        trained.logits[rows],
-        trained.y[rows],
-        trained.domain[rows],
-        loss=trained.loss,
-    )
+    samples = (trained.z, trained.logits, trained.y, trained.domain)
+    return attribute_dispersions(*(each[rows] for each in samples), loss=trained.loss)
 
 
 def reductions(
@@ -140,43 +136,15 @@ def chance_share(heads: Sequence[_Attributes]) -> dict[str, float]:
     return shares
 
 
-def judged(ratio: Reduction, chance: float, noise: Reduction | None = None) -> Change:
-    """What a ratio says, if it can say anything.
-
-    Args:
-        ratio: The ratio.
-        chance: The share of the reference's dispersion that finite samples explain.
-        noise: The ratio where nothing but the start differs; a smaller change is none.
-
-    Returns:
-        The change.
-
-    Example:
-        >>> ratio, noise = Reduction(0.5, 0.5, 0.5), Reduction(3.0, 3.0, 3.0)
-        >>> judged(ratio, 0.2), judged(ratio, 0.9), judged(ratio, 0.2, noise)
-        ('reduced', 'unclear', 'unchanged')
-    """
-    if not chance <= UNCLEAR:
-        return "unclear"
-    if noise is not None and abs(math.log(ratio.mean)) <= abs(math.log(noise.mean)):
-        return "unchanged"
-    return ratio.change
-
-
-def plain(found: Mapping[str, Reduction], changes: Mapping[str, Change]) -> dict[str, Any]:
-    """Reductions as plain values, with what they say."""
-    return {
-        name: {"ratio": each.mean, "low": each.low, "high": each.high, "change": changes[name]}
-        for name, each in found.items()
-    }
-
-
-_CORAL: Final = Method("CORAL", "coral")
-_IGA: Final = Method("IGA", "iga")
-_FISH: Final = Method("Fish", "fish")
-_METHODS: Final = (VREX, _CORAL, _IGA, _FISH, FISHR, HGP, hutchinson(None), FULL)
+(_ERM,) = plain("erm")
+_METHODS: Final = (
+    *plain("vrex", "coral", "iga", "fish", "fishr", "hgp"),
+    hutchinson(None),
+    *plain("full"),
+)
 _NOISE: Final = Method("ERM over another start", "second_start")
 
+_Wanted = dict[Method, list[tuple[Job, Job]]]  # runs of a method, each with its reference
 _Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
 """By trial, heads of a method each with its reference."""
 
@@ -191,217 +159,200 @@ _READING: Final = (
     "dispersion that finite samples alone explain; a column where it is above {unclear:.0%} is "
     "marked ? and not judged."
 )
-_SOURCES: Final[dict[Domains, str]] = {
+_COMPARED: Final[dict[Domains, str]] = {
     "sources": "between training domains",
     "all": "between all domains, the unseen one too",
 }
-_HELD_OUT: Final = {
-    "Colored MNIST": (
-        "The unseen domain's images, none of them trained on, a third coloured like each domain. "
-        "The reference is ERM with the same seed, so the same data and the same start. With "
-        "everything but colour alike, the mean of an attribute is linear in the correlation of "
-        "colour and label, so without sampling noise the raw ratios between training domains and "
-        "between all domains are the same; those between all domains have far less of it."
-    ),
-    "features": (
-        "{dataset}, the parts of domains that were held out. For each trial and test domain the "
-        "draw of hyper-parameters that is best on the training domains' held-out parts (among "
-        "{draws}); the reference is ERM with the same learning rate, weight decay, dropout, "
-        "batch size and split. Ratios of a trial are the geometric mean over its test domains. "
-        "*ERM over another start* compares selected runs of ERM with the same training from "
-        "another start that was not selected: what chance does, and selection, which looks at the "
-        "same held-out samples. ↓ and ↑ are only "
-        "given where a change is larger than that."
-    ),
-}
+_COLORED_MNIST: Final = (
+    "The unseen domain's images, none of them trained on, a third coloured like each domain. The "
+    "reference is ERM with the same seed, so the same data and the same start. With everything but "
+    "colour alike, the mean of an attribute is linear in the correlation of colour and label, so "
+    "without sampling noise the raw ratios between training domains and between all domains are "
+    "the same; those between all domains have far less of it."
+)
+_FEATURES: Final = (
+    "{dataset}, the parts of domains that were held out. For each trial and test domain the draw "
+    "of hyper-parameters that is best on the training domains' held-out parts (among {draws}); the "
+    "reference is ERM with the same learning rate, weight decay, dropout, batch size and split. "
+    "Ratios of a trial are the geometric mean over its test domains. *ERM over another start* "
+    "compares selected runs of ERM with the same training from another start that was not "
+    "selected: what chance does, and selection, which looks at the same held-out samples. ↓ and ↑ "
+    "are only given where a change is larger than that."
+)
 
 
-def _present(finished: Finished, options: Options) -> Report:
+def _present(finished: Finished) -> Report:
     """Measure all methods on what there is."""
-    texts = [_READING.format(low=THRESHOLD, high=1 / THRESHOLD, unclear=UNCLEAR)]
-    data: dict[str, Any] = {}
+    options = finished.options
+    texts = [_READING.format(low=_THRESHOLD, high=1 / _THRESHOLD, unclear=_UNCLEAR)]
+    data: dict[str, Any] = {"data_sets": {}}
     figures: dict[str, Callable[[Path], None]] = {}
-    found, missing = _colored_mnist_pairs(finished)
-    parts: list[tuple[str, str, dict[Method, _Pairs], list[str]]] = [
-        ("Colored MNIST", _HELD_OUT["Colored MNIST"], found, missing)
-    ]
-    entry: dict[str, Any] = {}
+    reference = _ERM.jobs(options, None)
+    wanted: _Wanted = {
+        method: list(zip(method.jobs(options, None), reference, strict=True))
+        for method in (_ERM, *_METHODS)
+    }
+    runs = {run.job: run for method in wanted for run in finished(method)}
+    parts = [("Colored MNIST", _COLORED_MNIST, wanted, runs)]
     sweep = feature_sweep(options)
     if sweep is not None:
-        found, missing, chosen = _feature_pairs(sweep)
-        counts = sorted({each.draws for group in chosen.values() for each in group})
-        draws = " to ".join(map(str, sorted({counts[0], counts[-1]}))) if counts else "0"
-        text = _HELD_OUT["features"].format(dataset=sweep.dataset, draws=draws)
-        parts.append((sweep.dataset, text, found, missing))
-        entry["selected"] = {
-            name: [_describe_selected(each) for each in group] for name, group in chosen.items()
-        }
-    for title, text, pairs, lacking in parts:
-        section, values = _describe_part(pairs, title, options)
-        without = f"No runs yet: {', '.join(lacking)}." if lacking else ""
-        texts += [f"## {title}", *filter(None, (text, section, without))]
-        data[title] = values
+        chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
+        draws = draw_range(each.draws for group in chosen.values() for each in group.values())
+        text = _FEATURES.format(dataset=sweep.dataset, draws=draws)
+        wanted = {_NOISE: [(job, second_start(job)) for job in chosen[REFERENCE]]}
+        for method in plain(*(method.algorithm for method in _METHODS)):
+            wanted[method] = [(job, twin(job)) for job in chosen[method.algorithm]]
+        jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
+        parts.append((sweep.dataset, text, wanted, train_all(sweep, jobs)))
+        data["selected"] = {name: list(group.values()) for name, group in chosen.items()}
+    for title, text, wanted, runs in parts:
+        found = _pair_heads(wanted, runs)
+        lacking = no_runs([m.title for m in wanted if m not in found and m is not _NOISE])
+        found.pop(_ERM, None)  # which every method is compared with
+        tables, values = _describe_part(found, title, options)
+        texts += [f"## {title}", text, *tables, *lacking]
+        data["data_sets"][title] = values
         if values["methods"]:
-            figures[_file_name(title)] = _plotter(values["methods"], title)
-    return Report("\n\n".join(texts), {"data_sets": data, **entry}, figures)
+            name = title.lower().replace(" ", "-").replace("@", "-")
+            figures[f"table1-{name}"] = partial(_plot_reductions, values["methods"], title)
+    return Report("\n\n".join(texts), data, figures)
 
 
-def _plotter(methods: Sequence[Mapping[str, Any]], title: str) -> Callable[[Path], None]:
-    """The function that draws one data set."""
-    return lambda path: plot_reductions(methods, path, title)
-
-
-def _file_name(title: str) -> str:
-    """The name of the figure of a data set, lower case and without spaces."""
-    return "table1-" + title.lower().replace(" ", "-").replace("@", "-")
-
-
-def _colored_mnist_pairs(finished: Finished) -> tuple[dict[Method, _Pairs], list[str]]:
-    """Heads of Colored MNIST by method, each with ERM's of its seed; and those without runs."""
-    reference = _held_out_heads(finished, ERM)
-    found: dict[Method, _Pairs] = {}
-    missing = [] if reference else [ERM.title]
-    for method in _METHODS:
-        pairs: _Pairs = {
-            seed: [(head, reference[seed])]
-            for seed, head in _held_out_heads(finished, method).items()
-            if seed in reference
-        }
-        if pairs:
-            found[method] = pairs
-        else:
-            missing.append(method.title)
-    return found, missing
-
-
-def _held_out_heads(finished: Finished, method: Method) -> dict[int, TrainedHead]:
-    """Heads of the restarts of a method, with images that none was trained on, by seed."""
-    return {run.seed: trained_head(run.load(), held_out=True) for run in finished(method, None)}
-
-
-def _feature_pairs(
-    sweep: FeatureSweep,
-) -> tuple[dict[Method, _Pairs], list[str], dict[str, list[Selected]]]:
-    """Heads on features by method, each with its twin of ERM."""
-    chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
-    wanted: dict[Method, list[tuple[Job, Job]]] = {
-        _NOISE: [(each.job, second_start(each.job)) for each in chosen[REFERENCE]]
-    }
-    methods = [on_features(method) for method in _METHODS]
-    for method in methods:
-        wanted[method] = [(each.job, twin(each.job)) for each in chosen[method.algorithm]]
-    runs = train_all(sweep, [job for group in wanted.values() for pair in group for job in pair])
+def _pair_heads(wanted: _Wanted, runs: Mapping[Job, FinishedRun]) -> dict[Method, _Pairs]:
+    """Heads by method, each with its reference, on samples that neither was trained on."""
     heads = {job: trained_head(run.load(), held_out=True) for job, run in runs.items()}
     found: dict[Method, _Pairs] = {}
     for method, jobs in wanted.items():
-        pairs: _Pairs = {}
         for ours, reference in jobs:
             if ours in heads and reference in heads:
-                pairs.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
-        if pairs:
-            found[method] = pairs
-    return found, [method.title for method in methods if method not in found], chosen
-
-
-def _describe_selected(each: Selected) -> dict[str, Any]:
-    """A selected job as plain values."""
-    job = each.job
-    return {
-        "trial": job.trial_seed,
-        "test_domain": job.test_domains[0],
-        "hparams_seed": job.hparams_seed,
-        "validation": each.validation,
-        "test": each.test,
-        "draws": each.draws,
-    }
+                trials = found.setdefault(method, {})
+                trials.setdefault(ours.trial_seed, []).append((heads[ours], heads[reference]))
+    return found
 
 
 def _describe_part(
     found: Mapping[Method, _Pairs], title: str, options: Options
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[list[str], dict[str, Any]]:
     """All tables of one data set, and the values in them."""
     texts: list[str] = []
-    entries: list[dict[str, Any]] = [
-        {"method": method.title, "algorithm": method.algorithm, "runs": _count(pairs)}
-        for method, pairs in found.items()
-    ]
-    values: dict[str, Any] = {"methods": entries, "chance": {}}
+    entries = {
+        method: method.entry(runs=sum(map(len, pairs.values()))) for method, pairs in found.items()
+    }
+    values: dict[str, Any] = {"methods": list(entries.values()), "chance": {}}
     groups = [group for pairs in found.values() for group in pairs.values()]
     heads = list(dict.fromkeys(head for group in groups for pair in group for head in pair))
-    for domains in get_args(Domains) if found else ():
+    for domains, which in _COMPARED.items() if found else ():
         attributes = {  # of each head once, though many methods have the same reference
             head: measure(head, domains)
-            for head in options.counted(heads, f"measuring {title}, {_SOURCES[domains]}", "heads")
+            for head in options.counted(heads, f"measuring {title}, {which}", "heads")
         }
-        measured = {
-            method: {
-                trial: [(attributes[ours], attributes[erm]) for ours, erm in group]
-                for trial, group in pairs.items()
-            }
-            for method, pairs in found.items()
-        }
-        chance = chance_share(
-            [erm for pairs in measured.values() for group in pairs.values() for _, erm in group]
-        )
+        chance = chance_share([attributes[erm] for group in groups for _, erm in group])
         values["chance"][domains] = chance
         for kind in ("raw", "relative"):
             rows = []
             noise: Mapping[str, Reduction] = {}
-            for entry, (method, pairs) in zip(entries, measured.items(), strict=True):
-                ratios = reductions(pairs, relative=kind == "relative")
+            for method, pairs in found.items():
+                measured = {
+                    trial: [(attributes[ours], attributes[erm]) for ours, erm in group]
+                    for trial, group in pairs.items()
+                }
+                ratios = reductions(measured, relative=kind == "relative")
                 changes = {
-                    name: judged(ratio, chance[name], noise.get(name))
+                    name: ratio.change(chance[name], noise.get(name))
                     for name, ratio in ratios.items()
                 }
                 noise = ratios if method is _NOISE else noise
-                entry.setdefault(kind, {})[domains] = plain(ratios, changes)
-                entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
-                rows.append([method.title, str(entry["runs"]), *_cells(method, ratios, changes)])
-            rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in TABLE_1)])
-            header = ["method", "runs", *(TITLES[name] for name in TABLE_1)]
-            texts.append(f"### {kind.capitalize()}, {_SOURCES[domains]}")
-            texts.append(markdown_table(header, rows))
-            texts.append(_agreement(entries, kind, domains))
-    return "\n\n".join(texts), values
+                entry = entries[method]
+                entry.setdefault(kind, {})[domains] = {
+                    name: {"ratio": x.mean, "low": x.low, "high": x.high, "change": changes[name]}
+                    for name, x in ratios.items()
+                }
+                ticks = entry["published"] = list(PUBLISHED.get(method.algorithm, ()))
+                cells = [
+                    f"{_paper_mark(ticks, name)}{_ARROWS[changes[name]]} {ratio}"
+                    for name, ratio in ratios.items()
+                ]
+                rows.append([method.title, str(entry["runs"]), *cells])
+            rows.append(["*chance*", "", *(f"{100 * chance[name]:.0f} %" for name in _TITLES)])
+            texts += [
+                f"### {kind.capitalize()}, {which}",
+                markdown_table(["method", "runs", *_TITLES.values()], rows),
+                _agreement(values["methods"], kind, domains),
+            ]
+    return texts, values
 
 
-def _count(pairs: _Pairs) -> int:
-    """How many heads a row has."""
-    return sum(map(len, pairs.values()))
+def _paper_mark(ticks: Sequence[str], name: str) -> str:
+    """What the paper says of an attribute, if it has a row for the method."""
+    return ("✓ " if name in ticks else "✗ ") if ticks else ""
 
 
-def _cells(
-    method: Method, ratios: Mapping[str, Reduction], changes: Mapping[str, Change]
-) -> list[str]:
-    """A row of the table: the paper's mark, ours, and the ratio, by attribute."""
-    arrows = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
-    ticks = PUBLISHED.get(method.algorithm)
-    texts = []
-    for name, ratio in ratios.items():
-        paper = "" if ticks is None else "✓ " if name in ticks else "✗ "
-        texts.append(f"{paper}{arrows[changes[name]]} {ratio}")
-    return texts
-
-
-def _agreement(entries: Sequence[Mapping[str, Any]], kind: str, domains: Domains) -> str:
+def _agreement(entries: Rows, kind: str, domains: Domains) -> str:
     """How many of the paper's ticks and crosses the ratios bear out."""
-    marks: dict[bool, list[str]] = {True: [], False: []}
+    changes: dict[bool, list[str]] = {True: [], False: []}
     for entry in entries:
-        if entry["algorithm"] in PUBLISHED:
-            for name, each in entry[kind][domains].items():
-                if each["change"] == "unclear":
-                    continue
-                marks[name in entry["published"]].append(each["change"])
-    ticks, crosses = ((group.count("reduced"), len(group)) for group in marks.values())
+        for name, each in entry[kind][domains].items() if entry["published"] else ():
+            if each["change"] != "unclear":
+                changes[name in entry["published"]].append(each["change"])
+    ticks, crosses = (f"{x.count('reduced')} of the {len(x)}" for x in changes.values())
     return (
-        f"Of what can be judged, {ticks[0]} of the {ticks[1]} cells that the paper ticks are "
-        f"reduced, and {crosses[0]} of the {crosses[1]} that it crosses."
+        f"Of what can be judged, {ticks} cells that the paper ticks are reduced, and {crosses} "
+        "that it crosses."
     )
 
 
-TABLE_1_MEASURED = Experiment(
-    "table1",
-    "Table 1, measured: what each method aligns",
-    _present,
-    tuple((method, None) for method in (ERM, *_METHODS)),
+_KINDS: Final = {"raw": "raw", "relative": "relative to the attribute's mean square"}
+_DOMAINS: Final = {"sources": "training domains", "all": "all domains"}
+_LIMIT: Final = 4.0  # the colours end at ratios of 2 to the power of this, and its inverse
+
+
+def _plot_reductions(methods: Rows, title: str, path: Path) -> None:
+    """Ratios of dispersions to ERM's, with the paper's ticks and crosses."""
+    size = (12.5, 2.2 + 0.8 * len(methods))
+    figure, grid = make_axes(*size, len(_DOMAINS), len(_KINDS), sharex=True, sharey=True)
+    for row, (domains, which) in zip(grid, _DOMAINS.items(), strict=True):
+        for axes, (kind, heading) in zip(row, _KINDS.items(), strict=True):
+            cells = [(entry["published"], entry[kind][domains]) for entry in methods]
+            image = _heat_map(axes, cells)
+            axes.set_title(f"{which}, {heading}", fontsize=9)
+            axes.tick_params(length=0, labelsize=8)
+            axes.set_xticks(range(len(_TITLES)), list(_TITLES.values()), rotation=30, ha="right")
+            axes.set_yticks(range(len(methods)), [entry["method"] for entry in methods])
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, ticks=[-4, -2, 0, 2, 4])
+    bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
+    bar.set_label("dispersion over ERM's", fontsize=8)
+    figure.suptitle(
+        f"Table 1 measured on {title} (✓ ✗: the paper's; grey: mostly chance)", fontsize=11
+    )
+    save(figure, path)
+
+
+def _heat_map(
+    axes: Any,  # noqa: ANN401 - matplotlib is an optional dependency
+    rows: Sequence[tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]],
+) -> Any:  # noqa: ANN401
+    """Cells of one panel; those that cannot be judged have no colour."""
+    colours = [
+        [
+            math.nan
+            if cells[name]["change"] == "unclear"
+            else max(-_LIMIT, min(_LIMIT, math.log2(max(cells[name]["ratio"], 1e-300))))
+            for name in _TITLES
+        ]
+        for _, cells in rows
+    ]
+    axes.set_facecolor("#e4e4e4")
+    image = axes.imshow(colours, cmap="RdBu_r", vmin=-_LIMIT, vmax=_LIMIT, aspect="auto")
+    for row, (ticked, cells) in enumerate(rows):
+        for column, name in enumerate(_TITLES):
+            text = _paper_mark(ticked, name) + _ratio_text(cells[name]["ratio"])
+            weight = "bold" if name in ticked else "normal"
+            colour = "white" if abs(colours[row][column]) > 0.7 * _LIMIT else "black"
+            style = {"ha": "center", "va": "center", "fontsize": 8, "fontweight": weight}
+            axes.text(column, row, text, color=colour, **style)
+    return image
+
+
+TABLE_1_MEASURED: Final = Experiment(
+    "table1", "Table 1, measured: what each method aligns", _present, {None: (_ERM, *_METHODS)}
 )

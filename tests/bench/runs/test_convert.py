@@ -9,8 +9,7 @@ from hessalign.bench.runs import load_run, train_job
 from hessalign.bench.runs.convert import _old_job, convert_run
 from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
-from hessalign.paper.cache import finished_runs
-from hessalign.paper.experiment import Method, Options
+from hessalign.paper.experiment import Method, Options, finished_runs
 
 OLD = {
     "algorithm": "hgp", "options": {"beta": 0.0}, "seed": 2, "imbalance": "paper",

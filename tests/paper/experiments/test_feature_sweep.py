@@ -14,7 +14,8 @@ from hessalign.bench.runs.run import train_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main
 from hessalign.paper import figure2, table1
-from hessalign.paper.feature_sweep import (
+from hessalign.paper.experiment import Options, plain
+from hessalign.paper.sweeps import (
     FeatureSweep,
     second_start,
     select_jobs,
@@ -53,21 +54,30 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sweep(root):
-    return FeatureSweep("bank", str(root), root / "runs", root / "cache", SerialLauncher())
+    return make_sweep(root, root / "cache")
+
+
+def make_sweep(root, cache):
+    return FeatureSweep("bank", str(root), root / "runs", Options(SerialLauncher(), cache=cache))
+
+
+def with_options(sweep, **values):
+    return dataclasses.replace(sweep, options=dataclasses.replace(sweep.options, **values))
 
 
 def test_the_best_draw_of_each_trial_and_test_domain(sweep, root):
     found = select_jobs(sweep, ["vrex"])["vrex"]
-    pairs = [(each.job.trial_seed, each.job.test_domains[0]) for each in found]
+    pairs = [(job.trial_seed, job.test_domains[0]) for job in found]
     assert pairs == [(trial, test) for trial in range(TRIALS) for test in range(3)]
-    for each in found:
+    for job, each in found.items():
+        assert (each.trial, each.test_domain) == (job.trial_seed, job.test_domains[0])
         # By hand: the last record of every drawn run of the same trial and test domain.
         best = []
         for path in (root / "runs").glob("*/results.jsonl"):
             last = json.loads(path.read_text().splitlines()[-1])
-            args, (test,) = last["args"], each.job.test_domains
+            args, (test,) = last["args"], job.test_domains
             same = (args["algorithm"], args["test_envs"], args["trial_seed"]) == (
-                "VREx", [test], each.job.trial_seed,
+                "VREx", [test], job.trial_seed,
             )  # fmt: skip
             if same and args["hparams_seed"] > 0:
                 kept = [last[f"env{e}_out_acc"] for e in range(3) if e != test]
@@ -75,13 +85,14 @@ def test_the_best_draw_of_each_trial_and_test_domain(sweep, root):
         assert len(best) == each.draws == DRAWS - 1
         expected = max(best)
         assert each.validation == pytest.approx(expected[0])
-        assert (each.job.hparams_seed, each.test) == expected[1:]
+        assert each.hparams_seed == job.hparams_seed
+        assert (job.hparams_seed, each.test) == expected[1:]
 
 
 def test_trained_again_a_run_is_the_same(sweep, root):
     (first, *_) = select_jobs(sweep, ["erm"])["erm"]
-    run = train_all(sweep, [first.job])[first.job].load()
-    lines = (root / "runs" / first.job.folder / "results.jsonl").read_text().splitlines()
+    run = train_all(sweep, [first])[first].load()
+    lines = (root / "runs" / first.folder / "results.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert run.algorithm is not None
     metrics = run.records[-1].metrics
@@ -89,7 +100,7 @@ def test_trained_again_a_run_is_the_same(sweep, root):
     assert len(shared) >= 4
     for name in shared:
         assert metrics[name] == last[name]
-    assert not train_all(dataclasses.replace(sweep, launcher=None), [twin_of(first.job)])
+    assert not train_all(with_options(sweep, launcher=None), [twin_of(first)])
 
 
 def twin_of(job):
@@ -97,7 +108,7 @@ def twin_of(job):
 
 
 def test_a_twin_shares_what_algorithms_share(sweep):
-    job = select_jobs(sweep, ["vrex"])["vrex"][-1].job
+    job = list(select_jobs(sweep, ["vrex"])["vrex"])[-1]
     ours, erm, again = (plan_job(each) for each in (job, twin(job), second_start(twin(job))))
     assert erm.job.algorithm == "ERM"
     shared = ("lr", "weight_decay", "batch_size", "resnet_dropout", "hidden")
@@ -109,24 +120,24 @@ def test_a_twin_shares_what_algorithms_share(sweep):
 
 
 def test_a_second_start_trains_the_same_objective(sweep):
-    job = second_start(twin(select_jobs(sweep, ["vrex"])["vrex"][0].job))
+    job = second_start(twin(next(iter(select_jobs(sweep, ["vrex"])["vrex"]))))
     (run,) = train_all(sweep, [job]).values()
     record = run.records[-1]
     assert record.terms["loss"] == pytest.approx(record.terms["risk"])
 
 
 def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
-    without = dataclasses.replace(sweep, cache=sweep.cache / "other", launcher=None)
-    assert select_jobs(without, ["fish"])["fish"] == []
-    found = select_jobs(dataclasses.replace(without, launcher=SerialLauncher()), ["fish"])["fish"]
-    assert [each.draws for each in found] == [DRAWS - 1] * 6
-    assert {each.job.algorithm for each in found} == {"Fish"}
+    without = with_options(sweep, cache=sweep.options.cache / "other", launcher=None)
+    assert select_jobs(without, ["fish"])["fish"] == {}
+    found = select_jobs(with_options(without, launcher=SerialLauncher()), ["fish"])["fish"]
+    assert [each.draws for each in found.values()] == [DRAWS - 1] * 6
+    assert {job.algorithm for job in found} == {"Fish"}
 
 
 def test_several_processes_train_the_same_models(sweep):
-    jobs = [each.job for each in select_jobs(sweep, ["erm"])["erm"]][:2]
+    jobs = list(select_jobs(sweep, ["erm"])["erm"])[:2]
     here = train_all(sweep, jobs)
-    other = dataclasses.replace(sweep, cache=sweep.cache / "two", launcher=LocalLauncher(2))
+    other = with_options(sweep, cache=sweep.options.cache / "two", launcher=LocalLauncher(2))
     found = train_all(other, jobs)
     assert found.keys() == here.keys() == {*jobs}
     for job, run in found.items():
@@ -156,8 +167,7 @@ def reproduce(name, root, tmp_path, *more):
 @pytest.fixture
 def few(monkeypatch):
     """Two methods, of which one has no runs, and two radii."""
-    methods = (figure2._METHODS[2], figure2._CORAL)
-    assert [method.algorithm for method in methods] == ["vrex", "coral"]
+    methods = plain("vrex", "coral")
     monkeypatch.setattr(figure2, "_METHODS", methods)
     monkeypatch.setattr(table1, "_METHODS", methods)
     monkeypatch.setattr(figure2, "_BANK_DELTAS", (0.1, 1.0))
@@ -172,9 +182,9 @@ def test_table1_on_a_bank(root, tmp_path, few, capsys):
     cached = root / "cmnist"
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0
     assert "No runs yet: V-REx, CORAL" in capsys.readouterr().out
-    sweep = FeatureSweep("bank", str(root), root / "runs", cached, SerialLauncher())
-    chosen = select_jobs(dataclasses.replace(sweep, launcher=None), ["erm", "vrex"])
-    jobs = [each.job for each in chosen["vrex"]]
+    sweep = make_sweep(root, cached)
+    chosen = select_jobs(with_options(sweep, launcher=None), ["erm", "vrex"])
+    jobs = list(chosen["vrex"])
     train_all(sweep, [*jobs, *map(twin, jobs)])
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0
     out = capsys.readouterr().out
@@ -211,8 +221,8 @@ def first_layer(state):
 
 def test_figure2_on_a_bank(root, tmp_path, few, capsys):
     words = ["--finished", *bank_words(root)]
-    sweep = FeatureSweep("bank", str(root), root / "runs", root / "cmnist", SerialLauncher())
-    train_all(sweep, [each.job for each in select_jobs(sweep, ["vrex"])["vrex"]])
+    sweep = make_sweep(root, root / "cmnist")
+    train_all(sweep, select_jobs(sweep, ["vrex"])["vrex"])
     assert reproduce("figure2", root, tmp_path, *words) == 0
     out, err = capsys.readouterr()
     assert "6/6 heads" in err

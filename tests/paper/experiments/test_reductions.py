@@ -8,14 +8,7 @@ from torch import nn
 
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.run import TrainedHead
-from hessalign.paper.table1 import (
-    Reduction,
-    _log_ratio,
-    chance_share,
-    judged,
-    measure,
-    reductions,
-)
+from hessalign.paper.table1 import Reduction, _log_ratio, chance_share, measure, reductions
 
 
 def spread(dispersion, mean_square=1.0, chance=0.0):
@@ -51,17 +44,18 @@ def test_relative_ratios_divide_each_dispersion_by_its_own_mean_square():
 )
 def test_a_change_needs_all_trials(ratios, change, text):
     found = Reduction(*ratios)
-    assert found.change == change
+    assert found.change() == change
     assert str(found) == text
 
 
 def test_a_change_must_exceed_that_of_another_start():
     noise = Reduction(0.5, 0.4, 0.6)
-    assert judged(Reduction(0.3, 0.3, 0.3), 0.1, noise) == "reduced"
-    assert judged(Reduction(0.6, 0.6, 0.6), 0.1, noise) == "unchanged"
-    assert judged(Reduction(1.9, 1.9, 1.9), 0.1, noise) == "unchanged"
-    assert judged(Reduction(2.1, 2.1, 2.1), 0.1, noise) == "raised"
-    assert judged(Reduction(0.1, 0.1, 0.1), math.nan) == "unclear"
+    assert Reduction(0.3, 0.3, 0.3).change(0.1, noise) == "reduced"
+    assert Reduction(0.6, 0.6, 0.6).change(0.1, noise) == "unchanged"
+    assert Reduction(1.9, 1.9, 1.9).change(0.1, noise) == "unchanged"
+    assert Reduction(2.1, 2.1, 2.1).change(0.1, noise) == "raised"
+    assert Reduction(0.1, 0.1, 0.1).change(math.nan) == "unclear"
+    assert Reduction(0.1, 0.1, 0.1).change(0.9) == "unclear"
 
 
 def test_no_dispersion_at_all_is_finite():

@@ -21,7 +21,7 @@ from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.runs import Record, Run, plan_job
 from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
-from hessalign.paper import cache, figure2
+from hessalign.paper import experiment, figure2
 from hessalign.paper.accuracies import (
     _cells,
     _make_table,
@@ -31,11 +31,10 @@ from hessalign.paper.accuracies import (
     accuracy_table,
 )
 from hessalign.paper.catalogue import EXPERIMENTS
-from hessalign.paper.dynamics import _correlations
-from hessalign.paper.experiment import ERM, IMBALANCED, Method, Options
-from hessalign.paper.figure5 import _attacked_accuracy
-from hessalign.paper.invariance import _line, _profile, _reading
+from hessalign.paper.changed_images import _attacked_accuracy, _line, _profile, _reading
+from hessalign.paper.experiment import IMBALANCED, Method, Options, plain
 from hessalign.paper.published import Accuracy, measured, verdict
+from hessalign.paper.training import _correlations
 
 TINY = ["train_images=200", "test_images=60", "steps=4", "jump=2", "width=6", "evaluate_every=1"]
 
@@ -119,7 +118,7 @@ def test_tables_and_figures_share_their_runs(tmp_path, monkeypatch, capsys):
     def refuse(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(cache, "run_jobs", refuse)
+    monkeypatch.setattr(experiment, "run_jobs", refuse)
     for name in ("table2", "profile", "figure5"):
         assert main(command(tmp_path, name)) == 0
     assert finished(tmp_path) == runs
@@ -196,8 +195,8 @@ def remove_runs(tmp_path, seed):
 @pytest.fixture
 def small_table(monkeypatch):
     """A table of two rows instead of Table 9."""
-    methods = (ERM, Method("HGP", "hgp", {"beta": 0.0}))
-    table = _make_table("table9", "Small", {"Colored MNIST": (None, methods)}, {})
+    methods = (Method("ERM", "erm"), Method("HGP", "hgp", {"beta": 0.0}))
+    table = _make_table(9, "Small", {"Colored MNIST": None}, lambda _: methods, {})
     monkeypatch.setitem(EXPERIMENTS, "table9", table)
 
 
@@ -266,14 +265,14 @@ def test_a_failed_run_is_said_and_tried_again(tmp_path, monkeypatch, capsys):
             raise RuntimeError("out of luck")
         return train_job(job, folder, **options)
 
-    train_job = cache.train_job
-    monkeypatch.setattr(cache, "train_job", broken)
+    train_job = experiment.train_job
+    monkeypatch.setattr(experiment, "train_job", broken)
     assert main(command(tmp_path, "table9")) == 1
     out, err = capsys.readouterr()
     assert "failed: HGP on ColoredMNIST-IRM" in err
     assert "out of luck" in err
     assert "Not all of the 2 restarts are finished: HGP 0." in out
-    monkeypatch.setattr(cache, "train_job", train_job)
+    monkeypatch.setattr(experiment, "train_job", train_job)
     assert main(command(tmp_path, "table9")) == 0
     assert "Not all of" not in capsys.readouterr().out
 
@@ -318,8 +317,9 @@ def test_interrupted_it_saves_and_continues(tmp_path):
 
 
 def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(figure2, "_METHODS", (figure2._CORAL,))
-    few = dataclasses.replace(figure2.FIGURE_2, rows=((figure2._CORAL, None),))
+    coral = plain("coral")
+    monkeypatch.setattr(figure2, "_METHODS", coral)
+    few = dataclasses.replace(figure2.FIGURE_2, rows={None: coral})
     monkeypatch.setattr("hessalign.cli.reproduce.EXPERIMENTS", {"figure2": few})
     assert main(command(tmp_path, "figure2")) == 0
     content = json.loads((tmp_path / "results" / "figure2" / "figure2.json").read_text())
@@ -402,8 +402,8 @@ def make_run(network, records=(), algorithm="erm", seed=0, **values):
 def make_finished(run):
     """A run as if it were in the cache."""
     return SimpleNamespace(
-        seed=run.plan.job.trial_seed, options=run.plan.options, records=run.records,
-        final=run.final, load=lambda: run,
+        job=run.plan.job, options=run.plan.options, records=run.records, final=run.final,
+        load=lambda: run,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.sweeps import run
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.cli import main
-from hessalign.paper import cache
+from hessalign.paper import experiment
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
 from hessalign.paper.experiment import Options
@@ -124,7 +124,7 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
     def refuse(*_, **__):
         raise AssertionError("ran again")
 
-    monkeypatch.setattr(cache, "run_jobs", refuse)
+    monkeypatch.setattr(experiment, "run_jobs", refuse)
     assert main(command(data_dir, swept, "table8")) == 0  # all are done
     runs = records_by_run(swept / "linear")
     section = content(swept, "table8")["heads"]["linear head"]["PACS@tiny"]
@@ -176,7 +176,7 @@ def test_average_over_data_sets():
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
     assert rows["erm"]["values"] == pytest.approx([70.0, 71.0])
     assert rows["hgp"]["published"] == 67.9
-    assert rows["hgp"]["against_erm"]["PACS"]["mean"] == pytest.approx(10.0)
+    assert rows["hgp"]["against_erm"]["PACS"].mean == pytest.approx(10.0)
     assert rows["fishr"]["mean"] is None
     assert rows["erm"]["verdict"].startswith("not reproduced (4.1 std)")
 
@@ -267,7 +267,7 @@ def test_rows_verdicts_and_winner():
     spread = np.std([76.5, 77.5, 78.5])
     assert hgp["verdict"] == f"not reproduced ({12.5 / np.hypot(spread, spread):.1f} std)"
     assert fish["mean"] is None
-    assert hgp["against_erm"]["A"]["mean"] == pytest.approx(2.0)
+    assert hgp["against_erm"]["A"].mean == pytest.approx(2.0)
     text = _who_wins(rows)
     assert "**HGP is best on average**: 77.5 ± 0.8, +0.8 ± 0.3 against ERM" in text
     assert "Best by column: A HGP (+2.0 ± 0.1); B ERM" in text
