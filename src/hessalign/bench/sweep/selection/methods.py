@@ -7,14 +7,14 @@ method, the accuracy reported is that on the larger part ("in") of the test doma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from hessalign._names import UnknownNameError
-from hessalign.bench.sweep.selection.reading import Run, braces
+from hessalign._names import check_name
+from hessalign.bench.sweep.selection.reading import Record, Run, braces
 
 Runs = Mapping[tuple[int, ...], Run]
 """Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""
@@ -73,15 +73,11 @@ def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
         return _without([(test_domain,)])
     if run.domains < 2:
         return _NO_TRAINING_DOMAIN
-    return _best(
-        Candidate(
-            validation=float(np.mean(record.outer[:test_domain] + record.outer[test_domain + 1 :])),
-            test=record.test(test_domain),
-            step=record.step,
-            run=run,
-        )
+    judged = [
+        (record, record.outer[:test_domain] + record.outer[test_domain + 1 :])
         for record in run.records
-    )
+    ]
+    return _best(run, test_domain, judged)
 
 
 def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
@@ -102,8 +98,11 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
         return _without([(test_domain,)])
     if single.domains < 2:
         return _NO_TRAINING_DOMAIN
-    others = [domain for domain in range(single.domains) if domain != test_domain]
-    pairs = {domain: _pair(test_domain, domain) for domain in others}
+    pairs = {
+        domain: (min(domain, test_domain), max(domain, test_domain))
+        for domain in range(single.domains)
+        if domain != test_domain
+    }
     missing = [pair for pair in pairs.values() if pair not in runs]
     if missing:
         return _without(missing)
@@ -111,22 +110,14 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
         {record.step: record.test(domain) for record in runs[pair].records}
         for domain, pair in pairs.items()
     ]
-    shared = [
-        record
+    judged = [
+        (record, [accuracies[record.step] for accuracies in left_out])
         for record in single.records
         if all(record.step in accuracies for accuracies in left_out)
     ]
-    if not shared:
+    if not judged:
         return f"no step recorded by all of its {len(pairs) + 1} runs"
-    return _best(
-        Candidate(
-            validation=float(np.mean([accuracies[record.step] for accuracies in left_out])),
-            test=record.test(test_domain),
-            step=record.step,
-            run=single,
-        )
-        for record in shared
-    )
+    return _best(single, test_domain, judged)
 
 
 def oracle(runs: Runs, test_domain: int) -> Candidate | str:
@@ -158,8 +149,7 @@ SELECTIONS: Mapping[str, Selection] = {row.name: row for row in _ROWS}
 
 def find_selection(name: str) -> Selection:
     """A method by its name; another name raises an UnknownNameError."""
-    if name not in SELECTIONS:
-        raise UnknownNameError("selection method", name, SELECTIONS)
+    check_name("selection method", name, SELECTIONS)
     return SELECTIONS[name]
 
 
@@ -177,12 +167,15 @@ def choose(candidates: Iterable[Candidate]) -> Candidate:
     )
 
 
-def _best(candidates: Iterable[Candidate]) -> Candidate:
+def _best(
+    run: Run, test_domain: int, judged: Iterable[tuple[Record, Sequence[float]]]
+) -> Candidate:
+    """The step with the best mean of accuracies, the earliest of equals."""
+    candidates = (
+        Candidate(float(np.mean(values)), record.test(test_domain), record.step, run)
+        for record, values in judged
+    )
     return max(candidates, key=lambda candidate: (candidate.validation, -candidate.step))
-
-
-def _pair(first: int, second: int) -> tuple[int, int]:
-    return (first, second) if first < second else (second, first)
 
 
 def _without(sets: Iterable[tuple[int, ...]]) -> str:
