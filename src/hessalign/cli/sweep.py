@@ -34,14 +34,15 @@ from hessalign.bench.sweep import (
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.execution import SPECIFICATION
-from hessalign.bench.sweep.folder import STATES, mean_seconds, seconds_left
+from hessalign.bench.sweep.execution import SPECIFICATION, STATES
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.report import (
     SweepProgress,
     evaluations,
     failures,
+    mean_seconds,
     plan_table,
+    seconds_left,
     selection_table,
     status_table,
 )
@@ -73,7 +74,7 @@ def _read_specification(options: argparse.Namespace) -> SweepSpec:
         entries.pop("data_folder", None)  # what is named here counts
     for key in (*_LISTS, *_VALUES, "keep_models"):
         value = getattr(options, key)
-        if value is not None:
+        if value is not None and value is not False:
             entries[key] = value[0] if value in (["all"], ("all",)) else value
     if words:
         entries["overrides"] = {**dict(entries.get("overrides") or {}), **parse_words(words)}  # type: ignore[call-overload]

@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,8 +17,7 @@ import numpy as np
 from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import RESULTS
-from hessalign.bench.sweep.execution import ERROR, Outcome, Work
-from hessalign.bench.sweep.folder import STATES, JobStatus, mean_seconds, seconds_left
+from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Outcome, Work
 from hessalign.bench.sweep.launcher import Launcher
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
@@ -101,15 +100,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
 
 def evaluations(steps: int, every: int) -> int:
-    """How often a run is evaluated.
-
-    Returns:
-        The number of its records.
-
-    Example:
-        >>> evaluations(5001, 300), evaluations(5001, 1000), evaluations(5001, 100)
-        (18, 6, 51)
-    """
+    """How often a run is evaluated: the number of its records."""
     return len(range(0, steps, every)) + ((steps - 1) % every != 0)
 
 
@@ -123,17 +114,16 @@ _Cell = tuple[str, str]
 def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
     """Runs and cost by data set and algorithm."""
     counts = Counter((job.dataset, job.algorithm) for job in jobs)
-    rows = []
+    header = ["data set", "algorithm", "runs", "one run", "all runs"]
+    rows, total = [], 0.0
     for cell, count in counts.items():
-        row = [*cell, f"{count:,}"]
-        if seconds:
-            row += [f"{seconds[cell]:.2f} s", duration(count * seconds[cell])]
-        rows.append(row)
-    total = ["all", "", f"{len(jobs):,}"]
-    if seconds:
-        total += ["", duration(sum(count * seconds[cell] for cell, count in counts.items()))]
-    header = ["data set", "algorithm", "runs", *(["one run", "all runs"] if seconds else [])]
-    return markdown_table(header, [*rows, total], text_columns=2)
+        one = seconds.get(cell, 0.0)
+        rows.append([*cell, f"{count:,}", f"{one:.2f} s", duration(count * one)])
+        total += count * one
+    rows.append(["all", "", f"{len(jobs):,}", "", duration(total)])
+    if not seconds:
+        header, rows = header[:3], [row[:3] for row in rows]
+    return markdown_table(header, rows, text_columns=2)
 
 
 def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
@@ -167,6 +157,37 @@ def status_table(statuses: Sequence[JobStatus]) -> str:
     return markdown_table(["data set", "algorithm", *STATES, "mean time"], rows, text_columns=2)
 
 
+def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
+    """Mean seconds of a run by algorithm, from those that are done."""
+    found: dict[str, list[float]] = {}
+    for status in statuses:
+        if status.seconds is not None:
+            found.setdefault(status.job.algorithm, []).append(status.seconds)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def seconds_left(
+    statuses: Sequence[JobStatus],
+    means: Mapping[str, float],
+    parallel: int,
+    shares: Mapping[str, float] | None = None,
+) -> float | None:
+    """How long the rest of a sweep will take; None if nothing is known yet."""
+    # How much of a job is done where `shares`, by folder, does not tell.
+    guesses = {"left": 0.0, "running": 0.5}
+    rest = [status for status in statuses if status.state in guesses]
+    if not rest:
+        return 0.0
+    if not means:
+        return None
+    usual = fmean(means.values())  # of algorithms that have no mean
+    total = 0.0
+    for each in rest:
+        share = (shares or {}).get(each.job.folder, guesses[each.state])
+        total += (1 - share) * means.get(each.job.algorithm, usual)
+    return total / max(1, min(parallel, len(rest)))
+
+
 def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str]:
     """The runs that failed, with what went wrong and where it is kept."""
     failed = [status for status in statuses if status.state == "failed"]
@@ -185,13 +206,8 @@ def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str
 class SweepProgress:
     """Shows how many runs are done, failed, going on and waiting, how fast, and the time left.
 
-    Runs whose records are reported are shown with their step and accuracy.
-
-    Args:
-        statuses: The jobs as they are before the launcher begins.
-        launcher: What has them done.
-        stream: Where to write; None for the standard error stream.
-        name: What a run is called.
+    `statuses` are the jobs as they are before the launcher begins. Runs whose records are reported
+    are shown with their step and accuracy.
     """
 
     def __init__(

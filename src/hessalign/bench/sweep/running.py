@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, final
 
 from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.runs.run import train_job
-from hessalign.bench.sweep.execution import ERROR, JOBS, SPECIFICATION, Outcome, Task, Work
-from hessalign.bench.sweep.folder import JobStatus, job_status
+from hessalign.bench.sweep.execution import (
+    ERROR,
+    JOBS,
+    SPECIFICATION,
+    JobStatus,
+    Outcome,
+    Task,
+    Work,
+    job_status,
+)
 from hessalign.bench.sweep.launcher import Launcher, nothing
 from hessalign.bench.sweep.selection.reading import parse_record
 from hessalign.bench.sweep.specification import SweepSpec
@@ -63,18 +70,16 @@ def run_jobs(
         The outcomes, in the order in which they came.
     """
     statuses = [job_status(folder, each) if isinstance(each, Job) else each for each in jobs]
-    wanted = {"left", "running", "failed"} if retry_failed else {"left", "running"}
+    states = {"left", "running", "failed"} if retry_failed else {"left", "running"}
+    wanted = [each for each in statuses if each.state in states]
     folder, name = folder.absolute(), uuid.uuid4().hex
     tasks = [
-        Task(status.job, folder, launcher=name)
-        for status in sorted(
-            (each for each in statuses if each.state in wanted),
-            key=lambda each: each.state == "running",
-        )
+        Task(each.job, folder, launcher=name)
+        for each in sorted(wanted, key=lambda each: each.state == "running")
     ]
-    for status in statuses:
-        if retry_failed and status.state == "failed":
-            (folder / status.job.folder / ERROR).unlink(missing_ok=True)
+    for each in wanted:
+        if each.state == "failed":
+            (folder / each.job.folder / ERROR).unlink(missing_ok=True)
     outcomes: list[Outcome] = []
     if not tasks:
         return outcomes
@@ -133,12 +138,7 @@ class _Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 

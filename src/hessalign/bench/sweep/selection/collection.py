@@ -243,7 +243,7 @@ def best_run(
     algorithm: str | None = None,
     test_domain: str | None = None,
 ) -> Candidate:
-    """The best finished run, over trials, draws and algorithms; what a sweep has one of is clear."""
+    """The best finished run over trials, draws and algorithms: which step of it was judged best."""
     tables = collect(folder, [selection]).tables
     named = {table.dataset: table for table in tables if table.dataset is not None}
     table = named[_one("dataset", list(named), dataset)]

@@ -47,8 +47,8 @@ class Selection:
     Attributes:
         name: How it is called on the command line.
         title: How tables call it, in DomainBed's words.
-        candidate: The candidate of one hyper-parameter seed for a test domain, or why there is
-            none.
+        candidate: From the runs of one hyper-parameter seed, by their test domains, and a test
+            domain to the candidate, or why there is none.
         pairs: Whether it needs runs that leave out two domains.
     """
 
@@ -61,12 +61,8 @@ class Selection:
 def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
     """Best mean accuracy on the held-out parts of the training domains, over all steps.
 
-    Args:
-        runs: Runs by test domains; only that with one test domain is used.
-        test_domain: The test domain.
-
     Returns:
-        The candidate, the earliest of equals; or why there is none.
+        As `Selection` says; the earliest of equals.
     """
     run = runs.get((test_domain,))
     if run is None:
@@ -86,12 +82,8 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     The accuracy on domain v comes from the run with test domains {t, v}, on the larger part of v.
     Steps that not all runs recorded are dropped.
 
-    Args:
-        runs: Runs by test domains; that with one and all pairs are needed.
-        test_domain: The test domain t.
-
     Returns:
-        The candidate, the earliest of equals; or why there is none.
+        As `Selection` says; the earliest of equals.
     """
     single = runs.get((test_domain,))
     if single is None:
@@ -121,15 +113,7 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
 
 
 def oracle(runs: Runs, test_domain: int) -> Candidate | str:
-    """Accuracy on the held-out part of the test domain itself, at the last step only.
-
-    Args:
-        runs: Runs by test domains; only that with one test domain is used.
-        test_domain: The test domain.
-
-    Returns:
-        The candidate; or why there is none.
-    """
+    """Accuracy on the held-out part of the test domain itself, at the last step only."""
     run = runs.get((test_domain,))
     if run is None:
         return _without([(test_domain,)])
