@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from hessalign.bench.runs.trained import Outputs, TrainedModel, load
 from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.report.progress import Progress
 
+_WHICH: Final = ("dataset", "algorithm", "test_domain")
 _Add = Callable[[Outputs], None]
 """Takes what a model made of a batch."""
 
@@ -57,20 +58,13 @@ def _chosen(options: argparse.Namespace) -> Path:
     """The folder of the run, said or selected."""
     folder: Path = options.run_folder
     if options.select is None:
-        given = [f"--{name}" for name in ("dataset", "algorithm") if getattr(options, name)]
-        given += ["--test-domain"] if options.test_domain else []
+        given = [f"--{name.replace('_', '-')}" for name in _WHICH if getattr(options, name)]
         if given:
             raise InputError(
                 f"Expected {', '.join(given)} with --select, to choose a run of a sweep."
             )
         return folder
-    chosen = best_run(
-        folder,
-        options.select,
-        dataset=options.dataset,
-        algorithm=options.algorithm,
-        test_domain=options.test_domain,
-    )
+    chosen = best_run(folder, options.select, **{name: getattr(options, name) for name in _WHICH})
     path = Path(chosen.run.path).parent
     last = chosen.run.records[-1].step
     note = "" if last == chosen.step else f"; its model is that of the last step, {last}"

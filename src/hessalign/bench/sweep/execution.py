@@ -1,4 +1,4 @@
-"""A task of a sweep, carried out by whatever process a launcher gives it, and how far it is.
+"""Tasks of a sweep, carried out by whatever process a launcher gives them, and how far they are.
 
 How far a sweep is, is told from its folder alone:
 
@@ -12,18 +12,28 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, final, get_args
+from typing import Any, Final, Literal, Protocol, final, get_args
 
 from hessalign._errors import MENDABLE, describe_error
+from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.records import DONE
+from hessalign.bench.runs.records import DONE, RESULTS
+from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, is_claimed, this_claimant
+from hessalign.bench.sweep.selection.reading import parse_record
+from hessalign.bench.sweep.specification import SweepSpec
+
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 ERROR: Final = "err.txt"
 """The file that keeps why a job failed."""
@@ -42,6 +52,9 @@ Work = Callable[[Job, Path], object]
 
 It is sent to other processes by its name, so it is a function of a module, or a `partial` of one.
 """
+
+_ReportRecord = Callable[[Job, Mapping[str, Any]], None]
+"""Called with a job and a new line of its `results.jsonl`."""
 
 _JobState = Literal["done", "running", "failed", "left"]
 STATES: Final[tuple[_JobState, ...]] = get_args(_JobState)
@@ -106,6 +119,43 @@ class JobStatus:
     seconds: float | None = None
     error: str = ""
     bug: bool = False
+
+
+Begin = Callable[[Task], None]
+"""Told of a task that is about to begin, or to be begun again."""
+
+
+def nothing(task: Task) -> None:
+    """For those who need not be told."""
+
+
+class Launcher(Protocol):
+    """Has tasks done, somewhere.
+
+    Attributes:
+        parallel: How many at a time, as far as is known.
+    """
+
+    parallel: int
+
+    def run(
+        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
+    ) -> Generator[Outcome, None, None]:
+        """Have tasks done.
+
+        Each is carried out by `execute`, which decides whether there is anything to do. Ctrl-C or
+        a SIGTERM begins no further task, lets those that go on save what they have, and then raises
+        KeyboardInterrupt; a second one stops at once. Processes import `work` by its name.
+
+        Args:
+            tasks: The tasks, those to begin with first.
+            work: What does a job.
+            begin: Called in this process with each task before it begins, or is queued where only
+                a cluster knows when it does; a task whose worker was lost comes again.
+
+        Returns:
+            How each ended, as they end.
+        """
 
 
 def execute(task: Task, work: Work) -> Outcome:
@@ -196,3 +246,149 @@ def _seconds(path: Path) -> float | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def training_work(spec: SweepSpec) -> Work:
+    """What does the jobs of a sweep: `train_job`, told what to evaluate and keep."""
+    return partial(
+        train_job, evaluate=spec.evaluate, keep_model=spec.keep_models, data_dir=spec.place
+    )
+
+
+def run_jobs(
+    folder: Path,
+    jobs: Sequence[Job | JobStatus],
+    launcher: Launcher,
+    work: Work,
+    *,
+    retry_failed: bool = False,
+    report: Callable[[Outcome], None] = lambda outcome: None,
+    report_record: _ReportRecord | None = None,
+) -> list[Outcome]:
+    """Have the jobs done that are not.
+
+    Args:
+        folder: The folder of the sweep, or of any jobs: each gets a folder in it.
+        jobs: The jobs, with how far they are if that is known; those that somebody else does now
+            may be free when their turn comes.
+        launcher: What has them done.
+        work: What does a job.
+        retry_failed: Whether to do again what failed before.
+        report: Called with every outcome as it comes.
+        report_record: Called with every record that a job writes, within a second or so: the files
+            of jobs that go on are looked at, so that it does not matter where they do. A job's
+            records come before its outcome, and never at the same time as another call.
+
+    Returns:
+        The outcomes, in the order in which they came.
+    """
+    statuses = [job_status(folder, each) if isinstance(each, Job) else each for each in jobs]
+    states = {"left", "running", "failed"} if retry_failed else {"left", "running"}
+    wanted = [each for each in statuses if each.state in states]
+    folder, name = folder.absolute(), uuid.uuid4().hex
+    tasks = [
+        Task(each.job, folder, launcher=name)
+        for each in sorted(wanted, key=lambda each: each.state == "running")
+    ]
+    for each in wanted:
+        if each.state == "failed":
+            (folder / each.job.folder / ERROR).unlink(missing_ok=True)
+    outcomes: list[Outcome] = []
+    if not tasks:
+        return outcomes
+    _mark(folder, [task.job for task in tasks])
+    with nullcontext() if report_record is None else _Watch(report_record) as watch:
+        begin = nothing if watch is None else watch.begin
+        with closing(launcher.run(tasks, work, begin)) as results:
+            for outcome in results:
+                outcomes.append(outcome)
+                with nullcontext() if watch is None else watch.ended(outcome.task):
+                    report(outcome)
+    return outcomes
+
+
+def _mark(folder: Path, jobs: Iterable[Job]) -> None:
+    """Let all machines know the folder; that of a sweep has its specification."""
+    make_folder(folder)
+    if (folder / SPECIFICATION).exists():
+        return
+    path = folder / JOBS
+    there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = dict.fromkeys([*there, *(f"{job.folder}  {job.describe()}" for job in jobs)])
+    if len(lines) > len(there):
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+@final
+class _Watch:
+    """Reports what jobs that go on add to their records, from a thread that looks now and then."""
+
+    def __init__(self, report: _ReportRecord) -> None:
+        self._report = report
+        self._added: dict[Job, Iterator[list[Mapping[str, Any]]]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._look, name="records", daemon=True)
+
+    def begin(self, task: Task) -> None:
+        """Look at a task from now on; records that are there are old."""
+        with self._lock:
+            if task.job not in self._added:
+                self._added[task.job] = _added_records(task.folder / RESULTS)
+                next(self._added[task.job])
+
+    @contextmanager
+    def ended(self, task: Task) -> Iterator[None]:
+        """Report the last records of a task; meanwhile no others are."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if task.job in self._added:
+                self._pass_on(task.job)
+                del self._added[task.job]
+            yield
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_SECONDS_BETWEEN_LOOKS):
+            with self._lock:
+                try:
+                    for job in self._added:
+                        self._pass_on(job)
+                except Exception as error:  # it is raised where the outcomes are
+                    self._error = error
+                    return
+
+    def _pass_on(self, job: Job) -> None:
+        for record in next(self._added[job]):
+            self._report(job, record)
+
+
+def _added_records(path: Path) -> Iterator[list[Mapping[str, Any]]]:
+    """Whenever it is asked for: the records in a file of later steps than were read."""
+    offset, last, whole = 0, -1, b""
+    while True:
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < offset:
+                    offset = 0  # it went on from its checkpoint, and drops what came after
+                file.seek(offset)
+                whole = file.read().rpartition(b"\n")[0]
+        except OSError:  # not begun, or out of reach
+            whole = b""
+        offset += len(whole) + 1 if whole else 0
+        found = []
+        for record in map(parse_record, whole.splitlines()):
+            step = None if record is None else record.get("step")
+            if record is not None and isinstance(step, int) and step > last:
+                last = step
+                found.append(record)
+        yield found

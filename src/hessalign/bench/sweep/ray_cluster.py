@@ -13,8 +13,8 @@ from typing import Any, Final, final
 from hessalign._errors import InputError, MissingPackageError
 from hessalign._processes import SAVING_SECONDS, heed_interrupts
 from hessalign.bench.runs.interruption import Interruption
-from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
-from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
+from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute, nothing
+from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 0.2
 _CONNECT_SECONDS: Final = 30.0

@@ -17,8 +17,7 @@ import numpy as np
 from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import RESULTS
-from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Outcome, Work
-from hessalign.bench.sweep.launcher import Launcher
+from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Launcher, Outcome, Work
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import markdown_table

@@ -17,9 +17,15 @@ from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index
-from hessalign.bench.sweep.selection.methods import SELECTIONS, Candidate, choose, find_selection
 from hessalign.bench.sweep.selection.reading import Note, Run, braces, read_runs
-from hessalign.bench.sweep.selection.tables import Table, build_tables
+from hessalign.bench.sweep.selection.tables import (
+    SELECTIONS,
+    Candidate,
+    Table,
+    build_tables,
+    choose,
+    find_selection,
+)
 
 
 @final
