@@ -17,7 +17,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final
 
 from hessalign._processes import WORKERS_VARIABLE
 from hessalign._seeds import LARGEST_SEED
@@ -77,18 +77,6 @@ _TYPES: Final[Mapping[str, Callable[[str], object]]] = {
 }  # fmt: skip
 
 
-@final
-class _Command(NamedTuple):
-    """A verb, or a verb and an action; `run`, or `run_ACTION`, of its file does it."""
-
-    words: str
-    help: str
-    flags: str = ""
-    description: str = ""
-    epilog: tuple[str, ...] = ()  # paragraphs
-    continues: bool = False  # whether the same command goes on after an interrupt
-
-
 _LAUNCHER: Final = f"""
 --launcher NAME text=local  one of: {", ".join(LAUNCHERS)}
 --jobs N int  runs at a time (default: all cores, or all of Ray)
@@ -124,23 +112,17 @@ _CACHE: Final = """
 _WORKERS: Final = f"--workers N int={_CORES}  processes (default: all cores)\n"
 _WHICH: Final = "which, if the sweep has several"
 
-_COMMANDS: Final = (
-    _Command(
-        "demo",
-        "Colored MNIST with four methods, in a few minutes",
-        f"""
+_COMMANDS: Final = {
+    "demo": f"""
+Colored MNIST with four methods, in a few minutes
 --output DIR path=outputs/demo
 --train-images N int=20000
 --steps N int=501
 --seed SEED seed=0
 --jobs N int={min(4, _CORES)}  processes at once
 """,
-        continues=True,
-    ),
-    _Command(
-        "train",
-        "train one algorithm; the defaults are the published protocol",
-        """
+    "train": f"""
+train one algorithm; the defaults are the published protocol
 --config FILE path  keys and values as YAML
 --dataset DATASET  ColoredMNIST-IRM, the name of one below --data-dir, or package.module:function
 --algorithm ALGORITHM  see `hessalign algorithms`
@@ -154,21 +136,20 @@ _COMMANDS: Final = (
 --hparams-seed N int  a draw of hyper-parameters; 0: defaults
 --steps N int  updates; unless given, those of the protocol
 entries KEY=VALUE...  what differs from the defaults
+---
+Example: hessalign train --dataset colored_mnist --algorithm hutchinson \\
+  --restarts 3 --output outputs/hutchinson probes=100 fidelity=paper
+---
+Keys for ColoredMNIST-IRM: {_COLORED_KEYS}; and the options of the algorithm.
+
+Keys for other data sets: {_COMMON_KEYS}; of the network: {_NETWORK_KEYS}; preset, whose ranges
+draws are made from; and the options of the algorithm.
+
+`hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags override
+the file.
 """,
-        "Example: hessalign train --dataset colored_mnist --algorithm hutchinson \\\n"
-        "  --restarts 3 --output outputs/hutchinson probes=100 fidelity=paper",
-        (
-            f"Keys for ColoredMNIST-IRM: {_COLORED_KEYS}; and the options of the algorithm.",
-            f"Keys for other data sets: {_COMMON_KEYS}; of the network: {_NETWORK_KEYS}; preset, "
-            "whose ranges draws are made from; and the options of the algorithm.",
-            "`hessalign algorithms NAME` lists an algorithm's options. Words override flags, and "
-            "flags override the file.",
-        ),
-    ),
-    _Command(
-        "predict",
-        "classify images or arrays with a trained model",
-        f"""
+    "predict": f"""
+classify images or arrays with a trained model
 run_folder RUN path  a trained run; with --select, a sweep
 inputs INPUT... required  images, folders of images, files of arrays (.npy, .npz, .safetensors)
 --output FILE path  .csv: path, class and probabilities; .npz: features too (default: CSV, printed)
@@ -178,28 +159,22 @@ inputs INPUT... required  images, folders of images, files of arrays (.npy, .npz
 --dataset NAME  {_WHICH}
 --algorithm NAME  {_WHICH}
 --test-domain NAME  {_WHICH}
+---
+Example: hessalign predict runs/PACS photos/ cat.jpg --output found.csv. Images are prepared as in
+the evaluation of the run. One that cannot be read is named and left out, and the exit code is 1.
 """,
-        "Example: hessalign predict runs/PACS photos/ cat.jpg --output found.csv. Images are "
-        "prepared as in the evaluation of the run. One that cannot be read is named and left out, "
-        "and the exit code is 1.",
-    ),
-    _Command(
-        "export",
-        "write a trained network as ONNX, TorchScript, pt2 or safetensors",
-        f"""
+    "export": f"""
+write a trained network as ONNX, TorchScript, pt2 or safetensors
 run_folder RUN path  a trained run
 --format FORMAT required  one of: {_EXPORTS}
 --output FILE path required  the file to write
+---
+Example: hessalign export runs/PACS --format onnx --output model.onnx. The file takes prepared
+inputs in batches of any size and gives logits; it carries the names of the classes and says how
+images are prepared. It is read back and compared with the network before it is left there.
 """,
-        "Example: hessalign export runs/PACS --format onnx --output model.onnx. The file takes "
-        "prepared inputs in batches of any size and gives logits; it carries the names of the "
-        "classes and says how images are prepared. It is read back and compared with the network "
-        "before it is left there.",
-    ),
-    _Command(
-        "reproduce",
-        "regenerate a table or figure of the paper",
-        f"""
+    "reproduce": f"""
+regenerate a table or figure of the paper
 name name  `list`, one of its names, or `{ALL_REPRODUCED}` for one page of them
 --output DIR path=results  where results go
 --finished  train nothing: report on the runs that are there, and in tables 2, 3, 9 and 10 on
@@ -220,39 +195,32 @@ entries KEY=VALUE...  what differs from the published protocol
 = feature banks = For {" and ".join(ON_BANKS)}, which report on the sweep in --sweep with the bank
     below --data-dir too.
 --dataset NAME  the bank ({_BANK})
+---
+Runs are kept in the cache and shared between experiments; an interrupted command continues when it
+is given again.
 """,
-        "Runs are kept in the cache and shared between experiments; an interrupted command "
-        "continues when it is given again.",
-        continues=True,
-    ),
-    _Command(
-        "sweep plan",
-        "how many runs there are, what they cost, and what each selection method adds",
-        f"""{_SPECIFICATION}
+    "sweep plan": f"""
+how many runs there are, what they cost, and what each selection method adds
+{_SPECIFICATION}
 --no-measure  count only; needs no data
 --jobs N int  processes (default: all cores)
+---
+Measures a few steps of each algorithm. Example of flags: {_EXAMPLE}
 """,
-        f"Measures a few steps of each algorithm. Example of flags: {_EXAMPLE}",
-    ),
-    _Command(
-        "sweep run",
-        "do all runs that are not done; the same command continues",
-        f"""{_SPECIFICATION}{_LAUNCHER}
+    "sweep run": f"""
+do all runs that are not done; the same command continues
+{_SPECIFICATION}{_LAUNCHER}
 --retry-failed  do again what failed before
+---
+Several launchers, also on several machines, may work on one folder: each run is done once. Example
+of flags: {_EXAMPLE}
 """,
-        "Several launchers, also on several machines, may work on one folder: each run is done "
-        f"once. Example of flags: {_EXAMPLE}",
-        continues=True,
-    ),
-    _Command(
-        "sweep status",
-        "done, running, failed, left, and the time to go",
-        f"{_SPECIFICATION}--all  show all runs that failed",
-    ),
-    _Command(
-        "collect",
-        "tables of a sweep, by three methods of model selection",
-        f"""
+    "sweep status": f"""
+done, running, failed, left, and the time to go
+{_SPECIFICATION}--all  show all runs that failed
+""",
+    "collect": f"""
+tables of a sweep, by three methods of model selection
 folder DIR path  the folder of the sweep
 --format NAME text=text  one of: {_FORMATS}; text is DomainBed's, with reasons for what is missing
 --selection NAME...  one or more of: {_SELECTIONS} (default: all)
@@ -260,14 +228,12 @@ folder DIR path  the folder of the sweep
 --include-unfinished  count runs that did not finish
 --mix  allow runs of different protocols in one table
 --output FILE path  write the tables there
+---
+Reads results.jsonl of all runs below DIR. What is left out or odd is said on stderr; what a cell
+lacks stands below its table.
 """,
-        "Reads results.jsonl of all runs below DIR. What is left out or odd is said on stderr; "
-        "what a cell lacks stands below its table.",
-    ),
-    _Command(
-        "diagnose",
-        "how different domains are, in what, and whether a head transfers",
-        """
+    "diagnose": """
+how different domains are, in what, and whether a head transfers
 path PATH path  a run, arrays, or a table of numbers
 --backbone NAME  of images: see `hessalign features extract`
 --weights W  of the backbone: imagenet or a file; random if none
@@ -280,15 +246,13 @@ path PATH path  a run, arrays, or a table of numbers
     0.01)
 --as-is  do not scale features to mean 0 and variance 1
 --seed SEED seed=0  of every draw
+---
+PATH is the folder of a complete run (`train --output`), arrays (.npz or .safetensors with x, y and
+domain), a table (.csv with the columns y and domain, all others features), or, with --backbone, a
+folder or manifest of images. A head is fitted if there is none.
 """,
-        "PATH is the folder of a complete run (`train --output`), arrays (.npz or .safetensors "
-        "with x, y and domain), a table (.csv with the columns y and domain, all others features), "
-        "or, with --backbone, a folder or manifest of images. A head is fitted if there is none.",
-    ),
-    _Command(
-        "attack",
-        "the worst loss gap between domains near a trained head",
-        f"""
+    "attack": f"""
+the worst loss gap between domains near a trained head
 folder RUN path  folder of a complete run (`train --output`)
 --delta D... float  radii
 --mode MODE text=exact  one of: {_ATTACKS}
@@ -296,14 +260,13 @@ folder RUN path  folder of a complete run (`train --output`)
 --seed SEED seed=0  of the draw and of the attack's starts
 --data-dir DIR path  where the data are now, if moved
 --output DIR path  where to save; by default RUN/attack
+---
+Moves the head of a trained run within a radius so that the losses of two domains, sources or
+target, differ as much as possible; features stay as they are.
 """,
-        "Moves the head of a trained run within a radius so that the losses of two domains, "
-        "sources or target, differ as much as possible; features stay as they are.",
-    ),
-    _Command(
-        "features extract",
-        "run a backbone over all images, once; run it again to continue",
-        f"""{_SOURCE}
+    "features extract": f"""
+run a backbone over all images, once; run it again to continue
+{_SOURCE}
 --backbone BACKBONE required  a model of torchvision or timm (timm:NAME), or package.module:name for
     your own
 --weights WEIGHTS  imagenet or a file; random without it, unless it brings its own
@@ -311,51 +274,60 @@ folder RUN path  folder of a complete run (`train --output`)
 --output BANK path  default: DATA@BACKBONE.safetensors; or .npz
 {_CACHE.format(what="cache of the images").strip()}
 --jobs N int={_CORES}  processes (default: all cores)
+---
+Example: hessalign features extract data/PACS --backbone resnet50 --weights imagenet. The bank,
+PACS@resnet50.safetensors, is a data set that every algorithm takes.
 """,
-        "Example: hessalign features extract data/PACS --backbone resnet50 --weights imagenet. The "
-        "bank, PACS@resnet50.safetensors, is a data set that every algorithm takes.",
-        continues=True,
-    ),
-    _Command("features show", "what a bank was made with", "bank BANK path  the bank"),
-    _Command("datasets list", "the benchmarks, and where to obtain them"),
-    _Command(
-        "datasets check",
-        "count and read all images; exit code 1 if something should be mended",
-        f"{_SOURCE}{_WORKERS}--all  show all findings",
-        "PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl with path, "
-        "class and domain) or arrays (.npz or .safetensors with x, y and domain). What a folder's "
-        "exclude.txt lists, an image per line, is left out by every command.",
-    ),
-    _Command(
-        "datasets prepare",
-        "decode and resize all images once; run it again to continue or to bring up to date",
-        _SOURCE + _WORKERS + _CACHE.format(what="where to keep it"),
-        "What is stored are the evaluation images of the protocol; training crops are taken from "
-        "them.",
-        continues=True,
-    ),
-    _Command(
-        "algorithms",
-        "list the algorithms, what they align, options",
-        """
+    "features show": """
+what a bank was made with
+bank BANK path  the bank
+""",
+    "datasets list": """
+the benchmarks, and where to obtain them
+""",
+    "datasets check": f"""
+count and read all images; exit code 1 if something should be mended
+{_SOURCE}{_WORKERS}--all  show all findings
+---
+PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl with path, class and
+domain) or arrays (.npz or .safetensors with x, y and domain). What a folder's exclude.txt lists, an
+image per line, is left out by every command.
+""",
+    "datasets prepare": f"""
+decode and resize all images once; run it again to continue or to bring up to date
+{_SOURCE}{_WORKERS}{_CACHE.format(what="where to keep it").strip()}
+---
+What is stored are the evaluation images of the protocol; training crops are taken from them.
+""",
+    "algorithms": """
+list the algorithms, what they align, options
 patterns NAME...  list only these; * and ? stand for any letters, as in 'h*' (with the quotes); or
     one of your own as package.module:Name
 """,
-    ),
-    _Command(
-        "convert",
-        "runs on Colored MNIST of version 0.1, in today's form",
-        """
+    "convert": """
+runs on Colored MNIST of version 0.1, in today's form
 old OLD... path required  a run, or a folder that holds runs
 --output DIR path required  where the new folders go
+---
+Example: hessalign convert outputs/runs --output outputs/converted
+
+The new folders are named by the hash of what each run is, so that `hessalign reproduce
+--cache` finds them. The old ones stay as they are. Runs of other data sets need no
+conversion.
 """,
-        "Example: hessalign convert outputs/runs --output outputs/converted\n\n"
-        "The new folders are named by the hash of what each run is, so that `hessalign reproduce\n"
-        "--cache` finds them. The old ones stay as they are. Runs of other data sets need no\n"
-        "conversion.",
-        continues=True,
-    ),
-)
+}
+"""Verbs, or verbs and actions: what the list of all says, the flags, and what help of it alone says
+first, and last. The function `run`, or `run_ACTION`, of its file does it.
+"""
+
+_CONTINUED: Final = {
+    "demo", "reproduce", "sweep run", "features extract", "datasets prepare", "convert",
+}  # fmt: skip
+"""Which go on after an interrupt when they are given again."""
+
+_LAID_OUT: Final = {"train", "convert"}
+"""Of which help keeps the lines as they are."""
+
 _GROUPS: Final = {
     "sweep": "plan, run and watch the runs of a benchmark",
     "features": "turn images into a bank of features",
@@ -363,7 +335,7 @@ _GROUPS: Final = {
 }
 """Verbs that have actions."""
 
-VERBS: Final = tuple(dict.fromkeys(command.words.split()[0] for command in _COMMANDS))
+VERBS: Final = tuple(dict.fromkeys(words.split()[0] for words in _COMMANDS))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -378,29 +350,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hessalign {__version__}")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     actions: dict[str, Any] = {}
-    for command in _COMMANDS:
-        verb, *action = command.words.split()
+    for words, text in _COMMANDS.items():
+        verb, *action = words.split()
         if action and verb not in actions:
             group = verbs.add_parser(verb, help=_GROUPS[verb])
             actions[verb] = group.add_subparsers(title="actions", required=True, metavar="ACTION")
-        _add_command(actions.get(verb, verbs), command)
+        said, _, rest = text.strip().partition("\n")
+        flags, first, last = [*rest.split("\n---\n"), "", ""][:3]
+        paragraphs = [textwrap.fill(each, 80) for each in last.split("\n\n")]
+        laid_out = argparse.RawDescriptionHelpFormatter
+        command = actions.get(verb, verbs).add_parser(
+            *(action or [verb]),
+            help=said,
+            description=first or None,
+            epilog="\n\n".join(paragraphs) or None,
+            formatter_class=laid_out if words in _LAID_OUT else argparse.HelpFormatter,
+        )
+        _add_flags(command, flags)
+        command.set_defaults(run=f"{verb}:{'_'.join(['run', *action])}")
+        if words in _CONTINUED:
+            command.set_defaults(continues=True)
     return parser
-
-
-def _add_command(parsers: Any, command: _Command) -> None:  # noqa: ANN401 - argparse's is private
-    verb, *action = command.words.split()
-    plain = "\n" not in command.description
-    parser = parsers.add_parser(
-        *(action or [verb]),
-        help=command.help,
-        description=command.description or None,
-        epilog="\n\n".join(textwrap.fill(text, 80) for text in command.epilog) or None,
-        formatter_class=argparse.HelpFormatter if plain else argparse.RawDescriptionHelpFormatter,
-    )
-    _add_flags(parser, command.flags)
-    parser.set_defaults(run=f"{verb}:{'_'.join(['run', *action])}")
-    if command.continues:
-        parser.set_defaults(continues=True)
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: str) -> None:
@@ -429,3 +399,9 @@ def _add_flags(parser: argparse.ArgumentParser, flags: str) -> None:
             options |= {"action": "append"} if "repeated" in rest else {}
         shown = metavar.removesuffix("...").replace("_", " ")
         add(name, metavar=shown, help=said or None, **options)
+
+
+def given_flags(options: argparse.Namespace, *flags: str) -> str:
+    """Which of some flags a command line has, as messages name them."""
+    names = {flag: flag.removeprefix("--").replace("-", "_") for flag in flags}
+    return ", ".join(flag for flag, name in names.items() if getattr(options, name) is not None)

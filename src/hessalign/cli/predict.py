@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from hessalign.bench.runs.given_inputs import count_given
 from hessalign.bench.runs.inputs import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
 from hessalign.bench.sweep.selection.collection import best_run
+from hessalign.cli.arguments import given_flags
 from hessalign.report.progress import Progress
 
-_WHICH: Final = ("dataset", "algorithm", "test_domain")
 _Add = Callable[[Outputs], None]
 """Takes what a model made of a batch."""
 
@@ -58,13 +58,11 @@ def _chosen(options: argparse.Namespace) -> Path:
     """The folder of the run, said or selected."""
     folder: Path = options.run_folder
     if options.select is None:
-        given = [f"--{name.replace('_', '-')}" for name in _WHICH if getattr(options, name)]
-        if given:
-            raise InputError(
-                f"Expected {', '.join(given)} with --select, to choose a run of a sweep."
-            )
+        if flags := given_flags(options, "--dataset", "--algorithm", "--test-domain"):
+            raise InputError(f"Expected {flags} with --select, to choose a run of a sweep.")
         return folder
-    chosen = best_run(folder, options.select, **{name: getattr(options, name) for name in _WHICH})
+    which = (options.dataset, options.algorithm, options.test_domain)
+    chosen = best_run(folder, options.select, *which)
     path = Path(chosen.run.path).parent
     last = chosen.run.records[-1].step
     note = "" if last == chosen.step else f"; its model is that of the last step, {last}"

@@ -55,30 +55,22 @@ def run(options: argparse.Namespace) -> None:
     entries |= parse_words(options.entries)
     job = _make_job(entries, options.output)
     runs: list[Run] = []
-    folders: list[Path] = []
+    saved = ""
     for trial in range(job.trial_seed, job.trial_seed + options.restarts):
         plan = plan_job(dataclasses.replace(job, trial_seed=trial))
         if not runs or not isinstance(plan.protocol, Irm):
-            sys.stdout.write(_describe(plan))
+            sys.stdout.write(_describe(plan) + "\n")
         if not runs:
             lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
             for note in filter(None, (describe_untrained(plan), lone)):
                 warn(note)
         folder = options.output and options.output / _folder_name(plan)
-        folders += [folder] if folder else []
+        saved += f"Saved in {folder}\n" if folder else ""
+        report = _make_report(plan, options.tensorboard)
         runs.append(
-            train_job(
-                plan.job,
-                folder,
-                evaluate="all",
-                keep_model=True,
-                report=_make_report(plan, options.tensorboard),
-                warn=warn,
-            )
+            train_job(plan.job, folder, evaluate="all", keep_model=True, report=report, warn=warn)
         )
-    sys.stdout.write(_accuracies(runs) + "\n")
-    for folder in folders:
-        sys.stdout.write(f"Saved in {folder}\n")
+    sys.stdout.write(f"{_accuracies(runs)}\n{saved}")
 
 
 def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
@@ -92,11 +84,14 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     if dataset == COLORED_MNIST:
         data_dir, test = "", _TARGET if test is None else test
     else:
-        if data_dir is None and _is_own(dataset):
+        # One that a function makes, of the user's or of an installed package, needs no folder.
+        if data_dir is None and (is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)):
             data_dir = ""
         elif data_dir is None:
             check_name("data set", dataset, DATASETS)
-        problems += _missing(dataset, data_dir, test, output)
+        flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
+        if missing := ", ".join(flag for flag, value in flags.items() if value is None):
+            problems.append(f"Expected {missing} for the data set {dataset!r}, got none.")
     first = attempt(problems, _whole, "seed", rest.pop("seed", 0))
     draw = attempt(problems, _whole, "hparams_seed", rest.pop("hparams_seed", 0))
     steps = rest.pop("steps", None)
@@ -121,17 +116,6 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     if problems:
         raise ConfigurationError(problems)
     return job
-
-
-def _is_own(dataset: str) -> bool:
-    """Whether a function makes the data set, of the user's or of an installed package."""
-    return is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)
-
-
-def _missing(dataset: str, data_dir: object, test: object, output: Path | None) -> list[str]:
-    flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
-    missing = ", ".join(flag for flag, value in flags.items() if value is None)
-    return [f"Expected {missing} for the data set {dataset!r}, got none."] if missing else []
 
 
 def _whole(key: str, value: object) -> int:
@@ -175,16 +159,16 @@ def _describe(plan: Plan) -> str:
         ours = dataclasses.asdict(plan.options)
         own = {key: value for key, value in given.items() if key not in ours}
         entries |= {"seed": job.trial_seed, "steps": plan.steps, **ours, "options": own}
-        text: str = yaml.safe_dump(entries, sort_keys=False)
-        return text + "\n"
-    entries |= {
-        "train": [names[domain] for domain in plan.sources],
-        "test": [names[domain] for domain in job.test_domains],
-        "trial": job.trial_seed,
-        "steps": plan.steps,
-        "hyper-parameters": dict(plan.values),
-    }
-    return yaml.safe_dump(entries, sort_keys=False) + "\n"
+    else:
+        entries |= {
+            "train": [names[domain] for domain in plan.sources],
+            "test": [names[domain] for domain in job.test_domains],
+            "trial": job.trial_seed,
+            "steps": plan.steps,
+            "hyper-parameters": dict(plan.values),
+        }
+    text: str = yaml.safe_dump(entries, sort_keys=False)
+    return text
 
 
 def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], None]:

@@ -55,12 +55,7 @@ class Retries:
 
 @final
 class Waiting:
-    """Tasks that are not begun: some at once, some only after a while.
-
-    Args:
-        tasks: Those that may be begun at once, in their order.
-        retries: What happens to those whose worker is lost.
-    """
+    """Tasks that are not begun: some may be at once, in their order, some only after a while."""
 
     def __init__(self, tasks: Sequence[Task], retries: Retries) -> None:
         self._ready = deque(tasks)
@@ -81,12 +76,8 @@ class Waiting:
         """Put back a task whose worker was lost; too often, and that is its outcome."""
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
-            return fail(
-                task,
-                seconds,
-                f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran out, "
-                "try fewer at once.",
-            )
+            text = f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran "
+            return fail(task, seconds, f"{text}out, try fewer at once.")
         again = dataclasses.replace(task, attempt=attempt)
         due = time.monotonic() + self.retries.seconds(attempt)
         self._count += 1

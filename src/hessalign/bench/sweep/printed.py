@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, final
 
 from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
@@ -100,60 +101,36 @@ def _grid(table: Table, style: _Style, footnotes: dict[str, int]) -> list[list[s
 
 def _chosen_rows(table: Table) -> list[list[str]]:
     """The runs behind a table, one row per cell and trial."""
-    return [
-        [
-            algorithm,
-            column,
-            str(trial),
-            f"{chosen.test:.6f}",
-            f"{chosen.validation:.6f}",
-            str(chosen.step),
-            str(chosen.run.key.hparams_seed),
-            os.path.dirname(chosen.run.path),
-            json.dumps(chosen.run.hparams, sort_keys=True),
-        ]
-        for algorithm, column, cell in table.cells()
-        for trial, chosen in zip(cell.trials, cell.chosen, strict=False)
-    ]
+    rows = []
+    for algorithm, column, cell in table.cells():
+        for trial in _trials(cell, chosen=True) if cell.chosen else ():
+            seed, test, validation, *found, hparams = trial.values()
+            accuracies = (f"{test:.6f}", f"{validation:.6f}")
+            text = json.dumps(hparams, sort_keys=True)
+            rows.append([algorithm, column, str(seed), *accuracies, *map(str, found), text])
+    return rows
 
 
-def _render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints, byte for byte; a missing value is an X without a reason."""
-    return _plain(collection, _DOMAINBED, {}) + (_plain_chosen(collection) * chosen)
-
-
-def _render_text(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints if nothing is missing, else with marks and the reasons at the end."""
+def _render_plain(style: _Style, collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints, byte for byte; outside of its style, with the reasons at the end."""
     footnotes: dict[str, int] = {}
-    text = _plain(collection, _TEXT, footnotes)
-    if footnotes:
-        text += "\n-------- Missing\n"
-        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.items())
-    return text + (_plain_chosen(collection) * chosen)
-
-
-def _plain(collection: Collection, style: _Style, footnotes: dict[str, int]) -> str:
-    lines = [f"Total records: {collection.records}"]
+    text = f"Total records: {collection.records}\n"
     for table in collection.tables:
-        lines += ["", f"-------- {_title(table)}"]
+        text += f"\n-------- {_title(table)}\n"
         width = _AVERAGES_WIDTH if table.dataset is None else _DATASET_WIDTH
         # Cells are cut to the width of their column and lines end in a blank, as DomainBed's do.
-        lines += [
-            "  ".join(cell.ljust(width)[:width] for cell in row) + " "
-            for row in _grid(table, style, footnotes)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _plain_chosen(collection: Collection) -> str:
-    text = ""
-    for table in collection.tables:
+        for row in _grid(table, style, footnotes):
+            text += "  ".join(cell.ljust(width)[:width] for cell in row) + " \n"
+    if footnotes and style is not _DOMAINBED:
+        text += "\n-------- Missing\n"
+        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.items())
+    for table in collection.tables if chosen else ():
         cells = [_CHOSEN_HEADER, *_chosen_rows(table)]
         if len(cells) > 1:
             text += f"\n-------- Chosen runs, {_title(table)}\n"
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            for row in cells:
-                text += "  ".join(map(str.ljust, row, widths)).rstrip() + "\n"
+            for line in cells:
+                text += "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
     return text
 
 
@@ -269,8 +246,8 @@ def _trials(cell: Cell, *, chosen: bool) -> list[dict[str, Any]]:
 
 
 FORMATS: Mapping[str, _Renderer] = {
-    "text": _render_text,
-    "domainbed": _render_domainbed,
+    "text": partial(_render_plain, _TEXT),
+    "domainbed": partial(_render_plain, _DOMAINBED),
     "markdown": _render_markdown,
     "latex": _render_latex,
     "csv": _render_csv,

@@ -244,7 +244,6 @@ def _differing(first: Mapping[str, object], second: Mapping[str, object]) -> str
 def best_run(
     folder: Path,
     selection: str,
-    *,
     dataset: str | None = None,
     algorithm: str | None = None,
     test_domain: str | None = None,
