@@ -70,9 +70,8 @@ def _is_run(path: Path) -> bool:
 
 def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
     """Features, labels, domains and the head of a run."""
-    samples = options.samples or TOTAL
     run = load_run(find_run(options.path), options.data_dir)
-    trained = trained_head(run, samples, options.seed)
+    trained = trained_head(run, options.samples or TOTAL, options.seed)
     return {
         "z": trained.z,
         "y": trained.y.long(),

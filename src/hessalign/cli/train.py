@@ -15,7 +15,7 @@ from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._names import check_name
 from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
+from hessalign.bench.data import DATASETS, find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
@@ -96,16 +96,21 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     draw = attempt(problems, _whole, "hparams_seed", rest.pop("hparams_seed", 0))
     steps = rest.pop("steps", None)
     updates = None if steps is None else attempt(problems, _whole, "steps", steps)
-    rest |= attempt(problems, _nested, rest.pop("options", None)) or {}
+    nested = rest.pop("options", None)  # those of the algorithm
+    if isinstance(nested, Mapping | None):
+        rest |= nested or {}
+    else:
+        problems.append(f"Expected options as a mapping of names to values, got {nested!r}.")
     info = attempt(problems, find_algorithm, algorithm)
     data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
     if data is None:
         raise ConfigurationError(problems)
-    domains = None if test is None else attempt(problems, _parse_domains, test, data)
+    words = test if isinstance(test, list) else str(test).split(",") if test is not None else []
+    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
     job = Job(
         dataset,
         str(algorithm) if info is None else info.recorded,
-        domains or (0,),
+        tuple(sorted({number for number in found if number is not None})) or (0,),
         hparams_seed=draw or 0,
         trial_seed=first or 0,
         data_dir=str(data_dir),
@@ -122,23 +127,6 @@ def _whole(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"Expected {key} as a whole number, got {value!r}.")
     return value
-
-
-def _nested(options: object) -> dict[str, object]:
-    """Options of the algorithm that stand in a mapping of their own."""
-    if not isinstance(options, Mapping | None):
-        raise InputError(f"Expected options as a mapping of names to values, got {options!r}.")
-    return dict(options or {})
-
-
-def _parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
-    """Test domains as they are named: names or numbers, in a list or separated by commas."""
-    words = named if isinstance(named, list) else str(named).split(",")
-    problems: list[str] = []
-    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
-    if problems:
-        raise ConfigurationError(problems)
-    return tuple(sorted({number for number in found if number is not None}))
 
 
 def _folder_name(plan: Plan) -> str:

@@ -158,10 +158,14 @@ def status_table(statuses: Sequence[JobStatus]) -> str:
 
 def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
     """Mean seconds of a run by algorithm, from those that are done."""
+    timed = [each for each in statuses if each.seconds is not None]
+    return _means((each.job.algorithm, each.seconds or 0.0) for each in timed)
+
+
+def _means(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    for status in statuses:
-        if status.seconds is not None:
-            found.setdefault(status.job.algorithm, []).append(status.seconds)
+    for name, value in seconds:
+        found.setdefault(name, []).append(value)
     return {name: fmean(values) for name, values in found.items()}
 
 
@@ -221,7 +225,7 @@ class SweepProgress:
         self._name = name
         self._progress = Progress("", "runs", stream)
         self._running: dict[str, _Running] = {}
-        self._rated: dict[str, list[float]] = {}
+        self._rated: dict[str, tuple[str, float]] = {}  # algorithm and seconds, by folder
         self._show(now=True)
 
     def __call__(self, outcome: Outcome) -> None:
@@ -229,9 +233,7 @@ class SweepProgress:
         job = outcome.task.job
         state = "running" if outcome.state == "elsewhere" else outcome.state
         self._statuses[job.folder] = JobStatus(job, state, outcome.seconds or None, outcome.error)
-        ended = self._running.pop(job.folder, None)
-        if ended is not None and ended.seconds is not None:
-            self._rated.setdefault(job.algorithm, []).append(ended.seconds)
+        self._running.pop(job.folder, None)
         if outcome.state == "failed":
             self._progress.say(f"failed: {job.describe()}: {outcome.error}")
         if self._progress.due:
@@ -239,7 +241,10 @@ class SweepProgress:
 
     def record(self, job: Job, record: Mapping[str, Any]) -> None:
         """Show a record."""
-        self._running.setdefault(job.folder, _Running(job)).update(record)
+        running = self._running.setdefault(job.folder, _Running(job))
+        running.update(record)
+        if running.seconds is not None:
+            self._rated[job.folder] = job.algorithm, running.seconds
         if self._progress.due:
             self._show()
 
@@ -273,16 +278,12 @@ class SweepProgress:
 
     def _left(self, statuses: Sequence[JobStatus]) -> float | None:
         """Seconds left, once as many runs were timed, or rated, as go on at once."""
-        rated = {name: list(values) for name, values in self._rated.items()}
-        for each in self._running.values():
-            if each.seconds is not None:
-                rated.setdefault(each.job.algorithm, []).append(each.seconds)
         timed = sum(status.seconds is not None for status in statuses)
         parallel = self._launcher.parallel
-        enough = sum(map(len, rated.values())) >= min(parallel, len(statuses))
+        enough = len(self._rated) >= min(parallel, len(statuses))
         if not enough and timed < max(_LEAST_TIMED, parallel):
             return None
-        means = {name: fmean(values) for name, values in rated.items()} | mean_seconds(statuses)
+        means = _means(self._rated.values()) | mean_seconds(statuses)
         shares = {folder: each.share for folder, each in self._running.items()}
         return seconds_left(statuses, means, parallel, shares)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index
@@ -76,7 +76,15 @@ def collect(
             )
         runs, notes = finished, notes + found
     runs, found = _distinct_runs(runs)
-    notes += found + _unread_runs(runs)
+    notes += found + [
+        Note(
+            "unread run",
+            f"{run.path} has {len(run.key.test_domains)} test domains, "
+            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
+        )
+        for run in runs
+        if len(run.key.test_domains) > 2
+    ]
     if not mix:
         check_protocols(runs)
     return Collection(
@@ -130,19 +138,6 @@ def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
         else:
             kept.append(run)
     return kept, notes
-
-
-def _unread_runs(runs: Iterable[Run]) -> list[Note]:
-    """What no method of model selection reads."""
-    return [
-        Note(
-            "unread run",
-            f"{run.path} has {len(run.key.test_domains)} test domains, "
-            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
-        )
-        for run in runs
-        if len(run.key.test_domains) > 2
-    ]
 
 
 def _distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
@@ -285,6 +280,5 @@ def _one(what: str, names: Sequence[str], wanted: str | None) -> str:
             f"Expected --{what} for a sweep that has several: {', '.join(names) or 'none'}. Say "
             "which is meant."
         )
-    if wanted not in names:
-        raise UnknownNameError(f"{what} of the sweep", wanted, names)
+    check_name(f"{what} of the sweep", wanted, names)
     return wanted
