@@ -128,15 +128,10 @@ def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
 def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
     """What each method of model selection needs."""
     singles = sum(len(job.test_domains) == 1 for job in jobs)
-    pairs = len(jobs) - singles
+    alone = {name: (len(jobs) - singles) * each.pairs for name, each in SELECTIONS.items()}
     rows = [
-        [
-            name,
-            "yes" if name in chosen else "no",
-            f"{singles + (pairs if method.pairs else 0):,}",
-            f"{pairs if method.pairs else 0:,}",
-        ]
-        for name, method in SELECTIONS.items()
+        [name, "yes" if name in chosen else "no", f"{singles + pairs:,}", f"{pairs:,}"]
+        for name, pairs in alone.items()
     ]
     header = ["selection", "asked for", "runs it reads", "of these for it alone"]
     return markdown_table(header, rows, text_columns=2)

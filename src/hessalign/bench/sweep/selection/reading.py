@@ -405,15 +405,12 @@ def _check_read(run: Run) -> None:
     """Refuse accuracies that are not numbers where a method of selection reads them."""
     test = run.key.test_domains
     for record in run.records if len(test) <= 2 else ():
-        read = {f"env{domain}_in_acc": record.inner[domain] for domain in test}
+        read = [(f"env{domain}_in_acc", record.inner[domain]) for domain in test]
         if len(test) == 1:
-            last = record is run.records[-1]
-            read |= {
-                f"env{domain}_out_acc": value
-                for domain, value in enumerate(record.outer)
-                if last or domain not in test
-            }
-        for name, value in read.items():
+            unread = () if record is run.records[-1] else test
+            outer = [(f"env{domain}_out_acc", value) for domain, value in enumerate(record.outer)]
+            read += [each for domain, each in enumerate(outer) if domain not in unread]
+        for name, value in read:
             if value is None or math.isnan(value):
                 _refuse(
                     f"Expected {name} from 0 to 1 in {run.path}, step {record.step}, got {value}; "

@@ -24,8 +24,6 @@ from hessalign.bench.sweep.selection.reading import Record, Run, braces
 Runs = Mapping[tuple[int, ...], Run]
 """Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""
 
-_NO_TRAINING_DOMAIN: Final = "no training domain"
-
 
 @final
 class Candidate(NamedTuple):
@@ -69,11 +67,9 @@ def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
     Returns:
         As `Selection` says; the earliest of equals.
     """
-    run = runs.get((test_domain,))
-    if run is None:
-        return _without([(test_domain,)])
-    if run.domains < 2:
-        return _NO_TRAINING_DOMAIN
+    run = _single(runs, test_domain, least=2)
+    if isinstance(run, str):
+        return run
     judged = [
         (record, record.outer[:test_domain] + record.outer[test_domain + 1 :])
         for record in run.records
@@ -90,11 +86,9 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
     Returns:
         As `Selection` says; the earliest of equals.
     """
-    single = runs.get((test_domain,))
-    if single is None:
-        return _without([(test_domain,)])
-    if single.domains < 2:
-        return _NO_TRAINING_DOMAIN
+    single = _single(runs, test_domain, least=2)
+    if isinstance(single, str):
+        return single
     pairs = {
         domain: (min(domain, test_domain), max(domain, test_domain))
         for domain in range(single.domains)
@@ -119,9 +113,9 @@ def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
 
 def oracle(runs: Runs, test_domain: int) -> Candidate | str:
     """Accuracy on the held-out part of the test domain itself, at the last step only."""
-    run = runs.get((test_domain,))
-    if run is None:
-        return _without([(test_domain,)])
+    run = _single(runs, test_domain)
+    if isinstance(run, str):
+        return run
     last = run.records[-1]
     return Candidate(last.outer[test_domain], last.test(test_domain), last.step, run)
 
@@ -154,6 +148,14 @@ def choose(candidates: Iterable[Candidate]) -> Candidate:
     return max(
         candidates, key=lambda candidate: (candidate.validation, candidate.run.key.hparams_seed)
     )
+
+
+def _single(runs: Runs, test_domain: int, least: int = 1) -> Run | str:
+    """The run with one test domain, if it has so many domains; or why there is none."""
+    run = runs.get((test_domain,))
+    if run is None:
+        return _without([(test_domain,)])
+    return run if run.domains >= least else "no training domain"
 
 
 def _best(
