@@ -15,32 +15,15 @@ from hessalign.report.tables import markdown_table
 
 
 def _matching(patterns: Sequence[str]) -> list[AlgorithmInfo]:
-    """The algorithms whose names match.
-
-    Returns:
-        Their rows, each once: in the order of the table, then those of one's own.
-
-    Raises:
-        UnknownNameError: If a pattern matches nothing.
-
-    Example:
-        >>> [info.name for info in _matching(["h*", "erm"])]
-        ['erm', 'hgp', 'hutchinson']
-    """
-    names = algorithm_names()
+    """The algorithms whose names match: in the order of the table, then those of one's own."""
+    names, found = algorithm_names(), set[str]()
     own = [pattern for pattern in patterns if is_path(pattern)]
-    others = [pattern for pattern in patterns if not is_path(pattern)]
-    for pattern in others:
-        if not any(_matches(name, pattern) for name in names):
+    for pattern in [each for each in patterns if each not in own] if patterns else ["*"]:
+        matching = [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
+        if not matching:
             raise UnknownNameError("algorithm", pattern, names)
-    found = [
-        name for name in names if not patterns or any(_matches(name, pattern) for pattern in others)
-    ]
-    return [find_algorithm(name) for name in (*found, *own)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name.lower(), pattern.lower())
+        found.update(matching)
+    return [find_algorithm(name) for name in (*filter(found.__contains__, names), *own)]
 
 
 def run(options: argparse.Namespace) -> None:

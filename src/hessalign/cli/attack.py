@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 import torch
+from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import make_folder, write_atomically
@@ -24,6 +25,10 @@ from hessalign.paper.figures import load_pyplot
 from hessalign.report.tables import markdown_table
 
 _DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_KEPT: Final = (
+    "delta", "gap", "certified", "limit", "pair", "distance", "predicted", "losses", "accuracy",
+)  # fmt: skip
+"""What is kept of an attack at a radius."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,8 +52,9 @@ def run(options: argparse.Namespace) -> None:
         generator=torch.Generator().manual_seed(options.seed),
     )
     names = domain_titles(trained)
-    table, data = _describe(result, names), _record(trained, result, options)
-    write_atomically(folder / "attack.json", (json.dumps(data, indent=1) + "\n").encode())
+    table = _describe(result, names)
+    data = json.dumps(_record(trained, result, options.samples), indent=1, default=Tensor.tolist)
+    write_atomically(folder / "attack.json", (data + "\n").encode())
     write_atomically(folder / "attack.md", (table + "\n").encode())
     figure = folder / "attack.png"
     plot_worst_case(result, names, figure, f"{trained.algorithm}, seed {trained.seed}")
@@ -65,18 +71,16 @@ def domain_titles(trained: TrainedHead) -> list[str]:
 
 def _describe(result: WorstCaseGap, names: Sequence[str]) -> str:
     """The attack as a table."""
-    reach = (
-        "" if result.reach is None else f" It cannot move further than about {result.reach:.2g}."
-    )
+    far = result.reach
+    limit = "" if far is None else f" It cannot move further than about {far:.2g}."
     text = (
-        f"Mode {result.mode}.{reach} Gap: the largest difference of two domains' losses with the "
+        f"Mode {result.mode}.{limit} Gap: the largest difference of two domains' losses with the "
         "head within δ of the trained one; predicted: Theorem 1 to second order for that pair. The "
         f"gradient of the mean risk at the trained head has norm {result.gradient_norm:.2g}. "
         "Certified: whether it is proved that no head within δ has a larger gap; elsewhere the gap "
         "is the largest found."
     )
-    none = result.accuracy
-    rows = [["0", f"{result.gap:.3f}", "", "", "", *_cells(result.losses, none)]]
+    rows = [["0", f"{result.gap:.3f}", "", "", "", *_cells(result.losses, result.accuracy)]]
     rows += [
         [
             f"{attack.delta:g}",
@@ -88,52 +92,34 @@ def _describe(result: WorstCaseGap, names: Sequence[str]) -> str:
         ]
         for attack in result.attacks
     ]
-    header = [
-        "δ",
-        "gap",
-        "certified",
-        "pair",
-        "predicted",
-        *(f"{name}: loss, accuracy" for name in names),
-    ]
+    header = ["δ", "gap", "certified", "pair", "predicted"]
+    header += [f"{name}: loss, accuracy" for name in names]
     return f"{textwrap.fill(text, 100)}\n\n{markdown_table(header, rows, text_columns=0)}"
 
 
-def _cells(losses: torch.Tensor, accuracy: torch.Tensor | None) -> list[str]:
+def _cells(losses: Tensor, accuracy: Tensor | None) -> list[str]:
+    cells = [f"{float(loss):.3f}" for loss in losses]
     if accuracy is None:
-        return [f"{float(loss):.3f}" for loss in losses]
-    return [
-        f"{float(loss):.3f}, {100 * float(share):.1f} %"
-        for loss, share in zip(losses, accuracy, strict=True)
-    ]
+        return cells
+    shares = [f"{100 * float(share):.1f} %" for share in accuracy]
+    return list(map(", ".join, zip(cells, shares, strict=True)))
 
 
-def _record(
-    trained: TrainedHead, result: WorstCaseGap, options: argparse.Namespace
-) -> dict[str, Any]:
-    """The attack as plain values."""
+def _record(trained: TrainedHead, result: WorstCaseGap, samples: int) -> dict[str, Any]:
+    """The attack as plain values and tensors."""
     return {
         "algorithm": trained.algorithm,
         "seed": trained.seed,
         "mode": result.mode,
-        "samples_per_domain": options.samples,
-        "domains": list(trained.names),
-        "unseen": list(trained.targets),
+        "samples_per_domain": samples,
+        "domains": trained.names,
+        "unseen": trained.targets,
         "reach": result.reach,
         "gradient_norm": result.gradient_norm,
         "gap": result.gap,
         "attacks": [
-            {
-                "delta": attack.delta,
-                "gap": attack.gap,
-                "certified": attack.certified,
-                "limit": attack.limit if math.isfinite(attack.limit) else None,
-                "pair": list(attack.pair),
-                "distance": attack.distance,
-                "predicted": attack.predicted,
-                "losses": attack.losses.tolist(),
-                "accuracy": None if attack.accuracy is None else attack.accuracy.tolist(),
-            }
+            {name: getattr(attack, name) for name in _KEPT}
+            | ({} if math.isfinite(attack.limit) else {"limit": None})
             for attack in result.attacks
         ],
     }

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from hessalign._files import write_atomically
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 from hessalign.report.tables import first_notes
@@ -21,8 +21,7 @@ _SHOWN: Final = 5
 
 def run(options: argparse.Namespace) -> None:
     """Read the sweep and print its tables."""
-    if options.format not in FORMATS:
-        raise UnknownNameError("format", options.format, FORMATS)
+    check_name("format", options.format, FORMATS)
     collection = collect(
         options.folder,
         options.selection or list(SELECTIONS),
@@ -47,11 +46,10 @@ def _missing(collection: Collection) -> list[Note]:
     return [
         Note(
             "missing",
-            f"{table.dataset}, {row.algorithm}, {column}, by {table.selection.name}: {reason}.",
+            f"{table.dataset}, {algorithm}, {column}, by {table.selection.name}: {reason}.",
         )
         for table in collection.tables
-        for row in table.rows
-        for column, cell in zip(table.columns, row.cells, strict=True)
+        for algorithm, column, cell in table.cells()
         for reason in cell.reasons
         if table.dataset is not None
     ]

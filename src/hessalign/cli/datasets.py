@@ -30,22 +30,16 @@ _FEW_CLASSES: Final = 20
 
 def run_list(options: argparse.Namespace) -> None:
     """List the benchmarks."""
-    rows = [
-        [
-            preset.name,
-            preset.folder,
-            ", ".join(preset.domains),
-            str(len(preset.classes)),
-            f"{sum(preset.images):,}" if preset.images else "–",
-        ]
-        for preset in PRESETS.values()
-    ]
-    header = ["name", "folder", "domains", "classes", "images"]
-    sys.stdout.write(markdown_table(header, rows, text_columns=3) + "\n\n")
+    rows, sources = [], ""
     for preset in PRESETS.values():
+        domains, images = ", ".join(preset.domains), sum(preset.images)
+        counts = [str(len(preset.classes)), f"{images:,}" if images else "–"]
+        rows.append([preset.name, preset.folder, domains, *counts])
         note = f"; {preset.note}" if preset.note else ""
-        sys.stdout.write(f"{preset.name}: {preset.source}{note}.\n")
+        sources += f"{preset.name}: {preset.source}{note}.\n"
+    header = ["name", "folder", "domains", "classes", "images"]
     sys.stdout.write(
+        f"{markdown_table(header, rows, text_columns=3)}\n\n{sources}"
         "ColoredMNIST and RotatedMNIST are made from the four MNIST files: "
         "https://ossci-datasets.s3.amazonaws.com/mnist/.\n"
     )
@@ -60,11 +54,9 @@ def run_check(options: argparse.Namespace) -> int:
     with Progress("checking", "images", bar=True) as progress:
         findings = inspect_dataset(data, preset, workers=options.workers, report=progress)
     shown = len(findings) if options.all else _SHOWN
-    sys.stdout.write(
-        "".join(f"{line}\n" for line in first_notes(findings, shown, "--all shows them."))
-    )
-    wrong = [finding for finding in findings if finding.kind != "note"]
-    if not wrong:
+    for line in first_notes(findings, shown, "--all shows them."):
+        sys.stdout.write(f"{line}\n")
+    if all(finding.kind == "note" for finding in findings):
         files = "all readable, none twice" if data.domains[0].paths else "arrays"
         sys.stdout.write(f"{data.name} is fine: {len(data):,} samples, {files}.\n")
         return 0
@@ -100,10 +92,7 @@ def _counts_table(data: DomainDataset, preset: ImageFolderPreset | None) -> str:
     rows = []
     if len(data.classes) <= _FEW_CLASSES:
         columns = [domain.counts(len(data.classes)) for domain in data.domains]
-        rows = [
-            [name, *(str(column[index]) for column in columns)]
-            for index, name in enumerate(data.classes)
-        ]
+        rows = [[name, *map(str, row)] for name, *row in zip(data.classes, *columns, strict=True)]
     rows.append(["all", *(str(len(domain)) for domain in data.domains)])
     if preset is not None and preset.images:
         rows.append(["expected", *map(str, preset.images)])

@@ -19,7 +19,7 @@ from hessalign.bench.runs.run import load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run, runs_below
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
-from hessalign.diagnosis import Diagnosis, diagnose
+from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.draw import TOTAL
 from hessalign.diagnosis.page import render_diagnosis_page
 from hessalign.diagnosis.text import render_diagnosis_json, render_diagnosis_text
@@ -31,18 +31,18 @@ _RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
 
 def run(options: argparse.Namespace) -> None:
     """Diagnose, show, and write what was asked for."""
-    for file in (options.html, options.json):
-        if file is not None and not file.parent.is_dir():
+    asked = ((options.html, render_diagnosis_page), (options.json, render_diagnosis_json))
+    files = [(file, render) for file, render in asked if file is not None]
+    for file, _ in files:
+        if not file.parent.is_dir():
             raise FileNotFoundError(f"Expected a folder to write to, found none at {file.parent}.")
-    if _is_run(options.path):
-        arguments = _run_inputs(options)
-    elif options.data_dir is not None:
+    is_run = _is_run(options.path)
+    if options.data_dir is not None and not is_run:
         raise InputError(
             f"Expected --data-dir only for the folder of a run, got it for {options.path}. Leave "
             "it out."
         )
-    else:
-        arguments = _inputs(_read(options))
+    arguments = _run_inputs(options) if is_run else _inputs(_read(options))
     if options.as_is:
         arguments["scale"] = False
     with Progress("diagnosing", stages=True) as progress:
@@ -55,18 +55,9 @@ def run(options: argparse.Namespace) -> None:
             report=lambda stage, done, total: progress(done, total, stage),
         )
     sys.stdout.write(render_diagnosis_text(found))
-    for file, text in _files(options, found):
-        write_atomically(file, text.encode())
+    for file, render in files:
+        write_atomically(file, render(found).encode())
         sys.stdout.write(f"\nWritten: {file}\n")
-
-
-def _files(options: argparse.Namespace, found: Diagnosis) -> list[tuple[Path, str]]:
-    files = []
-    if options.html is not None:
-        files.append((options.html, render_diagnosis_page(found)))
-    if options.json is not None:
-        files.append((options.json, render_diagnosis_json(found)))
-    return files
 
 
 def _is_run(path: Path) -> bool:
@@ -79,9 +70,8 @@ def _is_run(path: Path) -> bool:
 
 def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
     """Features, labels, domains and the head of a run."""
-    samples = options.samples or TOTAL
     run = load_run(find_run(options.path), options.data_dir)
-    trained = trained_head(run, samples, options.seed)
+    trained = trained_head(run, options.samples or TOTAL, options.seed)
     return {
         "z": trained.z,
         "y": trained.y.long(),
@@ -98,14 +88,13 @@ def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
 def _read(options: argparse.Namespace) -> DomainDataset:
     """The data set; of images, the features that a backbone makes of them, kept beside them."""
     data = read_dataset(options.path)
-    images = not isinstance(data.domains[0].inputs, Tensor)
-    if options.backbone is None or not images or data.root is None:
-        if options.backbone is not None:
-            raise InputError(
-                f"Expected images for the backbone {options.backbone!r}, got arrays in "
-                f"{options.path}. Leave --backbone out."
-            )
+    if options.backbone is None:
         return data
+    if isinstance(data.domains[0].inputs, Tensor) or data.root is None:
+        raise InputError(
+            f"Expected images for the backbone {options.backbone!r}, got arrays in {options.path}. "
+            "Leave --backbone out."
+        )
     bank = extract(
         data,
         BankSpec(options.backbone, options.weights),

@@ -18,6 +18,7 @@ from hessalign.bench.runs.given_inputs import count_given
 from hessalign.bench.runs.sampling import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
 from hessalign.bench.sweep.selection.collection import best_run
+from hessalign.cli.arguments import given_flags
 from hessalign.report.progress import Progress
 
 _Add = Callable[[Outputs], None]
@@ -57,20 +58,11 @@ def _chosen(options: argparse.Namespace) -> Path:
     """The folder of the run, said or selected."""
     folder: Path = options.run_folder
     if options.select is None:
-        given = [f"--{name}" for name in ("dataset", "algorithm") if getattr(options, name)]
-        given += ["--test-domain"] if options.test_domain else []
-        if given:
-            raise InputError(
-                f"Expected {', '.join(given)} with --select, to choose a run of a sweep."
-            )
+        if flags := given_flags(options, "--dataset", "--algorithm", "--test-domain"):
+            raise InputError(f"Expected {flags} with --select, to choose a run of a sweep.")
         return folder
-    chosen = best_run(
-        folder,
-        options.select,
-        dataset=options.dataset,
-        algorithm=options.algorithm,
-        test_domain=options.test_domain,
-    )
+    which = (options.dataset, options.algorithm, options.test_domain)
+    chosen = best_run(folder, options.select, *which)
     path = Path(chosen.run.path).parent
     last = chosen.run.records[-1].step
     note = "" if last == chosen.step else f"; its model is that of the last step, {last}"

@@ -15,7 +15,7 @@ from hessalign._files import write_atomically
 from hessalign.bench.runs.job import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
 from hessalign.bench.sweep.report import SweepProgress
-from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS
+from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS, given_flags
 from hessalign.cli.sweep import make_launcher
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce
 from hessalign.paper.experiment import Experiment, Options, run_name
@@ -29,16 +29,12 @@ _CACHED: Final = tuple(name for name in EXPERIMENTS if name not in _SWEPT)
 """Those on Colored MNIST."""
 
 _TAKERS: Final = {
-    "--scale": _SWEPT,
-    "--backbone": _SWEPT,
-    "--data-dir": (*_SWEPT, *ON_BANKS),
-    "--sweep": (*_SWEPT, *ON_BANKS),
-    "--dataset": ON_BANKS,
-    "--restarts": _CACHED,
-    "--seed": _CACHED,
-    "--cache": _CACHED,
+    _SWEPT: ("--scale", "--backbone"),
+    (*_SWEPT, *ON_BANKS): ("--data-dir", "--sweep"),
+    ON_BANKS: ("--dataset",),
+    _CACHED: ("--restarts", "--seed", "--cache"),
 }
-"""Flags that only some experiments take."""
+"""Flags that only some experiments take, by these."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,7 +48,11 @@ def run(options: argparse.Namespace) -> int:
         wanted = [each for each in EXPERIMENTS.values() if not each.swept]
     else:
         wanted = [find_experiment(options.name)]
-    _refuse_flags(options)
+    names = _CACHED if options.name == ALL_REPRODUCED else (options.name,)
+    for takers, flags in _TAKERS.items():
+        given = given_flags(options, *flags)
+        if given and not {*names} & {*takers}:
+            raise InputError(f"Expected {given} only with: {', '.join(takers)}.")
     if options.finished:
         wanted = [each for each in wanted if each.rows or each.swept]
         if not wanted:
@@ -75,20 +75,6 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(each.failed for each in shown) else 0
 
 
-def _refuse_flags(options: argparse.Namespace) -> None:
-    """Refuse flags that an experiment does not take."""
-    refused: dict[tuple[str, ...], list[str]] = {}
-    for flag, takers in _TAKERS.items():
-        name = flag.removeprefix("--").replace("-", "_")
-        takes = options.name in takers or (
-            options.name == ALL_REPRODUCED and {*takers} & {*_CACHED}
-        )
-        if getattr(options, name) is not None and not takes:
-            refused.setdefault(takers, []).append(flag)
-    for takers, flags in refused.items():
-        raise InputError(f"Expected {', '.join(flags)} only with: {', '.join(takers)}.")
-
-
 def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Options:
     """How to reproduce, from the command line; displays of runs are added to `shown`."""
 
@@ -99,11 +85,8 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
     launched = argparse.Namespace(**vars(options))
     if options.launcher == "local" and options.jobs == 1:
         launched.launcher = "serial"
-    given = {
-        name: getattr(options, name)
-        for name in ("restarts", "seed", "cache", "scale", "data_dir", "backbone", "dataset")
-        if getattr(options, name) is not None
-    }
+    names = ("restarts", "seed", "cache", "scale", "data_dir", "backbone", "dataset")
+    values = {name: getattr(options, name) for name in names}
     return Options(
         None if options.finished else make_launcher(launched),
         parse_words(options.entries),
@@ -111,7 +94,7 @@ def _settings(options: argparse.Namespace, shown: list[SweepProgress]) -> Option
         sweeps=tuple(options.sweep or ()),
         progress=show,
         display=partial(Progress, bar=True),
-        **given,
+        **{name: value for name, value in values.items() if value is not None},
     )
 
 
@@ -119,22 +102,22 @@ def _describe_command(experiment: Experiment, options: argparse.Namespace) -> st
     """The command that makes a result, without what only concerns this machine."""
     words = ["hessalign", "reproduce", experiment.name]
     folders = [str(folder) for folder in options.sweep or ()]
-    finished = ["--finished"] if options.finished else []
+    data_dir, finished = options.data_dir, ["--finished"] if options.finished else []
     if experiment.swept:
         words += ["--scale", options.scale or Options.scale]
-        if options.data_dir is not None and not Path(options.data_dir).is_absolute():
-            words += ["--data-dir", options.data_dir]
-        if options.backbone is not None:
-            words += ["--backbone", options.backbone]
+        if data_dir is not None and not Path(data_dir).is_absolute():
+            words += ["--data-dir", data_dir]
+        words += [] if options.backbone is None else ["--backbone", options.backbone]
         for folder in folders:
             words += [] if Path(folder).is_absolute() else ["--sweep", folder]
-        return shlex.join([*words, *finished, *options.entries])
-    words += ["--restarts", str(options.restarts or Options.restarts)]
-    words += ["--seed", str(options.seed)] if options.seed else []
-    words += finished
-    if folders and experiment.name in ON_BANKS:
-        words += ["--sweep", folders[0], "--data-dir", options.data_dir]
-        words += ["--dataset", options.dataset] if options.dataset is not None else []
+        words += finished
+    else:
+        words += ["--restarts", str(options.restarts or Options.restarts)]
+        words += ["--seed", str(options.seed)] if options.seed else []
+        words += finished
+        if folders and experiment.name in ON_BANKS:
+            words += ["--sweep", folders[0], "--data-dir", data_dir]
+            words += [] if options.dataset is None else ["--dataset", options.dataset]
     return shlex.join([*words, *options.entries])
 
 

@@ -15,48 +15,27 @@ import torch
 
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._names import check_name
+from hessalign.bench import sweep
 from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import lone_domain_warning, plan_job
-from hessalign.bench.sweep import (
-    Job,
-    JobStatus,
-    Launcher,
-    LocalLauncher,
-    RayLauncher,
-    SerialLauncher,
-    SweepSpec,
-    check_jobs,
-    make_specification,
-    measure_cost,
-    open_sweep,
-    run_jobs,
-    sweep_jobs,
-    sweep_status,
-    training_work,
-)
-from hessalign.bench.sweep.execution import SPECIFICATION
-from hessalign.bench.sweep.folder import STATES, mean_seconds, seconds_left
+from hessalign.bench.sweep import report
+from hessalign.bench.sweep.execution import SPECIFICATION, STATES
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
-from hessalign.bench.sweep.report import (
-    SweepProgress,
-    evaluations,
-    failures,
-    plan_table,
-    selection_table,
-    status_table,
-)
 from hessalign.bench.sweep.selection import SELECTIONS
-from hessalign.cli.arguments import LAUNCHERS
+from hessalign.cli.arguments import LAUNCHERS, given_flags
 from hessalign.report.progress import Progress, duration, warn
 
 _SHOWN: Final = 10
 """How many failed runs are shown, unless all are asked for."""
 
-_LISTS: Final = ("datasets", "algorithms", "test_domains", "selections")
-_VALUES: Final = ("data_dir", "trials", "draws", "preset", "steps", "evaluate", "output")
+_KEYS: Final = (
+    "datasets", "algorithms", "test_domains", "selections", "data_dir", "trials", "draws", "preset",
+    "steps", "evaluate", "output", "keep_models",
+)  # fmt: skip
+"""Flags that are keys of a specification."""
 
 
-def _read_specification(options: argparse.Namespace) -> SweepSpec:
+def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
     """The specification that a command line asks for."""
     words = [word for word in options.entries if "=" in word]
     named = [word for word in options.entries if "=" not in word]
@@ -71,17 +50,15 @@ def _read_specification(options: argparse.Namespace) -> SweepSpec:
         entries["output"] = str(folder)
     if options.data_dir is not None:
         entries.pop("data_folder", None)  # what is named here counts
-    for key in (*_LISTS, *_VALUES, "keep_models"):
+    for key in _KEYS:
         value = getattr(options, key)
-        if value is not None:
-            entries[key] = value[0] if value in (["all"], ("all",)) else value
+        if value is not None and value is not False:
+            entries[key] = "all" if value == ["all"] else value
     if words:
         entries["overrides"] = {**dict(entries.get("overrides") or {}), **parse_words(words)}  # type: ignore[call-overload]
-    spec = make_specification(entries)
-    if spec.output is not None:
-        return spec
     name = "sweep" if source is None else source.stem
-    return dataclasses.replace(spec, output=str(Path("outputs") / name))
+    spec = sweep.make_specification(entries)
+    return dataclasses.replace(spec, output=spec.output or str(Path("outputs") / name))
 
 
 def run_plan(options: argparse.Namespace) -> None:
@@ -89,16 +66,15 @@ def run_plan(options: argparse.Namespace) -> None:
     if options.jobs is not None and options.jobs < 1:
         raise InputError(f"Expected --jobs of 1 or more, got {options.jobs}.")
     spec = _read_specification(options)
-    without_data = bool(options.no_measure)
-    jobs = sweep_jobs(spec, without_data=without_data)
+    jobs = sweep.sweep_jobs(spec, without_data=options.no_measure)
     everything = dataclasses.replace(spec, selections=tuple(SELECTIONS))
-    seconds, size = ({}, 0.0) if without_data else _measure(spec, jobs)
-    sys.stdout.write(plan_table(jobs, seconds) + "\n\n")
+    seconds, size = ({}, 0.0) if options.no_measure else _measure(spec, jobs)
+    sys.stdout.write(report.plan_table(jobs, seconds) + "\n\n")
     try:
-        with_pairs = sweep_jobs(everything, without_data=without_data)
+        with_pairs = sweep.sweep_jobs(everything, without_data=options.no_measure)
     except ConfigurationError:  # too few domains to leave out two
         with_pairs = jobs
-    sys.stdout.write(selection_table(with_pairs, spec.selections) + "\n")
+    sys.stdout.write(report.selection_table(with_pairs, spec.selections) + "\n")
     if seconds:
         total = sum(seconds[job.dataset, job.algorithm] for job in jobs)
         processes = options.jobs or os.cpu_count() or 1
@@ -109,17 +85,19 @@ def run_plan(options: argparse.Namespace) -> None:
         )
 
 
-def _measure(spec: SweepSpec, jobs: Sequence[Job]) -> tuple[dict[tuple[str, str], float], float]:
+def _measure(
+    spec: sweep.SweepSpec, jobs: Sequence[sweep.Job]
+) -> tuple[dict[tuple[str, str], float], float]:
     """Seconds of one run by data set and algorithm, and bytes of all runs."""
-    check_jobs(jobs, data_dir=spec.place)
+    sweep.check_jobs(jobs, data_dir=spec.place)
     torch.set_num_threads(1)
-    work, seconds, sizes = training_work(spec), {}, {}
+    work, seconds, sizes = sweep.training_work(spec), {}, {}
     firsts = first_jobs(jobs)
     with Progress("measuring", "algorithms", bar=True) as progress:
         progress(0, len(firsts))
         for number, (cell, job) in enumerate(firsts.items(), 1):
-            cost, plan = measure_cost(job, work), plan_job(job, spec.place)
-            count = evaluations(plan.steps, plan.evaluate_every)
+            cost, plan = sweep.measure_cost(job, work), plan_job(job, spec.place)
+            count = report.evaluations(plan.steps, plan.evaluate_every)
             seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
             progress(number, len(firsts))
     return seconds, sum(sizes[job.dataset, job.algorithm] for job in jobs)
@@ -129,49 +107,43 @@ def run_run(options: argparse.Namespace) -> int:
     """Have the runs of a sweep done."""
     launcher = make_launcher(options)
     spec = _read_specification(options)
-    jobs = sweep_jobs(spec)
-    check_jobs(jobs, warn, spec.place)
+    jobs = sweep.sweep_jobs(spec)
+    sweep.check_jobs(jobs, warn, spec.place)
     counts = {each: len(domain_names(each, str(spec.place))) for each in spec.datasets}
     if lone := lone_domain_warning(jobs, counts):
         warn(lone)
-    folder = open_sweep(Path(str(spec.output)), spec)
-    before = sweep_status(folder, jobs)
-    with closing(SweepProgress(before, launcher)) as progress:
-        run_jobs(
+    folder = sweep.open_sweep(Path(str(spec.output)), spec)
+    before = sweep.sweep_status(folder, jobs)
+    with closing(report.SweepProgress(before, launcher)) as progress:
+        sweep.run_jobs(
             folder,
             before,
             launcher,
-            training_work(spec),
+            sweep.training_work(spec),
             retry_failed=options.retry_failed,
             report=progress,
             report_record=progress.record,
         )
-    statuses = [progress.completed(status) for status in sweep_status(folder, jobs)]
+    statuses = [progress.completed(status) for status in sweep.sweep_status(folder, jobs)]
     return _summarise(statuses, str(spec.output), _SHOWN)
 
 
-def make_launcher(options: argparse.Namespace) -> Launcher:
+def make_launcher(options: argparse.Namespace) -> sweep.Launcher:
     """The launcher that a command line asks for."""
     check_name("launcher", options.launcher, LAUNCHERS)
-    others = {
-        "--address": options.address,
-        "--cpus-per-run": options.cpus_per_run,
-        "--gpus-per-run": options.gpus_per_run,
-    }
-    given = [name for name, value in others.items() if value is not None]
     if options.launcher == "ray":
         cpus = 1 if options.cpus_per_run is None else options.cpus_per_run
-        return RayLauncher(options.address, options.jobs, cpus, options.gpus_per_run or 0)
-    if given:
-        raise InputError(f"Expected {', '.join(given)} only with --launcher ray.")
+        return sweep.RayLauncher(options.address, options.jobs, cpus, options.gpus_per_run or 0)
+    if flags := given_flags(options, "--address", "--cpus-per-run", "--gpus-per-run"):
+        raise InputError(f"Expected {flags} only with --launcher ray.")
     if options.launcher == "local":
-        return LocalLauncher(os.cpu_count() or 1 if options.jobs is None else options.jobs)
+        return sweep.LocalLauncher(os.cpu_count() or 1 if options.jobs is None else options.jobs)
     if options.jobs not in (None, 1):
         raise InputError(
             f"Expected one run at a time from the launcher 'serial', got --jobs {options.jobs}. "
             "--launcher local does several."
         )
-    return SerialLauncher()
+    return sweep.SerialLauncher()
 
 
 def run_status(options: argparse.Namespace) -> int:
@@ -183,29 +155,27 @@ def run_status(options: argparse.Namespace) -> int:
             f"Expected the folder of a sweep, found no {SPECIFICATION} in {folder}. Begin it with "
             "`hessalign sweep run`, or name its folder with --output."
         )
-    statuses = sweep_status(folder, sweep_jobs(spec, without_data=True))
-    sys.stdout.write(status_table(statuses) + "\n\n")
+    statuses = sweep.sweep_status(folder, sweep.sweep_jobs(spec, without_data=True))
+    sys.stdout.write(report.status_table(statuses) + "\n\n")
     return _summarise(statuses, str(folder), len(statuses) if options.all else _SHOWN)
 
 
-def _summarise(statuses: Sequence[JobStatus], folder: str, shown: int) -> int:
+def _summarise(statuses: Sequence[sweep.JobStatus], folder: str, shown: int) -> int:
     """Say how far a sweep is and what to do next; 1 if runs failed."""
     counts = {state: sum(each.state == state for each in statuses) for state in STATES}
-    for line in failures(statuses, folder, shown):
-        sys.stdout.write(line + "\n")
     words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    sys.stdout.write(f"{len(statuses):,} runs in {folder}: {words}.")
-    rest = seconds_left(statuses, mean_seconds(statuses), counts["running"])
-    if rest:
-        at_a_time = f"{max(1, counts['running'])} at a time"
-        sys.stdout.write(f" About {duration(rest)} to go, {at_a_time}.")
+    said = [
+        *report.failures(statuses, folder, shown),
+        f"{len(statuses):,} runs in {folder}: {words}.",
+    ]
+    if rest := report.seconds_left(statuses, report.mean_seconds(statuses), counts["running"]):
+        said[-1] += f" About {duration(rest)} to go, {max(1, counts['running'])} at a time."
     if counts["done"] == len(statuses):
-        sys.stdout.write(f" `hessalign collect {folder}` shows the tables.")
+        said[-1] += f" `hessalign collect {folder}` shows the tables."
     if counts["failed"]:
-        sys.stdout.write(" --retry-failed does the failed ones again.")
+        said[-1] += " --retry-failed does the failed ones again."
     if bugs := sum(each.bug for each in statuses):
-        sys.stdout.write(
-            f" {bugs:,} failed by a bug in hessalign: please report it with the file err.txt."
-        )
-    sys.stdout.write("\n")
+        bug = "failed by a bug in hessalign: please report it with the file err.txt."
+        said[-1] += f" {bugs:,} {bug}"
+    sys.stdout.write("".join(f"{line}\n" for line in said))
     return 1 if counts["failed"] else 0

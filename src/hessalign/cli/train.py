@@ -15,7 +15,7 @@ from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._names import check_name
 from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.data import DATASETS, DomainDataset, find_dataset
+from hessalign.bench.data import DATASETS, find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
@@ -54,30 +54,22 @@ def run(options: argparse.Namespace) -> None:
     entries |= parse_words(options.entries)
     job = _make_job(entries, options.output)
     runs: list[Run] = []
-    folders: list[Path] = []
+    saved = ""
     for trial in range(job.trial_seed, job.trial_seed + options.restarts):
         plan = plan_job(dataclasses.replace(job, trial_seed=trial))
         if not runs or not isinstance(plan.protocol, Irm):
-            sys.stdout.write(_describe(plan))
+            sys.stdout.write(_describe(plan) + "\n")
         if not runs:
             lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
             for note in filter(None, (describe_untrained(plan), lone)):
                 warn(note)
         folder = options.output and options.output / _folder_name(plan)
-        folders += [folder] if folder else []
+        saved += f"Saved in {folder}\n" if folder else ""
+        report = _make_report(plan, options.tensorboard)
         runs.append(
-            train_job(
-                plan.job,
-                folder,
-                evaluate="all",
-                keep_model=True,
-                report=_make_report(plan, options.tensorboard),
-                warn=warn,
-            )
+            train_job(plan.job, folder, evaluate="all", keep_model=True, report=report, warn=warn)
         )
-    sys.stdout.write(_accuracies(runs) + "\n")
-    for folder in folders:
-        sys.stdout.write(f"Saved in {folder}\n")
+    sys.stdout.write(f"{_accuracies(runs)}\n{saved}")
 
 
 def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
@@ -91,25 +83,33 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     if dataset == COLORED_MNIST:
         data_dir, test = "", _TARGET if test is None else test
     else:
-        if data_dir is None and _is_own(dataset):
+        # One that a function makes, of the user's or of an installed package, needs no folder.
+        if data_dir is None and (is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)):
             data_dir = ""
         elif data_dir is None:
             check_name("data set", dataset, DATASETS)
-        problems += _missing(dataset, data_dir, test, output)
+        flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
+        if missing := ", ".join(flag for flag, value in flags.items() if value is None):
+            problems.append(f"Expected {missing} for the data set {dataset!r}, got none.")
     first = attempt(problems, _whole, "seed", rest.pop("seed", 0))
     draw = attempt(problems, _whole, "hparams_seed", rest.pop("hparams_seed", 0))
     steps = rest.pop("steps", None)
     updates = None if steps is None else attempt(problems, _whole, "steps", steps)
-    rest |= attempt(problems, _nested, rest.pop("options", None)) or {}
+    nested = rest.pop("options", None)  # those of the algorithm
+    if isinstance(nested, Mapping | None):
+        rest |= nested or {}
+    else:
+        problems.append(f"Expected options as a mapping of names to values, got {nested!r}.")
     info = attempt(problems, find_algorithm, algorithm)
     data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
     if data is None:
         raise ConfigurationError(problems)
-    domains = None if test is None else attempt(problems, _parse_domains, test, data)
+    words = test if isinstance(test, list) else str(test).split(",") if test is not None else []
+    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
     job = Job(
         dataset,
         str(algorithm) if info is None else info.recorded,
-        domains or (0,),
+        tuple(sorted({number for number in found if number is not None})) or (0,),
         hparams_seed=draw or 0,
         trial_seed=first or 0,
         data_dir=str(data_dir),
@@ -122,38 +122,10 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     return job
 
 
-def _is_own(dataset: str) -> bool:
-    """Whether a function makes the data set, of the user's or of an installed package."""
-    return is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)
-
-
-def _missing(dataset: str, data_dir: object, test: object, output: Path | None) -> list[str]:
-    flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
-    missing = ", ".join(flag for flag, value in flags.items() if value is None)
-    return [f"Expected {missing} for the data set {dataset!r}, got none."] if missing else []
-
-
 def _whole(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"Expected {key} as a whole number, got {value!r}.")
     return value
-
-
-def _nested(options: object) -> dict[str, object]:
-    """Options of the algorithm that stand in a mapping of their own."""
-    if not isinstance(options, Mapping | None):
-        raise InputError(f"Expected options as a mapping of names to values, got {options!r}.")
-    return dict(options or {})
-
-
-def _parse_domains(named: object, data: DomainDataset) -> tuple[int, ...]:
-    """Test domains as they are named: names or numbers, in a list or separated by commas."""
-    words = named if isinstance(named, list) else str(named).split(",")
-    problems: list[str] = []
-    found = [attempt(problems, data.domain_index, str(word).strip()) for word in words]
-    if problems:
-        raise ConfigurationError(problems)
-    return tuple(sorted({number for number in found if number is not None}))
 
 
 def _folder_name(plan: Plan) -> str:
@@ -174,16 +146,16 @@ def _describe(plan: Plan) -> str:
         ours = dataclasses.asdict(plan.options)
         own = {key: value for key, value in given.items() if key not in ours}
         entries |= {"seed": job.trial_seed, "steps": plan.steps, **ours, "options": own}
-        text: str = yaml.safe_dump(entries, sort_keys=False)
-        return text + "\n"
-    entries |= {
-        "train": [names[domain] for domain in plan.sources],
-        "test": [names[domain] for domain in job.test_domains],
-        "trial": job.trial_seed,
-        "steps": plan.steps,
-        "hyper-parameters": dict(plan.values),
-    }
-    return yaml.safe_dump(entries, sort_keys=False) + "\n"
+    else:
+        entries |= {
+            "train": [names[domain] for domain in plan.sources],
+            "test": [names[domain] for domain in job.test_domains],
+            "trial": job.trial_seed,
+            "steps": plan.steps,
+            "hyper-parameters": dict(plan.values),
+        }
+    text: str = yaml.safe_dump(entries, sort_keys=False)
+    return text
 
 
 def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], None]:

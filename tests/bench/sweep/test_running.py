@@ -12,8 +12,8 @@ from hessalign.bench.sweep import (
     RayLauncher,
     SerialLauncher,
     Task,
+    execution,
     run_jobs,
-    running,
     sweep_status,
 )
 
@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(running, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(execution, "_SECONDS_BETWEEN_LOOKS", 0.02)
 
 
 class Seen:
@@ -123,10 +123,10 @@ def test_records_that_a_continued_run_writes_again_are_reported_once(data, tmp_p
     def write(*steps, pad="", end=""):
         path.write_text("".join(json.dumps({"step": step}) + f"{pad}\n" for step in steps) + end)
 
-    records = running._Records(task)
+    added = execution._added_records(path)
 
     def new():
-        return [record["step"] for record in records.new()]
+        return [record["step"] for record in next(added)]
 
     assert new() == []
     write(0, 5, pad="          ", end='{"st')
@@ -136,4 +136,8 @@ def test_records_that_a_continued_run_writes_again_are_reported_once(data, tmp_p
     write(0, 5, 10, end="\n[]\nnot a record\n")
     assert new() == [10]
     assert new() == []
-    assert [record["step"] for record in running._Records(task).new()] == []
+    seen = []
+    watch = execution._Watch(lambda job, record: seen.append(record))
+    watch.begin(task)  # what is there is old
+    with watch.ended(task):
+        assert seen == []

@@ -29,10 +29,10 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Final, final
 
 from hessalign.bench.runs.records import DONE
@@ -53,19 +53,11 @@ _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 @final
 @dataclass(frozen=True)
 class _Claimant:
-    """Who claims a job.
+    """Who claims a job, on behalf of which launcher, in which of its attempts."""
 
-    Attributes:
-        machine: Name of the machine, and the space in which its process numbers are unique.
-        process: Number of the process.
-        started: When the process started, so that its number alone does not stand for it.
-        launcher: On whose behalf.
-        attempt: Which attempt of that launcher, from 0.
-    """
-
-    machine: str
+    machine: str  # its name, and the space in which its process numbers are unique
     process: int
-    started: str
+    started: str  # when it did, so that its number alone does not stand for a process
     launcher: str
     attempt: int
 
@@ -78,10 +70,7 @@ def this_claimant(launcher: str = "", attempt: int = 0) -> _Claimant:
 
 @final
 class _Claim:
-    """The right to do a job, renewed while it is held. Leaving it gives the job up.
-
-    Made by `claim_job`.
-    """
+    """The right to do a job, renewed while it is held. Leaving it gives the job up."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,31 +80,23 @@ class _Claim:
 
     def _renew(self) -> None:
         while not self._finished.wait(_RENEWAL_SECONDS):
-            try:
+            # If the folder was removed, or is out of reach, others decide by its age.
+            with suppress(OSError):
                 os.utime(self.path)
-            except OSError:  # the folder was removed, or is out of reach: others decide by its age
-                continue
 
     def __enter__(self) -> _Claim:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._finished.set()
         self._renewal.join()
         folder = self.path.parent
-        try:
-            if (folder / DONE).exists():
-                for path in folder.glob("claim.*"):
-                    path.unlink(missing_ok=True)
-            else:
+        with suppress(OSError):  # as above
+            if not (folder / DONE).exists():
                 self.path.write_text(_GIVEN_UP, encoding="utf-8")
-        except OSError:  # as above
-            return
+                return
+            for path in folder.glob("claim.*"):
+                path.unlink(missing_ok=True)
 
 
 def claim_job(folder: Path, claimant: _Claimant) -> _Claim | None:
@@ -141,24 +122,17 @@ def _create(path: Path, text: str) -> bool:
         draft.write_text(text, encoding="utf-8")
         try:
             os.link(draft, path)
-        except (FileExistsError, FileNotFoundError):  # or the job is done, and all was removed
+        except FileNotFoundError:  # the job is done, and all was removed
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return _create_unlinked(path, text)
-    finally:
-        draft.unlink(missing_ok=True)
-    return True
-
-
-def _create_unlinked(path: Path, text: str) -> bool:
-    """The same where a file has one name only; for a moment others see it empty."""
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            with path.open("x", encoding="utf-8") as file:  # for a moment others see it empty
+                file.write(text)
     except FileExistsError:
         return False
+    finally:
+        draft.unlink(missing_ok=True)
     return True
 
 
@@ -175,12 +149,8 @@ def _claims(folder: Path) -> list[tuple[int, Path]]:
 def _is_stale(path: Path, claimant: _Claimant) -> bool:
     try:
         renewed = path.stat().st_mtime
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:  # done in the meantime
-        return True
-    try:
-        holder = _Claimant(**json.loads(text))
-    except (ValueError, TypeError):
+        holder = _Claimant(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):  # done in the meantime, or not a claim
         return True
     if holder.launcher == claimant.launcher and holder.attempt < claimant.attempt:
         return True

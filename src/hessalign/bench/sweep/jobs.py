@@ -1,20 +1,22 @@
-"""The jobs of a sweep, in DomainBed's order, checked against the data before any is begun."""
+"""The jobs of a sweep, in DomainBed's order, checked before any is begun, and their folder."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from hessalign._errors import MENDABLE, ConfigurationError, InputError, attempt, describe_error
-from hessalign._names import UnknownNameError
+from hessalign._errors import ConfigurationError, InputError, attempt
+from hessalign._files import make_folder, write_atomically
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import PRESETS, find_dataset
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import HOLDOUT_FRACTION, domain_index
-from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.plan import describe_untrained, plan_job
-from hessalign.bench.sweep.specification import SweepSpec
+from hessalign.bench.sweep.execution import SPECIFICATION
+from hessalign.bench.sweep.specification import SweepSpec, make_specification
 
 
 def held_out_sets(
@@ -43,19 +45,17 @@ def held_out_sets(
     """
     least = 3 if pairs else 2
     if domains < least:
-        remedy = " Leave out the pairs." if domains == 2 else ""
         raise InputError(
             f"Expected {least} or more domains so that one remains to train on, got {domains}."
-            f"{remedy}"
+            + " Leave out the pairs." * (domains == 2)
         )
-    sets: list[tuple[int, ...]] = []
-    for first in range(domains):
-        sets.append((first,))
-        if pairs:
-            sets.extend((first, second) for second in range(first + 1, domains))
-    if test_domains is not None:
-        sets = [each for each in sets if any(domain in test_domains for domain in each)]
-    return sets
+    tested = range(domains) if test_domains is None else test_domains
+    return [
+        held_out
+        for first in range(domains)
+        for held_out in ((first,), *((first, each) for each in range(first + 1, domains) if pairs))
+        if any(domain in tested for domain in held_out)
+    ]
 
 
 def list_jobs(
@@ -145,10 +145,8 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
     counts: dict[str, int] = {}
     chosen: dict[str, list[int]] = {}
     for dataset in spec.datasets:
-        try:
-            names = domain_names(dataset, str(spec.place), without_data=without_data)
-        except MENDABLE as error:
-            problems.append(describe_error(error))
+        names = attempt(problems, domain_names, dataset, str(spec.place), without_data)
+        if names is None:
             continue
         counts[dataset] = len(names)
         least = 3 if spec.needs_pairs else 2
@@ -157,11 +155,10 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
             problems.append(
                 f"Expected {least} or more domains in {dataset}{purpose}, found {names}."
             )
-        for domain in spec.test_domains.get(dataset, range(len(names))):
-            try:
-                chosen.setdefault(dataset, []).append(domain_index(dataset, names, domain))
-            except UnknownNameError as error:
-                problems.append(str(error))
+        wanted = spec.test_domains.get(dataset, range(len(names)))
+        found = [attempt(problems, domain_index, dataset, names, domain) for domain in wanted]
+        if found:
+            chosen[dataset] = [domain for domain in found if domain is not None]
     if problems:
         raise ConfigurationError(problems)
     return list_jobs(
@@ -177,7 +174,53 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
     )
 
 
-def domain_names(dataset: str, data_dir: str, *, without_data: bool = False) -> tuple[str, ...]:
+def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
+    """Make the folder of a sweep, or continue the one that is there.
+
+    Algorithms, data sets, test domains, draws and trials may be added to a sweep or left out; what
+    all of its runs share may not change, since a table would mix them.
+
+    Args:
+        folder: The folder.
+        spec: What to run.
+        keep: Leave the specification of a sweep that is there as it is: these are runs beside its
+            own.
+
+    Returns:
+        The folder as an absolute path.
+
+    Raises:
+        InputError: If it belongs to a sweep with another protocol.
+        PermissionError: If it cannot be written to.
+    """
+    folder = folder.absolute()
+    path = folder / SPECIFICATION
+    text = dataclasses.replace(spec, data_folder=str(spec.place)).to_yaml().encode()
+    if path.exists():
+        theirs, ours = make_specification(read_file(path)).protocol, spec.protocol
+        differences = [
+            f"{key} is {theirs[key]!r} there and {ours[key]!r} here"
+            for key in ours
+            if theirs[key] != ours[key]
+        ]
+        if differences:
+            raise InputError(
+                f"{folder} belongs to a sweep with another protocol: {'; '.join(differences)}. "
+                "Choose another folder with --output, or remove that one."
+            )
+    try:
+        make_folder(folder)
+        if not path.exists() or (path.read_bytes() != text and not keep):
+            write_atomically(path, text)
+    except OSError as error:
+        raise PermissionError(
+            f"Expected a folder for the sweep that can be written to, got {folder}: "
+            f"{error.strerror}. Choose another with --output."
+        ) from error
+    return folder
+
+
+def domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tuple[str, ...]:
     """The domains of a data set; the catalog may stand in for one that is not there."""
     try:
         return find_dataset(dataset, data_dir).domain_names

@@ -1,4 +1,4 @@
-"""What a launcher is, and the two that need nothing else: one at a time, and local processes."""
+"""The launchers that need nothing else: one task at a time, and local processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pickle
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from hessalign._errors import InputError
 from hessalign._processes import (
@@ -26,43 +26,7 @@ from hessalign._processes import (
     release_interrupts,
     start_worker,
 )
-from hessalign.bench.sweep.execution import Outcome, Task, Work, execute, fail
-
-Begin = Callable[[Task], None]
-"""Told of a task that is about to begin, or to be begun again."""
-
-
-def nothing(task: Task) -> None:
-    """For those who need not be told."""
-
-
-class Launcher(Protocol):
-    """Has tasks done, somewhere.
-
-    Attributes:
-        parallel: How many at a time, as far as is known.
-    """
-
-    parallel: int
-
-    def run(
-        self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
-    ) -> Generator[Outcome, None, None]:
-        """Have tasks done.
-
-        Each is carried out by `execute`, which decides whether there is anything to do. Ctrl-C or
-        a SIGTERM begins no further task, lets those that go on save what they have, and then raises
-        KeyboardInterrupt; a second one stops at once.
-
-        Args:
-            tasks: The tasks, those to begin with first.
-            work: What does a job.
-            begin: Called in this process with each task before it begins, or is queued where only
-                a cluster knows when it does; a task whose worker was lost comes again.
-
-        Returns:
-            How each ended, as they end.
-        """
+from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute, fail, nothing
 
 
 @final
@@ -91,12 +55,7 @@ class Retries:
 
 @final
 class Waiting:
-    """Tasks that are not begun: some at once, some only after a while.
-
-    Args:
-        tasks: Those that may be begun at once, in their order.
-        retries: What happens to those whose worker is lost.
-    """
+    """Tasks that are not begun: some may be at once, in their order, some only after a while."""
 
     def __init__(self, tasks: Sequence[Task], retries: Retries) -> None:
         self._ready = deque(tasks)
@@ -117,12 +76,8 @@ class Waiting:
         """Put back a task whose worker was lost; too often, and that is its outcome."""
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
-            return fail(
-                task,
-                seconds,
-                f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran out, "
-                "try fewer at once.",
-            )
+            text = f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran "
+            return fail(task, seconds, f"{text}out, try fewer at once.")
         again = dataclasses.replace(task, attempt=attempt)
         due = time.monotonic() + self.retries.seconds(attempt)
         self._count += 1
@@ -139,7 +94,7 @@ class SerialLauncher:
     def run(
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
     ) -> Generator[Outcome, None, None]:
-        """Have tasks done."""
+        """See `Launcher`."""
         import torch
 
         torch.set_num_threads(1)
@@ -180,7 +135,7 @@ class LocalLauncher:
     def run(
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
     ) -> Generator[Outcome, None, None]:
-        """Have tasks done; workers import `work` by its name."""
+        """See `Launcher`."""
         waiting = Waiting(tasks, self.retries)
         idle: list[_Worker] = []
         busy: dict[object, _Worker] = {}  # by pipe

@@ -13,43 +13,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, final
 
-from hessalign.bench.sweep.selection import Candidate, Cell, Collection, Row, Table
+from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
 from hessalign.report.tables import markdown_table
 
 _DATASET_WIDTH: Final = 20
 _AVERAGES_WIDTH: Final = 25
 _CHOSEN_HEADER: Final = (
-    "algorithm",
-    "domain",
-    "trial",
-    "test",
-    "validation",
-    "step",
-    "hparams seed",
-    "run",
+    "algorithm", "domain", "trial", "test", "validation", "step", "hparams seed", "run",
     "hyper-parameters",
-)
+)  # fmt: skip
 _CELL_FIELDS: Final = (
-    "selection",
-    "dataset",
-    "algorithm",
-    "domain",
-    "mean",
-    "standard_error",
-    "trials",
-    "missing",
-)
+    "selection", "dataset", "algorithm", "domain", "mean", "standard_error", "trials", "missing",
+)  # fmt: skip
 _CHOSEN_FIELDS: Final = (
-    "trial_seed",
-    "accuracy",
-    "validation_accuracy",
-    "step",
-    "hparams_seed",
-    "run",
-    "hparams",
-)
+    "trial_seed", "accuracy", "validation_accuracy", "step", "hparams_seed", "run", "hparams",
+)  # fmt: skip
 
 
 class _Renderer(Protocol):
@@ -62,14 +43,7 @@ class _Renderer(Protocol):
 @final
 @dataclass(frozen=True)
 class _Style:
-    """How cells are written.
-
-    Attributes:
-        plus_minus: Between a mean and its error.
-        missing: In place of a value that is missing.
-        mark: A reference to a footnote.
-        escape: Applied to names.
-    """
+    """How cells are written, values that are missing, references to footnotes, and names."""
 
     plus_minus: str
     missing: str
@@ -77,30 +51,8 @@ class _Style:
     escape: Callable[[str], str] = str
 
 
-@final
-class _Footnotes:
-    """Reasons, each numbered once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, reasons: Sequence[str]) -> int | None:
-        """The number of a cell's reasons."""
-        if not reasons:
-            return None
-        return self.numbers.setdefault("; ".join(reasons), len(self.numbers) + 1)
-
-
 def _latex_escape(text: str) -> str:
-    r"""Text with the characters that LaTeX would interpret escaped.
-
-    Returns:
-        LaTeX.
-
-    Example:
-        >>> _latex_escape("IB_ERM +90% {0,2}")
-        'IB\\_ERM +90\\% \\{0,2\\}'
-    """
+    r"""Text with the characters that LaTeX would interpret escaped."""
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
@@ -121,17 +73,18 @@ def _title(table: Table) -> str:
     return f"{what}, model selection method: {table.selection.title}"
 
 
-def _grid(table: Table, style: _Style, footnotes: _Footnotes) -> list[list[str]]:
-    """The header and the rows of a table as text."""
+def _grid(table: Table, style: _Style, footnotes: dict[str, int]) -> list[list[str]]:
+    """The header and the rows of a table as text; reasons are numbered, each once."""
 
     def marked(value: str | None, reasons: Sequence[str]) -> str:
-        number = footnotes.number(reasons)
-        return (value or style.missing) + (style.mark(number) if number is not None else "")
+        text = value or style.missing
+        if not reasons:
+            return text
+        return text + style.mark(footnotes.setdefault("; ".join(reasons), len(footnotes) + 1))
 
     def cell_text(cell: Cell) -> str:
-        value = None
-        if cell.mean is not None:
-            value = f"{cell.mean:.1f}{style.plus_minus}{cell.error:.1f}"
+        mean, error = cell.mean, cell.error
+        value = None if mean is None else f"{mean:.1f}{style.plus_minus}{error:.1f}"
         return marked(value, cell.reasons)
 
     def average_text(row: Row) -> str:
@@ -148,79 +101,48 @@ def _grid(table: Table, style: _Style, footnotes: _Footnotes) -> list[list[str]]
 
 def _chosen_rows(table: Table) -> list[list[str]]:
     """The runs behind a table, one row per cell and trial."""
-    return [
-        [
-            row.algorithm,
-            column,
-            str(trial),
-            f"{chosen.test:.6f}",
-            f"{chosen.validation:.6f}",
-            str(chosen.step),
-            str(chosen.run.key.hparams_seed),
-            os.path.dirname(chosen.run.path),
-            json.dumps(chosen.run.hparams, sort_keys=True),
-        ]
-        for row in table.rows
-        for column, cell in zip(table.columns, row.cells, strict=True)
-        for trial, chosen in zip(cell.trials, cell.chosen, strict=False)
-    ]
+    rows = []
+    for algorithm, column, cell in table.cells():
+        for trial in _trials(cell, chosen=True) if cell.chosen else ():
+            seed, test, validation, *found, hparams = trial.values()
+            accuracies = (f"{test:.6f}", f"{validation:.6f}")
+            text = json.dumps(hparams, sort_keys=True)
+            rows.append([algorithm, column, str(seed), *accuracies, *map(str, found), text])
+    return rows
 
 
-def _render_domainbed(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints, byte for byte; a missing value is an X without a reason."""
-    return _plain(collection, _DOMAINBED, _Footnotes()) + (_plain_chosen(collection) * chosen)
-
-
-def _render_text(collection: Collection, *, chosen: bool = False) -> str:
-    """What DomainBed prints if nothing is missing, else with marks and the reasons at the end."""
-    footnotes = _Footnotes()
-    text = _plain(collection, _TEXT, footnotes)
-    if footnotes.numbers:
-        text += "\n-------- Missing\n"
-        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.numbers.items())
-    return text + (_plain_chosen(collection) * chosen)
-
-
-def _plain(collection: Collection, style: _Style, footnotes: _Footnotes) -> str:
-    lines = [f"Total records: {collection.records}"]
+def _render_plain(style: _Style, collection: Collection, *, chosen: bool = False) -> str:
+    """What DomainBed prints, byte for byte; outside of its style, with the reasons at the end."""
+    footnotes: dict[str, int] = {}
+    text = f"Total records: {collection.records}\n"
     for table in collection.tables:
-        lines += ["", f"-------- {_title(table)}"]
+        text += f"\n-------- {_title(table)}\n"
         width = _AVERAGES_WIDTH if table.dataset is None else _DATASET_WIDTH
         # Cells are cut to the width of their column and lines end in a blank, as DomainBed's do.
-        lines += [
-            "  ".join(cell.ljust(width)[:width] for cell in row) + " "
-            for row in _grid(table, style, footnotes)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _plain_chosen(collection: Collection) -> str:
-    lines = []
-    for table in collection.tables:
-        rows = _chosen_rows(table)
-        if not rows:
-            continue
-        cells = [list(_CHOSEN_HEADER), *rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines += ["", f"-------- Chosen runs, {_title(table)}"]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
-    return "".join(f"{line}\n" for line in lines)
+        for row in _grid(table, style, footnotes):
+            text += "  ".join(cell.ljust(width)[:width] for cell in row) + " \n"
+    if footnotes and style is not _DOMAINBED:
+        text += "\n-------- Missing\n"
+        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.items())
+    for table in collection.tables if chosen else ():
+        cells = [_CHOSEN_HEADER, *_chosen_rows(table)]
+        if len(cells) > 1:
+            text += f"\n-------- Chosen runs, {_title(table)}\n"
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            for line in cells:
+                text += "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
+    return text
 
 
 def _render_markdown(collection: Collection, *, chosen: bool = False) -> str:
     """Markdown: a section per table, with what it lacks below it."""
     parts = [f"{collection.records} records."]
     for table in collection.tables:
-        footnotes = _Footnotes()
+        footnotes: dict[str, int] = {}
         header, *rows = _grid(table, _MARKDOWN, footnotes)
         parts += [f"## {_title(table)}", markdown_table(header, rows)]
-        if footnotes.numbers:
-            parts.append(
-                "\n".join(f"- [{number}] {why}" for why, number in footnotes.numbers.items())
-            )
+        if footnotes:
+            parts.append("\n".join(f"- [{number}] {why}" for why, number in footnotes.items()))
         choices = [list(map(_MARKDOWN.escape, row)) for row in _chosen_rows(table)]
         if chosen and choices:
             parts += ["Chosen runs:", markdown_table(_CHOSEN_HEADER, choices, text_columns=2)]
@@ -234,10 +156,10 @@ def _render_latex(collection: Collection, *, chosen: bool = False) -> str:
         f"% Total records: {collection.records}",
     ]
     for table in collection.tables:
-        footnotes = _Footnotes()
+        footnotes: dict[str, int] = {}
         heading = _latex_escape(_title(table))
         lines += ["", rf"\subsection*{{{heading}}}", *_tabular(_grid(table, _LATEX, footnotes))]
-        for why, number in footnotes.numbers.items():
+        for why, number in footnotes.items():
             lines += ["", rf"{{\footnotesize {_LATEX.mark(number)} {_latex_escape(why)}}}"]
         choices = _chosen_rows(table) if chosen else []
         if choices:
@@ -248,16 +170,8 @@ def _render_latex(collection: Collection, *, chosen: bool = False) -> str:
 
 def _tabular(cells: Sequence[Sequence[str]]) -> list[str]:
     header, *rows = (" & ".join(row) + r" \\" for row in cells)
-    columns = "l" + "c" * (len(cells[0]) - 1)
-    return [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        header,
-        r"\midrule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
+    begin = rf"\begin{{tabular}}{{l{'c' * (len(cells[0]) - 1)}}}"
+    return [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
 
 def _render_csv(collection: Collection, *, chosen: bool = False) -> str:
@@ -273,25 +187,16 @@ def _render_csv(collection: Collection, *, chosen: bool = False) -> str:
 
 
 def _csv_rows(table: Table, *, chosen: bool) -> Iterator[dict[str, Any]]:
-    for row in table.rows:
-        for column, cell in zip(table.columns, row.cells, strict=True):
-            values = (
-                table.selection.name,
-                table.dataset,
-                row.algorithm,
-                column,
-                cell.mean,
-                cell.error,
-                len(cell.trials),
-                "; ".join(cell.reasons),
-            )
-            fields = dict(zip(_CELL_FIELDS, values, strict=True))
-            trials = _trials(cell, chosen=True) if chosen else []
-            for trial in trials:
-                hparams = json.dumps(trial["hparams"], sort_keys=True)
-                yield {**fields, **trial, "hparams": hparams}
-            if not trials:
-                yield fields
+    for algorithm, column, cell in table.cells():
+        missing = "; ".join(cell.reasons)
+        found = (algorithm, column, cell.mean, cell.error, len(cell.trials), missing)
+        values = (table.selection.name, table.dataset, *found)
+        fields = dict(zip(_CELL_FIELDS, values, strict=True))
+        trials = _trials(cell, chosen=True) if chosen else []
+        for trial in trials:
+            yield {**fields, **trial, "hparams": json.dumps(trial["hparams"], sort_keys=True)}
+        if not trials:
+            yield fields
 
 
 def _render_json(collection: Collection, *, chosen: bool = False) -> str:
@@ -327,28 +232,22 @@ def _render_json(collection: Collection, *, chosen: bool = False) -> str:
 
 
 def _trials(cell: Cell, *, chosen: bool) -> list[dict[str, Any]]:
-    candidates = cell.chosen if chosen and cell.chosen else (None,) * len(cell.trials)
-    return [
-        {"trial_seed": trial, "accuracy": value, **_candidate_fields(candidate)}
-        for trial, value, candidate in zip(cell.trials, cell.values, candidates, strict=True)
+    """The values of a cell; those of averages have no candidate."""
+    trials: list[dict[str, Any]] = [
+        {"trial_seed": trial, "accuracy": value}
+        for trial, value in zip(cell.trials, cell.values, strict=True)
     ]
-
-
-def _candidate_fields(candidate: Candidate | None) -> dict[str, Any]:
-    if candidate is None:
-        return {}
-    return {
-        "validation_accuracy": candidate.validation,
-        "step": candidate.step,
-        "hparams_seed": candidate.run.key.hparams_seed,
-        "run": os.path.dirname(candidate.run.path),
-        "hparams": dict(candidate.run.hparams),
-    }
+    for trial, candidate in zip(trials, cell.chosen if chosen else (), strict=False):
+        run = candidate.run
+        found = (candidate.validation, candidate.step, run.key.hparams_seed)
+        values = (*found, os.path.dirname(run.path), dict(run.hparams))
+        trial.update(zip(_CHOSEN_FIELDS[2:], values, strict=True))
+    return trials
 
 
 FORMATS: Mapping[str, _Renderer] = {
-    "text": _render_text,
-    "domainbed": _render_domainbed,
+    "text": partial(_render_plain, _TEXT),
+    "domainbed": partial(_render_plain, _DOMAINBED),
     "markdown": _render_markdown,
     "latex": _render_latex,
     "csv": _render_csv,

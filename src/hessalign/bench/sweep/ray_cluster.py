@@ -12,8 +12,8 @@ from typing import Any, Final, final
 
 from hessalign._errors import InputError, MissingPackageError
 from hessalign._processes import SAVING_SECONDS, Interruption, heed_interrupts
-from hessalign.bench.sweep.execution import Outcome, Task, Work, execute
-from hessalign.bench.sweep.launcher import Begin, Retries, Waiting, nothing
+from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute, nothing
+from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 0.2
 _CONNECT_SECONDS: Final = 30.0
@@ -33,6 +33,12 @@ _QUIET: Final = {
     # Ray announces that it will no longer hide the GPUs from runs that ask for none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+_LOST: Final = (
+    "WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "LocalRayletDiedError",
+    "ObjectLostError",
+)  # fmt: skip
+"""Ray's errors by which a worker is lost, and its task is begun again."""
 
 _PROBE: Final = """
 import sys, ray
@@ -85,7 +91,7 @@ class RayLauncher:
     def run(
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
     ) -> Generator[Outcome, None, None]:
-        """Have tasks done; workers import `work` by its name."""
+        """See `Launcher`."""
         ray = _import_ray()
         ours = not ray.is_initialized()
         with Interruption():
@@ -136,9 +142,11 @@ class RayLauncher:
             ready, _ = ray.wait(list(submitted), num_returns=1, timeout=_POLL_SECONDS)
             for reference in ready:
                 task, since = submitted.pop(reference)
-                outcome = _result(ray, reference, task, since, waiting)
-                if outcome is not None:
-                    yield outcome
+                ended: Outcome | str | None = _result(ray, reference)
+                if isinstance(ended, str):
+                    ended = waiting.lost(task, time.monotonic() - since, ended)
+                if ended is not None:
+                    yield ended
 
     def _connect(self, ray: Any) -> None:  # noqa: ANN401
         options = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -214,26 +222,14 @@ def _check_answer(address: str, seconds: float) -> None:
         raise ConnectionError(f"Expected a Ray cluster at {address}, could not join it: {reason}")
 
 
-def _result(
-    ray: Any,  # noqa: ANN401
-    reference: Any,  # noqa: ANN401
-    task: Task,
-    since: float,
-    waiting: Waiting,
-) -> Outcome | None:
-    """How a task ended; None if its worker was lost and it waits to be tried again."""
+def _result(ray: Any, reference: Any) -> Outcome | str:  # noqa: ANN401
+    """How a task ended; if its worker was lost, by what."""
     errors = ray.exceptions
+    lost = tuple(getattr(errors, name) for name in _LOST)
     try:
         outcome: Outcome = ray.get(reference)
-    except (
-        errors.WorkerCrashedError,
-        errors.OutOfMemoryError,
-        errors.NodeDiedError,
-        errors.LocalRayletDiedError,
-        errors.ObjectLostError,
-    ) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        return waiting.lost(task, time.monotonic() - since, reason)
+    except lost as error:
+        return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     except errors.RayTaskError as error:  # not of the job: it concerns the whole sweep
         cause = error.cause
         raise cause if isinstance(cause, Exception) else error from None

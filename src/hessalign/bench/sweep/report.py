@@ -6,7 +6,7 @@ import dataclasses
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,9 +17,7 @@ import numpy as np
 from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import RESULTS
-from hessalign.bench.sweep.execution import ERROR, Outcome, Work
-from hessalign.bench.sweep.folder import STATES, JobStatus, mean_seconds, seconds_left
-from hessalign.bench.sweep.launcher import Launcher
+from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Launcher, Outcome, Work
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import markdown_table
@@ -101,15 +99,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
 
 def evaluations(steps: int, every: int) -> int:
-    """How often a run is evaluated.
-
-    Returns:
-        The number of its records.
-
-    Example:
-        >>> evaluations(5001, 300), evaluations(5001, 1000), evaluations(5001, 100)
-        (18, 6, 51)
-    """
+    """How often a run is evaluated: the number of its records."""
     return len(range(0, steps, every)) + ((steps - 1) % every != 0)
 
 
@@ -123,31 +113,25 @@ _Cell = tuple[str, str]
 def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
     """Runs and cost by data set and algorithm."""
     counts = Counter((job.dataset, job.algorithm) for job in jobs)
-    rows = []
+    header = ["data set", "algorithm", "runs", "one run", "all runs"]
+    rows, total = [], 0.0
     for cell, count in counts.items():
-        row = [*cell, f"{count:,}"]
-        if seconds:
-            row += [f"{seconds[cell]:.2f} s", duration(count * seconds[cell])]
-        rows.append(row)
-    total = ["all", "", f"{len(jobs):,}"]
-    if seconds:
-        total += ["", duration(sum(count * seconds[cell] for cell, count in counts.items()))]
-    header = ["data set", "algorithm", "runs", *(["one run", "all runs"] if seconds else [])]
-    return markdown_table(header, [*rows, total], text_columns=2)
+        one = seconds.get(cell, 0.0)
+        rows.append([*cell, f"{count:,}", f"{one:.2f} s", duration(count * one)])
+        total += count * one
+    rows.append(["all", "", f"{len(jobs):,}", "", duration(total)])
+    if not seconds:
+        header, rows = header[:3], [row[:3] for row in rows]
+    return markdown_table(header, rows, text_columns=2)
 
 
 def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
     """What each method of model selection needs."""
     singles = sum(len(job.test_domains) == 1 for job in jobs)
-    pairs = len(jobs) - singles
+    alone = {name: (len(jobs) - singles) * each.pairs for name, each in SELECTIONS.items()}
     rows = [
-        [
-            name,
-            "yes" if name in chosen else "no",
-            f"{singles + (pairs if method.pairs else 0):,}",
-            f"{pairs if method.pairs else 0:,}",
-        ]
-        for name, method in SELECTIONS.items()
+        [name, "yes" if name in chosen else "no", f"{singles + pairs:,}", f"{pairs:,}"]
+        for name, pairs in alone.items()
     ]
     header = ["selection", "asked for", "runs it reads", "of these for it alone"]
     return markdown_table(header, rows, text_columns=2)
@@ -165,6 +149,41 @@ def status_table(statuses: Sequence[JobStatus]) -> str:
         usual = f"{sum(means.values()) / len(means):.2f} s" if len(means) == 1 else "–"
         rows.append([*cell, *(f"{counts[state]:,}" for state in STATES), usual])
     return markdown_table(["data set", "algorithm", *STATES, "mean time"], rows, text_columns=2)
+
+
+def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
+    """Mean seconds of a run by algorithm, from those that are done."""
+    timed = [each for each in statuses if each.seconds is not None]
+    return _means((each.job.algorithm, each.seconds or 0.0) for each in timed)
+
+
+def _means(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for name, value in seconds:
+        found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def seconds_left(
+    statuses: Sequence[JobStatus],
+    means: Mapping[str, float],
+    parallel: int,
+    shares: Mapping[str, float] | None = None,
+) -> float | None:
+    """How long the rest of a sweep will take; None if nothing is known yet."""
+    # How much of a job is done where `shares`, by folder, does not tell.
+    guesses = {"left": 0.0, "running": 0.5}
+    rest = [status for status in statuses if status.state in guesses]
+    if not rest:
+        return 0.0
+    if not means:
+        return None
+    usual = fmean(means.values())  # of algorithms that have no mean
+    total = 0.0
+    for each in rest:
+        share = (shares or {}).get(each.job.folder, guesses[each.state])
+        total += (1 - share) * means.get(each.job.algorithm, usual)
+    return total / max(1, min(parallel, len(rest)))
 
 
 def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str]:
@@ -185,13 +204,8 @@ def failures(statuses: Sequence[JobStatus], folder: str, shown: int) -> list[str
 class SweepProgress:
     """Shows how many runs are done, failed, going on and waiting, how fast, and the time left.
 
-    Runs whose records are reported are shown with their step and accuracy.
-
-    Args:
-        statuses: The jobs as they are before the launcher begins.
-        launcher: What has them done.
-        stream: Where to write; None for the standard error stream.
-        name: What a run is called.
+    `statuses` are the jobs as they are before the launcher begins. Runs whose records are reported
+    are shown with their step and accuracy.
     """
 
     def __init__(
@@ -206,7 +220,7 @@ class SweepProgress:
         self._name = name
         self._progress = Progress("", "runs", stream)
         self._running: dict[str, _Running] = {}
-        self._rated: dict[str, list[float]] = {}
+        self._rated: dict[str, tuple[str, float]] = {}  # algorithm and seconds, by folder
         self._show(now=True)
 
     def __call__(self, outcome: Outcome) -> None:
@@ -214,9 +228,7 @@ class SweepProgress:
         job = outcome.task.job
         state = "running" if outcome.state == "elsewhere" else outcome.state
         self._statuses[job.folder] = JobStatus(job, state, outcome.seconds or None, outcome.error)
-        ended = self._running.pop(job.folder, None)
-        if ended is not None and ended.seconds is not None:
-            self._rated.setdefault(job.algorithm, []).append(ended.seconds)
+        self._running.pop(job.folder, None)
         if outcome.state == "failed":
             self._progress.say(f"failed: {job.describe()}: {outcome.error}")
         if self._progress.due:
@@ -224,7 +236,10 @@ class SweepProgress:
 
     def record(self, job: Job, record: Mapping[str, Any]) -> None:
         """Show a record."""
-        self._running.setdefault(job.folder, _Running(job)).update(record)
+        running = self._running.setdefault(job.folder, _Running(job))
+        running.update(record)
+        if running.seconds is not None:
+            self._rated[job.folder] = job.algorithm, running.seconds
         if self._progress.due:
             self._show()
 
@@ -258,16 +273,12 @@ class SweepProgress:
 
     def _left(self, statuses: Sequence[JobStatus]) -> float | None:
         """Seconds left, once as many runs were timed, or rated, as go on at once."""
-        rated = {name: list(values) for name, values in self._rated.items()}
-        for each in self._running.values():
-            if each.seconds is not None:
-                rated.setdefault(each.job.algorithm, []).append(each.seconds)
         timed = sum(status.seconds is not None for status in statuses)
         parallel = self._launcher.parallel
-        enough = sum(map(len, rated.values())) >= min(parallel, len(statuses))
+        enough = len(self._rated) >= min(parallel, len(statuses))
         if not enough and timed < max(_LEAST_TIMED, parallel):
             return None
-        means = {name: fmean(values) for name, values in rated.items()} | mean_seconds(statuses)
+        means = _means(self._rated.values()) | mean_seconds(statuses)
         shares = {folder: each.share for folder, each in self._running.items()}
         return seconds_left(statuses, means, parallel, shares)
 

@@ -89,29 +89,15 @@ class SweepSpec:
     @property
     def protocol(self) -> dict[str, object]:
         """What all runs in one folder must share."""
-        return {
-            "data_dir": self.data_dir,
-            "preset": self.preset,
-            "steps": self.steps,
-            "overrides": dict(self.overrides),
-            "evaluate": self.evaluate,
-        }
+        shared = ("data_dir", "preset", "steps", "overrides", "evaluate")
+        return {name: getattr(self, name) for name in shared}
 
     def to_yaml(self) -> str:
-        """The specification as `make_specification` reads it.
-
-        Returns:
-            YAML.
-        """
+        """The specification as `make_specification` reads it, as YAML."""
         import yaml
 
-        entries = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in dataclasses.asdict(self).items()
-        }
-        entries["test_domains"] = {
-            dataset: list(domains) for dataset, domains in self.test_domains.items()
-        } or _ALL
+        entries = json.loads(json.dumps(dataclasses.asdict(self)))  # YAML knows no tuples
+        entries["test_domains"] = entries["test_domains"] or _ALL
         text: str = yaml.safe_dump(entries, sort_keys=False)
         return text
 
@@ -188,18 +174,14 @@ def _domains(key: str, value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _domains(f"{key} of {name}", domains) for name, domains in value.items()}
     domains = value if isinstance(value, list | tuple) else [value]
-    if not domains or not all(_is_domain(domain) for domain in domains):
+    named = [each for each in domains if isinstance(each, str)]
+    numbers = [each for each in domains if type(each) is int and each >= 0]
+    if not domains or len(named) + len(numbers) < len(domains):
         raise InputError(
             f"Expected {key} as names or numbers from 0, 'all', or a mapping from data sets to "
             f"these, got {value!r}."
         )
     return tuple(domains)
-
-
-def _is_domain(value: object) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, str) or (isinstance(value, int) and value >= 0)
 
 
 def _by_dataset(domains: object, datasets: object) -> dict[str, object]:
@@ -221,7 +203,7 @@ def _overrides(key: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise InputError(f"Expected {key} as a mapping of names to values, got {value!r}.")
     for name, each in value.items():
-        if not isinstance(name, str) or not isinstance(each, bool | int | float | str | None):
+        if not isinstance(name, str) or not isinstance(each, int | float | str | None):
             raise InputError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
     if PRESET in value:
         raise InputError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")

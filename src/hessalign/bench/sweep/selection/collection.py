@@ -8,18 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import final
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import check_name
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index
-from hessalign.bench.sweep.selection.methods import SELECTIONS, Candidate, choose, find_selection
 from hessalign.bench.sweep.selection.reading import Note, Run, braces, read_runs
-from hessalign.bench.sweep.selection.tables import Table, build_tables
+from hessalign.bench.sweep.selection.tables import (
+    SELECTIONS,
+    Candidate,
+    Table,
+    build_tables,
+    choose,
+    find_selection,
+)
 
 
 @final
@@ -70,7 +76,15 @@ def collect(
             )
         runs, notes = finished, notes + found
     runs, found = _distinct_runs(runs)
-    notes += found + _unread_runs(runs)
+    notes += found + [
+        Note(
+            "unread run",
+            f"{run.path} has {len(run.key.test_domains)} test domains, "
+            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
+        )
+        for run in runs
+        if len(run.key.test_domains) > 2
+    ]
     if not mix:
         check_protocols(runs)
     return Collection(
@@ -81,14 +95,7 @@ def collect(
 
 
 def _unfinished_reason(run: Run) -> str | None:
-    """Why a run counts as unfinished.
-
-    A run is finished if it has a record of its last step and all that its arguments imply before
-    it. The mark `done` decides only where the arguments do not say how many steps there are.
-
-    Returns:
-        The reason; None if it is finished.
-    """
+    """Why a run counts as unfinished; None if it has all records that its arguments imply."""
     reason, sure = _missing_records(run)
     if run.unreadable and not (sure and reason is None):
         return f"it lost the records of lines {', '.join(map(str, run.unreadable))}"
@@ -100,7 +107,7 @@ def _missing_records(run: Run) -> tuple[str | None, bool]:
     info = catalog_entry(run.key.dataset)
     steps = run.protocol.steps or None
     if steps is None:
-        if run.done:
+        if run.done:  # which decides nothing where the arguments say how many steps there are
             steps = run.records[-1].step + 1
         elif info is None:
             return "it is not marked as done and does not say how many steps it takes", False
@@ -112,7 +119,7 @@ def _missing_records(run: Run) -> tuple[str | None, bool]:
     if freq is None:
         return None, False
     found = {record.step for record in run.records}
-    implied = _evaluated_steps(steps, freq)
+    implied = {*range(0, steps, freq), steps - 1}
     # Where the frequency is the data set's, steps outside of it show that the code had another one.
     if run.protocol.checkpoint_freq is None and not found <= implied:
         return None, False
@@ -121,35 +128,16 @@ def _missing_records(run: Run) -> tuple[str | None, bool]:
     return reason, True
 
 
-@lru_cache
-def _evaluated_steps(steps: int, freq: int) -> frozenset[int]:
-    return frozenset([*range(0, steps, freq), steps - 1])
-
-
 def finished_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
     """The runs that are finished, and a note for each of the others."""
     kept: list[Run] = []
     notes: list[Note] = []
     for run in runs:
-        reason = _unfinished_reason(run)
-        if reason is None:
-            kept.append(run)
-        else:
+        if reason := _unfinished_reason(run):
             notes.append(Note("unfinished run", f"{run.path}: {reason}."))
+        else:
+            kept.append(run)
     return kept, notes
-
-
-def _unread_runs(runs: Iterable[Run]) -> list[Note]:
-    """What no method of model selection reads."""
-    return [
-        Note(
-            "unread run",
-            f"{run.path} has {len(run.key.test_domains)} test domains, "
-            f"{braces(run.key.test_domains)}; model selection reads runs with one or two.",
-        )
-        for run in runs
-        if len(run.key.test_domains) > 2
-    ]
 
 
 def _distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
@@ -175,10 +163,9 @@ def _distinct_runs(runs: Iterable[Run]) -> tuple[list[Run], list[Note]]:
 def _difference(first: Run, second: Run) -> str | None:
     if first.protocol != second.protocol:
         names = _differing(first.protocol._asdict(), second.protocol._asdict())
-        return f"their protocol ({', '.join(names)})"
+        return f"their protocol ({names})"
     if first.hparams != second.hparams:
-        names = _differing(first.hparams, second.hparams)
-        return f"their hyper-parameters ({', '.join(names)})"
+        return f"their hyper-parameters ({_differing(first.hparams, second.hparams)})"
     by_step = {record.step: record for record in first.records}
     for record in second.records:
         if by_step.get(record.step, record) != record:
@@ -198,17 +185,14 @@ def check_protocols(runs: Sequence[Run]) -> None:
     """
     problems: list[str] = []
     for name in ("task", "holdout_fraction", "uda_holdout_fraction"):
-        problems += _disagreement(name, [(getattr(run.protocol, name), run) for run in runs])
+        problems += _disagreement(name, f"protocol.{name}", runs)
     by_dataset: dict[str, list[Run]] = {}
     for run in runs:
         by_dataset.setdefault(run.key.dataset, []).append(run)
     for dataset, group in by_dataset.items():
         for name in ("steps", "checkpoint_freq"):
-            values = [(getattr(run.protocol, name), run) for run in group]
-            problems += _disagreement(f"{dataset}: {name}", values)
-        problems += _disagreement(
-            f"{dataset}: number of domains", [(run.domains, run) for run in group]
-        )
+            problems += _disagreement(f"{dataset}: {name}", f"protocol.{name}", group)
+        problems += _disagreement(f"{dataset}: number of domains", "domains", group)
     problems += _hparams_disagreements(runs)
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
@@ -218,10 +202,10 @@ def check_protocols(runs: Sequence[Run]) -> None:
         )
 
 
-def _disagreement(name: str, values: Sequence[tuple[object, Run]]) -> list[str]:
+def _disagreement(name: str, attribute: str, runs: Sequence[Run]) -> list[str]:
     groups: dict[object, list[Run]] = {}
-    for value, run in values:
-        groups.setdefault(value, []).append(run)
+    for run in runs:
+        groups.setdefault(attrgetter(attribute)(run), []).append(run)
     if len(groups) < 2:
         return []
     parts = [
@@ -239,7 +223,7 @@ def _hparams_disagreements(runs: Sequence[Run]) -> list[str]:
         seeds = (key.dataset, key.algorithm, key.trial_seed, key.hparams_seed)
         other = first.setdefault(seeds, run)
         if other.hparams != run.hparams:
-            names = ", ".join(_differing(other.hparams, run.hparams))
+            names = _differing(other.hparams, run.hparams)
             problems.append(
                 f"{key.dataset}, {key.algorithm}, trial seed {key.trial_seed}, hyper-parameter "
                 f"seed {key.hparams_seed}: {names} differ between {other.path} and {run.path}"
@@ -247,41 +231,19 @@ def _hparams_disagreements(runs: Sequence[Run]) -> list[str]:
     return problems[:5]
 
 
-def _differing(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    absent = object()
-    return [
-        name
-        for name in sorted({*first, *second})
-        if first.get(name, absent) != second.get(name, absent)
-    ]
+def _differing(first: Mapping[str, object], second: Mapping[str, object]) -> str:
+    absent, names = object(), sorted({*first, *second})
+    return ", ".join(name for name in names if first.get(name, absent) != second.get(name, absent))
 
 
 def best_run(
     folder: Path,
     selection: str,
-    *,
     dataset: str | None = None,
     algorithm: str | None = None,
     test_domain: str | None = None,
 ) -> Candidate:
-    """The best finished run of a sweep, over trials, draws of hyper-parameters and algorithms.
-
-    What is judged is a step of a run; a model that was kept is that of the run's last step.
-
-    Args:
-        folder: The folder of the sweep.
-        selection: The method, see `SELECTIONS`.
-        dataset: The data set; may be left out if the sweep has one.
-        algorithm: The algorithm; all if None.
-        test_domain: Name or number of the unseen domain; may be left out if the sweep has one.
-
-    Returns:
-        The step of the run that the method chooses.
-
-    Raises:
-        InputError: If no run can be judged. Likewise if it is not said which data set or domain is
-            meant, or there is none of that name.
-    """
+    """The best finished run over trials, draws and algorithms: which step of it was judged best."""
     tables = collect(folder, [selection]).tables
     named = {table.dataset: table for table in tables if table.dataset is not None}
     table = named[_one("dataset", list(named), dataset)]
@@ -290,7 +252,14 @@ def best_run(
         info = ALGORITHMS.get(algorithm)
         recorded = algorithm if info is None else info.recorded
         rows = {recorded: rows[_one("algorithm", list(rows), recorded)]}
-    place = _column(table, test_domain)
+    if test_domain is None:
+        tested = [
+            column
+            for place, column in enumerate(table.columns)
+            if any(row.cells[place].chosen for row in table.rows)
+        ]
+        test_domain = _one("test-domain", tested, None)
+    place = domain_index(table.dataset or "the sweep", table.columns, test_domain)
     cells = [row.cells[place] for row in rows.values()]
     candidates = [candidate for cell in cells for candidate in cell.chosen]
     if not candidates:
@@ -302,17 +271,6 @@ def best_run(
     return choose(candidates)
 
 
-def _column(table: Table, wanted: str | None) -> int:
-    if wanted is not None:
-        return domain_index(table.dataset or "the sweep", table.columns, wanted)
-    tested = [
-        column
-        for place, column in enumerate(table.columns)
-        if any(row.cells[place].chosen for row in table.rows)
-    ]
-    return table.columns.index(_one("test-domain", tested, None))
-
-
 def _one(what: str, names: Sequence[str], wanted: str | None) -> str:
     """What is wanted, if it is there; the only one, if nothing is said."""
     if wanted is None and len(names) == 1:
@@ -322,6 +280,5 @@ def _one(what: str, names: Sequence[str], wanted: str | None) -> str:
             f"Expected --{what} for a sweep that has several: {', '.join(names) or 'none'}. Say "
             "which is meant."
         )
-    if wanted not in names:
-        raise UnknownNameError(f"{what} of the sweep", wanted, names)
+    check_name(f"{what} of the sweep", wanted, names)
     return wanted

@@ -11,48 +11,23 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, NoReturn, final, get_type_hints
 
 from hessalign._errors import InputError
 from hessalign.bench.runs.records import DONE, RESULTS
 
 _JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
-_IDENTITY: Final = {
-    "dataset": str,
-    "algorithm": str,
-    "test_envs": list,
-    "trial_seed": int,
-    "hparams_seed": int,
-}
-
-_OPTIONAL: Final = type(None)
-_PROTOCOL: Final[Mapping[str, tuple[type, ...]]] = {
-    "task": (str, _OPTIONAL),
-    "holdout_fraction": (int, float, _OPTIONAL),
-    "uda_holdout_fraction": (int, float, _OPTIONAL),
-    "steps": (int, _OPTIONAL),
-    "checkpoint_freq": (int, _OPTIONAL),
-}
 _PART: Final = re.compile(r"env\d+_(in|out)_acc")
 _CONVERTED: Final = (
     " does not have the accuracies of the domains' parts, by which runs are selected; runs of "
     "version 0.1 on Colored MNIST did not measure them."
 )
-_REMEDY: Final = "Remove the run's folder, or train it again."
 
 _NoteKind = Literal[
-    "torn line",
-    "unreadable line",
-    "repeated record",
-    "empty run",
-    "run not started",
-    "unfinished run",
-    "repeated run",
-    "unread run",
-    "missing",
-]
+    "torn line", "unreadable line", "repeated record", "empty run", "run not started",
+    "unfinished run", "repeated run", "unread run", "missing",
+]  # fmt: skip
 """What can be odd about a sweep without making its tables wrong."""
 
 
@@ -132,8 +107,8 @@ class RunProtocol(NamedTuple):
     """
 
     task: str | None
-    holdout_fraction: float | None
-    uda_holdout_fraction: float | None
+    holdout_fraction: int | float | None
+    uda_holdout_fraction: int | float | None
     steps: int | None
     checkpoint_freq: int | None
 
@@ -169,16 +144,15 @@ class Run:
         return len(self.records[0].inner)
 
 
+_IDENTITY: Final = {
+    "dataset": str, "algorithm": str, "test_envs": list, "trial_seed": int, "hparams_seed": int
+}  # fmt: skip
+_PROTOCOL: Final = get_type_hints(RunProtocol)
+"""Of which type arguments are."""
+
+
 def braces(domains: tuple[int, ...]) -> str:
-    """A set of domains as messages show it.
-
-    Returns:
-        For example "{0,2}".
-
-    Example:
-        >>> braces((0, 2))
-        '{0,2}'
-    """
+    """A set of domains as messages show it, for example "{0,2}"."""
     return "{" + ",".join(map(str, domains)) + "}"
 
 
@@ -194,34 +168,28 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
     Raises:
         InputError: If there is no such folder or no run in it, or if a record makes no sense.
     """
-    root = Path(folder)
-    if not root.is_dir():
+    if not Path(folder).is_dir():
         raise InputError(
             f"Expected the folder of a sweep, got {str(folder)!r}, which is none. Name the folder "
             "that holds the folders of its runs."
         )
     runs: list[Run] = []
     notes: list[Note] = []
-    for path in _job_folders(root):
-        run, found = read_run(path)
-        notes += found
-        runs += [run] if run is not None else []
-    if not runs:
-        without = [note.text for note in notes if note.text.endswith(_CONVERTED)]
-        if without:
-            raise InputError(f"Expected runs to select from, found none: {without[0]}")
-        raise InputError(
-            f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name "
-            "the folder that a sweep was told to write to."
-        )
-    return runs, notes
-
-
-def _job_folders(root: Path) -> Iterator[str]:
-    for path, folders, files in os.walk(root):
+    for path, folders, files in os.walk(Path(folder)):
         folders.sort()
         if RESULTS in files or _JOB_FOLDER.fullmatch(os.path.basename(path)):
-            yield path
+            run, found = read_run(path)
+            notes += found
+            runs += [run] if run is not None else []
+    if runs:
+        return runs, notes
+    for note in notes:
+        if note.text.endswith(_CONVERTED):
+            raise InputError(f"Expected runs to select from, found none: {note.text}")
+    raise InputError(
+        f"Expected folders with records in {RESULTS} below {str(folder)!r}, found none. Name the "
+        "folder that a sweep was told to write to."
+    )
 
 
 def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
@@ -229,79 +197,36 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
 
     Lines that are not JSON are skipped: the last one if writing it was interrupted, or one in the
     middle, which the run then remembers unless the complete record follows it. Of records of the
-    same step with the same accuracies one is kept. Records that contradict each other or make no
-    sense raise an InputError.
+    same step with the same accuracies one is kept.
 
     Args:
         folder: The folder of the run.
 
     Returns:
         The run, None if there is no record, and what was odd about its files.
+
+    Raises:
+        InputError: If records contradict each other or make no sense.
     """
     name = os.path.join(folder, RESULTS)
     if not os.path.exists(name):
         return None, [Note("run not started", f"{os.fspath(folder)} has no {RESULTS}.")]
     if _is_converted(name):
         return None, [Note("unread run", f"{name}{_CONVERTED}")]
-    first, records, unreadable, notes = _read_lines(name)
-    if first is None:
-        return None, [*notes, Note("empty run", f"{name} has no records.")]
-    key, protocol = _identity(first["args"], name)
-    run = Run(
-        path=name,
-        key=key,
-        protocol=protocol,
-        hparams=_hparams(first, name),
-        records=tuple(records[step] for step in sorted(records)),
-        done=os.path.exists(os.path.join(folder, DONE)),
-        unreadable=unreadable,
-        domain_names=_domain_names(first, name),
-    )
-    _check_domains(run)
-    _check_read(run)
-    return run, notes
-
-
-def _is_converted(name: str) -> bool:
-    """Whether records have accuracies, but not those by which runs are selected."""
-    fields = parse_record(next((line for _, line, _ in _lines(name)), b"")) or {}
-    return "test_accuracy" in fields and not any(map(_PART.fullmatch, fields))
-
-
-def _read_lines(
-    name: str,
-) -> tuple[Mapping[str, Any] | None, dict[int, Record], tuple[int, ...], list[Note]]:
-    """What a file holds: its first record, records by step, lost lines, and what was odd."""
     notes: list[Note] = []
     unreadable: dict[int, bytes] = {}
     lines: dict[int, int] = {}
     records: dict[int, Record] = {}
     first: Mapping[str, Any] | None = None
-    for number, line, complete in _lines(name):
+    for number, fields in _read_lines(name, notes, unreadable):
         where = f"{name}, line {number}"
-        fields = parse_record(line)
-        if fields is None:
-            fields = _after_tear(line)
-            if fields is not None:
-                text = f"{where} begins with a record that was cut off; the complete one is read."
-                notes.append(Note("torn line", text))
-        if fields is None:
-            if complete:
-                unreadable[number] = line.rstrip()
-            else:
-                notes.append(Note("torn line", f"{where} was cut off; it is skipped."))
-            continue
-        if line.startswith(unreadable.get(number - 1, b"\n")):
-            del unreadable[number - 1]
-            text = f"{name}, line {number - 1} was cut off; the complete record follows it."
-            notes.append(Note("torn line", text))
         first = fields if first is None else first
         _check_same_run(first, fields, where)
         record = _record(fields, where)
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
         elif records[record.step] == record:
-            text = f"{name}, line {number} repeats step {record.step} of line {lines[record.step]}."
+            text = f"{where} repeats step {record.step} of line {lines[record.step]}."
             notes.append(Note("repeated record", text))
         else:
             raise InputError(
@@ -310,17 +235,54 @@ def _read_lines(
                 "that was abandoned."
             )
     notes += [
-        Note("unreadable line", f"{name}, line {number} is not a record.") for number in unreadable
+        Note("unreadable line", f"{name}, line {each} is not a record.") for each in unreadable
     ]
-    return first, records, tuple(unreadable), notes
+    if first is None:
+        return None, [*notes, Note("empty run", f"{name} has no records.")]
+    run = Run(
+        name,
+        *_identity(first["args"], name),
+        _entry(first, "hparams", {}, "names with values", name),
+        tuple(records[step] for step in sorted(records)),
+        done=os.path.exists(os.path.join(folder, DONE)),
+        unreadable=tuple(unreadable),
+        domain_names=tuple(map(str, _entry(first, "domain_names", [], "a list", name))),
+    )
+    _check_domains(run)
+    _check_read(run)
+    return run, notes
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes, bool]]:
-    """Lines that are not blank: number from 1, content, and whether its end was written."""
-    with open(path, "rb") as file:
+def _is_converted(name: str) -> bool:
+    """Whether records have accuracies, but not those by which runs are selected."""
+    with open(name, "rb") as file:
+        fields = parse_record(next(filter(bytes.strip, file), b"")) or {}
+    return "test_accuracy" in fields and not any(map(_PART.fullmatch, fields))
+
+
+def _read_lines(
+    name: str, notes: list[Note], unreadable: dict[int, bytes]
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """What lines hold, by their numbers; what is odd, and lines that are lost, are added."""
+    with open(name, "rb") as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line, line.endswith(b"\n")
+            if not line.strip():
+                continue
+            where = f"{name}, line {number}"
+            fields = parse_record(line)
+            if fields is None and (fields := _after_tear(line)) is not None:
+                text = f"{where} begins with a record that was cut off; the complete one is read."
+                notes.append(Note("torn line", text))
+            if fields is not None:
+                if line.startswith(unreadable.get(number - 1, b"\n")):
+                    del unreadable[number - 1]
+                    text = f"{name}, line {number - 1} was cut off; the complete record follows it."
+                    notes.append(Note("torn line", text))
+                yield number, fields
+            elif line.endswith(b"\n"):
+                unreadable[number] = line.rstrip()
+            else:
+                notes.append(Note("torn line", f"{where} was cut off; it is skipped."))
 
 
 def parse_record(line: bytes) -> Mapping[str, Any] | None:
@@ -343,90 +305,71 @@ def _after_tear(line: bytes) -> Mapping[str, Any] | None:
     return None
 
 
-def _hparams(fields: Mapping[str, Any], where: str) -> Mapping[str, object]:
-    found = fields.get("hparams") or {}
-    if not isinstance(found, dict):
-        raise InputError(f"Expected 'hparams' as names with values in {where}. {_REMEDY}")
+def _refuse(text: str) -> NoReturn:
+    raise InputError(f"{text} Remove the run's folder, or train it again.")
+
+
+def _entry(fields: Mapping[str, Any], name: str, empty: Any, said: str, where: str) -> Any:  # noqa: ANN401
+    """An entry of the type of `empty`, which may be missing."""
+    found = fields.get(name) or empty
+    if not isinstance(found, type(empty)):
+        _refuse(f"Expected {name!r} as {said} in {where}.")
     return found
-
-
-def _domain_names(fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    found = fields.get("domain_names") or []
-    if not isinstance(found, list):
-        raise InputError(f"Expected 'domain_names' as a list in {where}. {_REMEDY}")
-    return tuple(map(str, found))
 
 
 def _check_same_run(first: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> None:
     if not isinstance(fields.get("args"), dict):
-        raise InputError(
-            f"Expected a record with the arguments of its run as 'args' in {where}. {_REMEDY}"
-        )
-    same_args = fields["args"] == first["args"]
-    if same_args or _identity(fields["args"], where) == _identity(first["args"], where):
-        if fields.get("hparams") == first.get("hparams"):
-            return
+        _refuse(f"Expected a record with the arguments of its run as 'args' in {where}.")
+    if fields["args"] != first["args"]:
+        identity = _identity(fields["args"], where)
+        if identity != _identity(first["args"], where):
+            raise InputError(
+                f"Expected the records of one run per file, got those of another in {where}: "
+                f"{identity[0]}. Give each run a folder of its own."
+            )
+    if fields.get("hparams") != first.get("hparams"):
         raise InputError(
             f"Expected the same hyper-parameters in all records of a run, got others in {where}. "
             "Give each run a folder of its own, or remove the lines of one of them."
         )
-    raise InputError(
-        f"Expected the records of one run per file, got those of another in {where}: "
-        f"{_identity(fields['args'], where)[0]}. Give each run a folder of its own."
-    )
 
 
 def _identity(args: Mapping[str, Any], where: str) -> tuple[RunKey, RunProtocol]:
-    wrong = [name for name, kind in _IDENTITY.items() if not isinstance(args.get(name), kind)]
-    if wrong:
-        raise InputError(
+    if wrong := _mistyped(args, _IDENTITY):
+        _refuse(
             "Expected the arguments of a run to have names as 'dataset' and 'algorithm', a list as "
             "'test_envs' and whole numbers as 'trial_seed' and 'hparams_seed', got "
-            f"{', '.join(f'{name}={args.get(name)!r}' for name in wrong)} in {where}. {_REMEDY}"
+            f"{wrong} in {where}."
         )
-    domains = args["test_envs"]
+    dataset, algorithm, domains, trial_seed, hparams_seed = (args[name] for name in _IDENTITY)
     if not all(isinstance(each, int) for each in domains) or len({*domains}) < len(domains):
-        raise InputError(
-            f"Expected numbers of test domains, each once, got {domains} in {where}. {_REMEDY}"
-        )
-    odd = [name for name, kind in _PROTOCOL.items() if not isinstance(args.get(name), kind)]
-    if odd:
-        raise InputError(
-            f"Expected arguments as DomainBed records them, got "
-            f"{', '.join(f'{name}={args.get(name)!r}' for name in odd)} in {where}. {_REMEDY}"
-        )
-    key = RunKey(
-        dataset=args["dataset"],
-        algorithm=args["algorithm"],
-        test_domains=tuple(sorted(args["test_envs"])),
-        trial_seed=args["trial_seed"],
-        hparams_seed=args["hparams_seed"],
-    )
-    return key, RunProtocol(*(args.get(name) for name in RunProtocol._fields))
+        _refuse(f"Expected numbers of test domains, each once, got {domains} in {where}.")
+    if wrong := _mistyped(args, _PROTOCOL):
+        _refuse(f"Expected arguments as DomainBed records them, got {wrong} in {where}.")
+    key = RunKey(dataset, algorithm, tuple(sorted(domains)), trial_seed, hparams_seed)
+    return key, RunProtocol(*map(args.get, _PROTOCOL))
+
+
+def _mistyped(args: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+    """Arguments that are not of their type, with their values."""
+    found = [name for name, kind in types.items() if not isinstance(args.get(name), kind)]
+    return ", ".join(f"{name}={args.get(name)!r}" for name in found)
 
 
 def _record(fields: Mapping[str, Any], where: str) -> Record:
     step = fields.get("step")
     if not isinstance(step, int) or step < 0:
-        raise InputError(f"Expected a step of 0 or more in {where}, got {step!r}. {_REMEDY}")
-    outer = _held_out(fields, where)
+        _refuse(f"Expected a step of 0 or more in {where}, got {step!r}.")
+    outer: list[float] = []
+    while (value := _accuracy(fields, f"env{len(outer)}_out_acc", where)) is not None:
+        outer.append(value)
     inner = tuple(_accuracy(fields, f"env{domain}_in_acc", where) for domain in range(len(outer)))
     if not outer or f"env{len(outer)}_in_acc" in fields:
-        raise InputError(
+        _refuse(
             f"Expected env0_out_acc, env1_out_acc and so on, one for each domain, in {where}, got "
-            f"{len(outer)}. {_REMEDY}"
+            f"{len(outer)}."
         )
-    return Record(step, inner, outer)
-
-
-def _held_out(fields: Mapping[str, Any], where: str) -> tuple[float, ...]:
-    found: list[float] = []
-    for domain in count():
-        value = _accuracy(fields, f"env{domain}_out_acc", where)
-        if value is None:
-            return tuple(found)
-        found.append(value)
-    raise AssertionError("unreachable")
+    return Record(step, inner, tuple(outer))
 
 
 def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
@@ -434,47 +377,42 @@ def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
     if isinstance(value, float) and math.isnan(value):
         return math.nan  # one object, so that records that have it can be equal
     if name in fields and not (isinstance(value, int | float) and 0 <= value <= 1):
-        raise InputError(f"Expected {name} from 0 to 1 in {where}, got {value!r}. {_REMEDY}")
+        _refuse(f"Expected {name} from 0 to 1 in {where}, got {value!r}.")
     return value
+
+
+def _check_domains(run: Run) -> None:
+    counts = {len(record.inner) for record in run.records}
+    if len(counts) > 1:
+        _refuse(
+            f"Expected the same domains in all records of {run.path}, got {sorted(counts)} domains."
+        )
+    domains = run.key.test_domains
+    if not domains or not 0 <= domains[0] <= domains[-1] < run.domains:
+        _refuse(
+            f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got {list(domains)}."
+        )
+    for record in run.records:
+        for domain in domains:
+            if record.inner[domain] is None:
+                _refuse(
+                    f"Expected env{domain}_in_acc, the accuracy of a test domain, in every record "
+                    f"of {run.path}; step {record.step} has none."
+                )
 
 
 def _check_read(run: Run) -> None:
     """Refuse accuracies that are not numbers where a method of selection reads them."""
     test = run.key.test_domains
     for record in run.records if len(test) <= 2 else ():
-        read = {f"env{domain}_in_acc": record.inner[domain] for domain in test}
+        read = [(f"env{domain}_in_acc", record.inner[domain]) for domain in test]
         if len(test) == 1:
-            last = record is run.records[-1]
-            read |= {
-                f"env{domain}_out_acc": value
-                for domain, value in enumerate(record.outer)
-                if last or domain not in test
-            }
-        for name, value in read.items():
+            unread = () if record is run.records[-1] else test
+            outer = [(f"env{domain}_out_acc", value) for domain, value in enumerate(record.outer)]
+            read += [each for domain, each in enumerate(outer) if domain not in unread]
+        for name, value in read:
             if value is None or math.isnan(value):
-                raise InputError(
+                _refuse(
                     f"Expected {name} from 0 to 1 in {run.path}, step {record.step}, got {value}; "
-                    f"model selection reads it. {_REMEDY}"
+                    "model selection reads it."
                 )
-
-
-def _check_domains(run: Run) -> None:
-    counts = {len(record.inner) for record in run.records}
-    if len(counts) > 1:
-        raise InputError(
-            f"Expected the same domains in all records of {run.path}, got {sorted(counts)} "
-            f"domains. {_REMEDY}"
-        )
-    domains = run.key.test_domains
-    if not domains or not 0 <= domains[0] <= domains[-1] < run.domains:
-        raise InputError(
-            f"Expected test domains from 0 to {run.domains - 1} in {run.path}, got "
-            f"{list(domains)}. {_REMEDY}"
-        )
-    for record in run.records:
-        missing = [domain for domain in domains if record.inner[domain] is None]
-        if missing:
-            raise InputError(
-                f"Expected env{missing[0]}_in_acc, the accuracy of a test domain, in every record "
-                f"of {run.path}; step {record.step} has none. {_REMEDY}"
-            )

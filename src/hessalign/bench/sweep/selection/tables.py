@@ -1,20 +1,177 @@
-"""Tables of results as data: one per data set, and one of averages over domains.
+"""Model selection, and tables of its results as data: one per data set, and one of averages.
 
-A cell averages over trials. What it lacks, it says: a trial without a value, or one whose choice
-was made among fewer hyper-parameter seeds than the sweep has.
+Which step of which run stands for an algorithm on an unseen domain is decided by one of three
+methods, as DomainBed defines them. Each looks at the runs of one hyper-parameter seed of one trial
+and returns its candidate; `choose` then takes the best candidate over the seeds. Whatever the
+method, the accuracy reported is that on the larger part ("in") of the test domain.
+
+A cell of a table averages over trials. What it lacks, it says: a trial without a value, or one
+whose choice was made among fewer hyper-parameter seeds than the sweep has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
+from hessalign._names import check_name
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
-from hessalign.bench.sweep.selection.methods import Candidate, Runs, Selection, choose
-from hessalign.bench.sweep.selection.reading import Run
+from hessalign.bench.sweep.selection.reading import Record, Run, braces
+
+Runs = Mapping[tuple[int, ...], Run]
+"""Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""
+
+
+@final
+class Candidate(NamedTuple):
+    """A step of a run.
+
+    Attributes:
+        validation: The accuracy it is judged by.
+        test: The accuracy that is reported.
+        step: The step.
+        run: The run, which has one test domain.
+    """
+
+    validation: float
+    test: float
+    step: int
+    run: Run
+
+
+@final
+@dataclass(frozen=True)
+class Selection:
+    """A method of model selection.
+
+    Attributes:
+        name: How it is called on the command line.
+        title: How tables call it, in DomainBed's words.
+        candidate: From the runs of one hyper-parameter seed, by their test domains, and a test
+            domain to the candidate, or why there is none.
+        pairs: Whether it needs runs that leave out two domains.
+    """
+
+    name: str
+    title: str
+    candidate: Callable[[Runs, int], Candidate | str]
+    pairs: bool = False
+
+
+def training_domain(runs: Runs, test_domain: int) -> Candidate | str:
+    """Best mean accuracy on the held-out parts of the training domains, over all steps.
+
+    Returns:
+        As `Selection` says; the earliest of equals.
+    """
+    run = _single(runs, test_domain, least=2)
+    if isinstance(run, str):
+        return run
+    judged = [
+        (record, record.outer[:test_domain] + record.outer[test_domain + 1 :])
+        for record in run.records
+    ]
+    return _best(run, test_domain, judged)
+
+
+def leave_one_out(runs: Runs, test_domain: int) -> Candidate | str:
+    """Best mean accuracy on training domains that were left out in turn, over all steps.
+
+    The accuracy on domain v comes from the run with test domains {t, v}, on the larger part of v.
+    Steps that not all runs recorded are dropped.
+
+    Returns:
+        As `Selection` says; the earliest of equals.
+    """
+    single = _single(runs, test_domain, least=2)
+    if isinstance(single, str):
+        return single
+    pairs = {
+        domain: (min(domain, test_domain), max(domain, test_domain))
+        for domain in range(single.domains)
+        if domain != test_domain
+    }
+    missing = [pair for pair in pairs.values() if pair not in runs]
+    if missing:
+        return _without(missing)
+    left_out = [
+        {record.step: record.test(domain) for record in runs[pair].records}
+        for domain, pair in pairs.items()
+    ]
+    judged = [
+        (record, [accuracies[record.step] for accuracies in left_out])
+        for record in single.records
+        if all(record.step in accuracies for accuracies in left_out)
+    ]
+    if not judged:
+        return f"no step recorded by all of its {len(pairs) + 1} runs"
+    return _best(single, test_domain, judged)
+
+
+def oracle(runs: Runs, test_domain: int) -> Candidate | str:
+    """Accuracy on the held-out part of the test domain itself, at the last step only."""
+    run = _single(runs, test_domain)
+    if isinstance(run, str):
+        return run
+    last = run.records[-1]
+    return Candidate(last.outer[test_domain], last.test(test_domain), last.step, run)
+
+
+_ROWS = (
+    Selection("training-domain", "training-domain validation set", training_domain),
+    Selection("leave-one-out", "leave-one-domain-out cross-validation", leave_one_out, pairs=True),
+    Selection("oracle", "test-domain validation set (oracle)", oracle),
+)
+
+SELECTIONS: Mapping[str, Selection] = {row.name: row for row in _ROWS}
+"""The methods by name, in the order in which results list them."""
+
+
+def find_selection(name: str) -> Selection:
+    """A method by its name; another name raises an UnknownNameError."""
+    check_name("selection method", name, SELECTIONS)
+    return SELECTIONS[name]
+
+
+def choose(candidates: Iterable[Candidate]) -> Candidate:
+    """The best candidate; of equals the one with the largest hyper-parameter seed, as in DomainBed.
+
+    Args:
+        candidates: One per hyper-parameter seed, at least one.
+
+    Returns:
+        The best.
+    """
+    return max(
+        candidates, key=lambda candidate: (candidate.validation, candidate.run.key.hparams_seed)
+    )
+
+
+def _single(runs: Runs, test_domain: int, least: int = 1) -> Run | str:
+    """The run with one test domain, if it has so many domains; or why there is none."""
+    run = runs.get((test_domain,))
+    if run is None:
+        return _without([(test_domain,)])
+    return run if run.domains >= least else "no training domain"
+
+
+def _best(
+    run: Run, test_domain: int, judged: Iterable[tuple[Record, Sequence[float]]]
+) -> Candidate:
+    """The step with the best mean of accuracies, the earliest of equals."""
+    candidates = (
+        Candidate(float(np.mean(values)), record.test(test_domain), record.step, run)
+        for record, values in judged
+    )
+    return max(candidates, key=lambda candidate: (candidate.validation, -candidate.step))
+
+
+def _without(sets: Iterable[tuple[int, ...]]) -> str:
+    return f"no run with test domains {', '.join(map(braces, sets))}"
+
 
 _ALGORITHM_ORDER: Final = (
     "ERM", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL",
@@ -57,12 +214,7 @@ class Cell:
 @final
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Results of an algorithm.
-
-    Attributes:
-        algorithm: Its name.
-        cells: One per column.
-    """
+    """Results of an algorithm, a cell per column."""
 
     algorithm: str
     cells: tuple[Cell, ...]
@@ -96,15 +248,14 @@ class Table:
 
     def without_value(self, row: Row) -> list[str]:
         """The columns in which a row has no value."""
-        return [
-            column
-            for column, cell in zip(self.columns, row.cells, strict=True)
-            if cell.mean is None
-        ]
+        pairs = zip(self.columns, row.cells, strict=True)
+        return [column for column, cell in pairs if cell.mean is None]
 
-
-_Seeds = dict[int, dict[tuple[int, ...], Run]]
-_Trials = dict[int, _Seeds]
+    def cells(self) -> Iterator[tuple[str, str, Cell]]:
+        """All cells, each with its algorithm and its column."""
+        for row in self.rows:
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                yield row.algorithm, column, cell
 
 
 def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[Table]:
@@ -118,16 +269,14 @@ def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[T
         For each method a table per data set, then the averages; data sets and algorithms in
         DomainBed's order, those it does not know after the others by name.
     """
-    index: dict[str, dict[str, _Trials]] = {}
+    by_dataset: dict[str, list[Run]] = {}
     for run in runs:
-        trials = index.setdefault(run.key.dataset, {}).setdefault(run.key.algorithm, {})
-        seeds = trials.setdefault(run.key.trial_seed, {})
-        seeds.setdefault(run.key.hparams_seed, {})[run.key.test_domains] = run
-    datasets = _ordered(index, DATASETS)
+        by_dataset.setdefault(run.key.dataset, []).append(run)
+    datasets = _ordered(by_dataset, DATASETS)
     algorithms = _ordered({run.key.algorithm for run in runs}, _ALGORITHM_ORDER)
     tables = []
     for selection in selections:
-        group = [_dataset_table(selection, name, index[name], algorithms) for name in datasets]
+        group = [_dataset_table(selection, name, by_dataset[name], algorithms) for name in datasets]
         tables += [*group, _averages_table(selection, group, algorithms)]
     return tables
 
@@ -139,98 +288,67 @@ def _ordered(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def _dataset_table(
-    selection: Selection, dataset: str, index: Mapping[str, _Trials], algorithms: Sequence[str]
+    selection: Selection, dataset: str, runs: Sequence[Run], algorithms: Sequence[str]
 ) -> Table:
-    all_trials = list(index.values())
-    trial_seeds = sorted({trial for trials in all_trials for trial in trials})
-    hparams_seeds = sorted(
-        {seed for trials in all_trials for seeds in trials.values() for seed in seeds}
-    )
-    runs = [
-        run
-        for trials in all_trials
-        for seeds in trials.values()
-        for group in seeds.values()
-        for run in group.values()
-    ]
+    groups: dict[tuple[str, int, int], dict[tuple[int, ...], Run]] = {}
+    for run in runs:
+        key = run.key
+        group = groups.setdefault((key.algorithm, key.trial_seed, key.hparams_seed), {})
+        group[key.test_domains] = run
+    names, trials, seeds = (sorted(set(found)) for found in zip(*groups, strict=True))
     domains = max(run.domains for run in runs)
-    columns = _domain_names(dataset, runs, domains)
     rows = []
     for algorithm in algorithms:
-        if algorithm in index:
-            trials = index[algorithm]
-            cells = tuple(
-                _cell(selection, trials, trial_seeds, hparams_seeds, domain)
-                for domain in range(domains)
-            )
-        else:
-            cells = (Cell((), (), reasons=(f"no run of {algorithm} on {dataset}",)),) * domains
+        cells = (Cell((), (), reasons=(f"no run of {algorithm} on {dataset}",)),) * domains
+        if algorithm in names:
+            found = {
+                trial: {seed: groups.get((algorithm, trial, seed), {}) for seed in seeds}
+                for trial in trials
+            }
+            cells = tuple(_cell(selection, found, domain) for domain in range(domains))
         rows.append(Row(algorithm, cells))
-    return Table(selection, dataset, columns, tuple(rows), tuple(trial_seeds))
+    return Table(
+        selection, dataset, _domain_names(dataset, runs, domains), tuple(rows), tuple(trials)
+    )
 
 
 def _domain_names(dataset: str, runs: Sequence[Run], domains: int) -> tuple[str, ...]:
     """What the catalog calls the domains, else what records do, else their numbers."""
     info = catalog_entry(dataset)
-    names = {} if info is None else {info.domains: None}
-    names |= dict.fromkeys(run.domain_names for run in runs)
+    names = [*([] if info is None else [info.domains]), *(run.domain_names for run in runs)]
     numbers = tuple(map(str, range(domains)))
     return next((found for found in names if len(found) == domains), numbers)
 
 
-def _cell(
-    selection: Selection,
-    trials: _Trials,
-    trial_seeds: Sequence[int],
-    hparams_seeds: Sequence[int],
-    domain: int,
-) -> Cell:
+def _cell(selection: Selection, trials: Mapping[int, Mapping[int, Runs]], domain: int) -> Cell:
+    """The choice of each trial among its hyper-parameter seeds."""
     chosen: dict[int, Candidate] = {}
-    problems: dict[int, list[str]] = {}
-    for trial in trial_seeds:
-        seeds = trials.get(trial, {})
-        none: Runs = {}
-        outcomes = {
-            seed: selection.candidate(seeds.get(seed, none), domain) for seed in hparams_seeds
-        }
+    problems: list[tuple[int, str]] = []
+    for trial, seeds in trials.items():
+        outcomes = {seed: selection.candidate(runs, domain) for seed, runs in seeds.items()}
         candidates = [found for found in outcomes.values() if isinstance(found, Candidate)]
+        failed = [(seed, found) for seed, found in outcomes.items() if isinstance(found, str)]
+        reasons = _grouped("hyper-parameter seed", failed)
         if candidates:
             chosen[trial] = choose(candidates)
-        problems[trial] = _seed_problems(
-            {seed: found for seed, found in outcomes.items() if isinstance(found, str)},
-            every=not candidates,
-        )
-    return Cell(
-        trials=tuple(chosen),
-        values=tuple(candidate.test for candidate in chosen.values()),
-        chosen=tuple(chosen.values()),
-        reasons=_trial_problems(problems),
-    )
+        elif len(reasons) == 1:  # all seeds have the same
+            reasons = (failed[0][1],)
+        problems += [(trial, reason) for reason in reasons]
+    values = tuple(candidate.test for candidate in chosen.values())
+    return Cell(tuple(chosen), values, tuple(chosen.values()), _grouped("trial", problems))
 
 
-def _seed_problems(problems: Mapping[int, str], *, every: bool) -> list[str]:
-    """Problems of hyper-parameter seeds, each with its seeds unless all have the same one."""
-    seeds: dict[str, list[int]] = {}
-    for seed, problem in problems.items():
-        seeds.setdefault(problem, []).append(seed)
-    if every and len(seeds) == 1:
-        return list(seeds)
-    return [f"{_counted('hyper-parameter seed', found)}: {text}" for text, found in seeds.items()]
-
-
-def _trial_problems(problems: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-    trials: dict[str, list[int]] = {}
-    for trial, found in problems.items():
-        for problem in found:
-            trials.setdefault(problem, []).append(trial)
-    return tuple(f"{_counted('trial', found)}: {text}" for text, found in trials.items())
-
-
-def _counted(noun: str, numbers: Sequence[int]) -> str:
-    """Numbers with their noun; long lists are cut."""
-    shown = ", ".join(map(str, numbers[:8]))
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"{noun}{'s' * (len(numbers) > 1)} {shown}{more}"
+def _grouped(noun: str, problems: Iterable[tuple[int, str]]) -> tuple[str, ...]:
+    """Problems, each with the numbers of those that have it; long lists are cut."""
+    numbers: dict[str, list[int]] = {}
+    for number, problem in problems:
+        numbers.setdefault(problem, []).append(number)
+    lines = []
+    for problem, found in numbers.items():
+        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+        shown = ", ".join(map(str, found[:8])) + more
+        lines.append(f"{noun}{'s' * (len(found) > 1)} {shown}: {problem}")
+    return tuple(lines)
 
 
 def _averages_table(
@@ -247,21 +365,19 @@ def _averages_table(
 
 def _average_cell(table: Table, row: Row) -> Cell:
     values: dict[int, float] = {}
-    problems: dict[int, list[str]] = {}
+    problems: list[tuple[int, str]] = []
+    nothing = f"no value on any domain of {table.dataset}"
     for trial in table.trials:
         present = {
             column: cell.values[cell.trials.index(trial)]
             for column, cell in zip(table.columns, row.cells, strict=True)
             if trial in cell.trials
         }
+        absent = [column for column in table.columns if column not in present]
         if present:
             values[trial] = float(np.mean(list(present.values())))
-        absent = [column for column in table.columns if column not in present]
-        if absent and present:
-            problems[trial] = [f"no value for {', '.join(absent)}, average of the others"]
-        elif absent:
-            problems[trial] = [f"no value on any domain of {table.dataset}"]
-    reasons = _trial_problems(problems)
-    if not values:
-        reasons = (f"no value on any domain of {table.dataset}",)
+        if absent:
+            partial = f"no value for {', '.join(absent)}, average of the others"
+            problems.append((trial, partial if present else nothing))
+    reasons = _grouped("trial", problems) if values else (nothing,)
     return Cell(tuple(values), tuple(values.values()), reasons=reasons)
