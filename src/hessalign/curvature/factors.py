@@ -136,7 +136,7 @@ class SoftmaxCurvature:
     def diagonal(self) -> Float[Tensor, "n c"]:
         """The diagonal p(1 − p)."""
         top = self.probs.argmax(1, keepdim=True)
-        leading = torch.zeros_like(self.probs, dtype=torch.bool).scatter_(1, top, True)
+        leading = torch.zeros_like(self.probs, dtype=torch.bool).scatter(1, top, True)
         others = self.probs.masked_fill(leading, 0).sum(1, keepdim=True)
         return self.probs * torch.where(leading, others, 1 - self.probs)
 

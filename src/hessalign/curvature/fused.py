@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function, forward_ad
 
 Context = Any
@@ -23,9 +24,11 @@ Context = Any
 Results = Tensor | tuple[Tensor, ...]
 
 
-def is_traced() -> bool:
-    """Whether tensors may have no values to look at: in graphs, and under `torch.func`."""
-    return torch.compiler.is_compiling() or is_transformed()
+def is_traced(tensor: Tensor | None = None) -> bool:
+    """Whether tensors may have no values to look at: in graphs, under `torch.func`, as fakes."""
+    if torch.compiler.is_compiling() or is_transformed():
+        return True
+    return tensor is not None and (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def is_transformed() -> bool:

@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import accumulation_dtype
@@ -39,7 +38,7 @@ def _slope_precision(z: Tensor, cancels: Callable[[], bool]) -> torch.dtype:
     wide = torch.promote_types(z.dtype, accumulation_dtype(z.device))
     if z.shape[1] < _MANY_FEATURES or z.dtype == wide:
         return wide
-    looks = z.device.type == "cpu" and not is_traced() and not isinstance(z, FakeTensor)
+    looks = z.device.type == "cpu" and not is_traced(z)
     return wide if looks and cancels() else z.dtype
 
 

@@ -97,7 +97,7 @@ def _sum_over_probes(
     """Sum of r ∘ (H_e r) over probes for each of so many domains, or one for all."""
     if probes < 1:
         raise InputError(f"Expected at least 1 probe, got {probes}.")
-    if is_traced():  # a graph draws from the generator of the device
+    if is_traced(statistics.domains.ids):  # a graph draws from the generator of the device
         signs = torch.randint(
             2, (probes, domains, statistics.num_parameters), device=statistics.domains.ids.device
         )

@@ -10,7 +10,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_size, largest
@@ -22,7 +21,7 @@ from hessalign.curvature.losses import HeadLoss
 
 def reads_values(z: Tensor, checks: bool | None = None) -> bool:
     """Whether values are looked at: on the CPU, elsewhere if asked for, never if there are none."""
-    if is_traced() or not isinstance(z, Tensor) or z.is_meta or isinstance(z, FakeTensor):
+    if not isinstance(z, Tensor) or is_traced(z):
         return False
     return z.device.type == "cpu" if checks is None else checks
 
@@ -89,7 +88,7 @@ def read_domains(domain: DomainLike, z: Tensor) -> Domains:
         return layout
     check_domain(domain, samples)
     assert isinstance(domain, Tensor)
-    if is_traced() or domain.is_meta or isinstance(domain, FakeTensor):
+    if is_traced(domain):
         raise InputError(
             "Expected the domains of a graph to be known before it runs, got ids, whose values "
             "decide what is computed. Use layout = hessalign.domain_layout(domain) outside, or the "
