@@ -77,7 +77,7 @@ SLOW = {
     ],
     "tests/unit/bench/data/test_mnist14.py": ["test_shipped_file_equals"],
     "tests/unit/bench/models/test_weights.py": ["test_torchvision_can_be_imported"],
-    "tests/unit/diagnosis/report/test_diagnosis_page.py": ["test_many_domains_and_classes"],
+    "tests/unit/diagnosis/test_page.py": ["test_many_domains_and_classes_fit_too"],
     "tests/unit/diagnosis/test_bad_input.py": ["test_two_hundred_domains"],
     "tests/unit/heads/test_attack_search.py": ["test_more_restarts", r"test_plain_ascent.*-[12]\]"],
     "tests/unit/heads/test_measure.py": ["test_quadratics_agree"],

@@ -43,7 +43,6 @@ from hessalign.bench.models import Network
 from hessalign.bench.runs import FullBatch, LoopConfig
 from hessalign.bench.runs.loop import measure, start_optimizers, update
 from hessalign.bench.runs.run_folder import TrainingState
-from hessalign.curvature.domains import Domains
 
 INPUTS: Final = 3
 FEATURES: Final = 3
@@ -161,10 +160,11 @@ class _Trial:
 
     def train(self, *numbers: int) -> list[dict[str, float]]:
         """Take some steps; the terms of each."""
-        return [
-            update(self.algorithm, self.step(number), self.optimizers, self.config)
-            for number in numbers
-        ]
+        found = []
+        for number in numbers:
+            terms = update(self.algorithm, self.step(number), self.optimizers, self.config)
+            found.append({name: float(value) for name, value in terms.items()})
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """A copy of the algorithm's state, and that of its generator."""
@@ -377,9 +377,7 @@ def _check_that_tensors_are_made_where_the_network_is(info: AlgorithmInfo) -> No
     trial = _Trial(info, Situation((4, 4, 4), "cross_entropy"))
     trial.algorithm.to(meta)
     optimizers = start_optimizers(trial.algorithm, trial.config)
-    here = trial.situation.batch(0)
-    batch = here.to(meta)
-    batch.__dict__["domains"] = Domains(here.domains.ids.to(meta), here.sizes, None)
+    batch = trial.situation.batch(0).to(meta)
     step = Step(trial.algorithm.network, batch, 0, trial.situation.loss)
     readers: dict[str, Any] = {name: _reader(name) for name in _READERS}
     try:

@@ -1,5 +1,7 @@
 """The training loop against a plain PyTorch re-implementation of the protocol."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -13,7 +15,7 @@ from hessalign.bench.algorithms import (
     make_algorithm,
 )
 from hessalign.bench.models import make_coloured_mlp
-from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, train
+from hessalign.bench.runs import FullBatch, LoopConfig, Minibatches, loop, train
 from hessalign.bench.runs.irm import measure
 from hessalign.bench.runs.loop import start_optimizers, update
 
@@ -155,6 +157,34 @@ def test_divergence_names_the_term():
 
     with pytest.raises(DivergedError, match=r"step 0: hessian = (inf|nan)"):
         run("full", {"beta": 0}, prepare=prepare)
+
+
+def test_a_bad_step_is_named_exactly_without_waiting_for_the_device_at_every_step():
+    """As on an accelerator: what the first bad step had is kept there until somebody asks."""
+    watch = loop._Watch(torch.device("cpu"))
+    watch.waits = False
+    good, bad = torch.tensor(1.0), torch.tensor(math.inf)
+    watch.look({"risk": good, "loss": good}, 6)
+    watch.check()
+    for step, terms in ((7, {"risk": good, "loss": bad}), (8, {"risk": bad, "loss": bad})):
+        watch.look(terms, step)
+    with pytest.raises(DivergedError, match=r"not finite at step 7: loss = inf\. Lower"):
+        watch.check()
+
+
+@pytest.mark.parametrize("algorithm", ["full", "andmask", "mldg"])
+def test_divergence_is_found_at_the_next_evaluation(algorithm, monkeypatch):
+    """Where values are not read at every step, the error is the same but for when it comes."""
+    whole = loop._Watch.__init__
+
+    def elsewhere(self, device):
+        whole(self, device)
+        self.waits = False
+
+    monkeypatch.setattr(loop._Watch, "__init__", elsewhere)
+    monkeypatch.setattr("hessalign.bench.algorithms.kinds.reads_values", lambda z: False)
+    with pytest.raises(DivergedError, match=r"The loss is not finite at step [012]: "):
+        run(algorithm, steps=5, evaluate_every=5, learning_rate=1e200)
 
 
 def test_the_gradient_is_clipped():

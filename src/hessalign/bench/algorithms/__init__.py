@@ -16,6 +16,7 @@ from hessalign.bench.algorithms.kinds import ObjectiveTerms as ObjectiveTerms
 from hessalign.bench.algorithms.kinds import OptimizerSpec as OptimizerSpec
 from hessalign.bench.algorithms.kinds import Setting as Setting
 from hessalign.bench.algorithms.kinds import Step as Step
+from hessalign.bench.algorithms.kinds import Terms as Terms
 from hessalign.bench.algorithms.options import Choice as Choice
 from hessalign.bench.algorithms.options import Count as Count
 from hessalign.bench.algorithms.options import Fixed as Fixed

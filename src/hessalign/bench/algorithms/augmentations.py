@@ -73,6 +73,7 @@ from hessalign.bench.algorithms.kinds import (
     OptimizerSpec,
     Setting,
     Step,
+    Terms,
 )
 from hessalign.bench.algorithms.options import (
     Fidelity,
@@ -276,15 +277,15 @@ class SagNet(AbstractStepOwner):
         )
         return logits
 
-    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """Content, style and adversary, one after another."""
         z, generator = step.z, self.generator
         share = torch.rand(len(z), 1, generator=generator, device=generator.device).to(z)
         restyled = _randomize_style(z, share, self._order(z), self.config.fidelity)
         content = step.risks_of(step.network.head(restyled)).mean()
-        risk = float(follow(content, optimizers, MAIN, _HEAD))
+        risk = follow(content, optimizers, MAIN, _HEAD)
         style = step.risks_of(self._style_logits(step)).mean()
-        style_risk = float(follow(style, optimizers, _STYLE))
+        style_risk = follow(style, optimizers, _STYLE)
         uniform = -class_logits(self._style_logits(step)).log_softmax(1).mean()
-        adversary = float(follow(self.config.adversary_weight * uniform, optimizers, MAIN))
+        adversary = follow(self.config.adversary_weight * uniform, optimizers, MAIN)
         return {"risk": risk, "style_risk": style_risk, "adversary": adversary, "loss": risk}

@@ -73,6 +73,7 @@ from hessalign.bench.algorithms.kinds import (
     OptimizerSpec,
     Setting,
     Step,
+    Terms,
 )
 from hessalign.bench.algorithms.options import (
     FEATURES_LR,
@@ -87,7 +88,7 @@ from hessalign.bench.algorithms.options import (
     Range,
     SearchSpace,
 )
-from hessalign.curvature.domains import make_domains
+from hessalign.curvature.domains import Domains
 from hessalign.curvature.gram import gram
 
 _GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
@@ -172,8 +173,8 @@ def _mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> F
     return torch.stack(means).sum(0)
 
 
-def _mmd_penalty(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    averaging = make_domains(domain).weights.averaging
+def _mmd_penalty(z: Float[Tensor, "n d"], grouping: Domains) -> Float[Tensor, ""]:
+    averaging = grouping.weights.averaging
     domains = len(averaging)
     if domains == 1:
         return z.new_zeros(()) * z.sum()
@@ -190,7 +191,7 @@ class Mmd(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        penalty = _mmd_penalty(step.z, step.batch.domain)
+        penalty = _mmd_penalty(step.z, step.batch.domains)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)
 
 
@@ -224,10 +225,10 @@ def _class_mean(
     values: Float[Tensor, " n"], y: Int[Tensor, " n"], fidelity: Fidelity = "paper"
 ) -> Float[Tensor, ""]:
     """Mean over the classes that occur of the mean over their samples."""
-    present, position, counts = torch.unique(y, return_inverse=True, return_counts=True)
-    classes = len(present) if fidelity == "paper" else present[-1] + 1
-    mean: Tensor = (values / (counts[position] * classes)).sum()
-    return mean
+    counts = (y.unsqueeze(1) == y).sum(1)  # of each sample's class, without a look at values
+    present = (1 / counts.double()).sum().round().long()
+    classes = present if fidelity == "paper" else y.max() + 1
+    return (values / (counts * classes)).sum()
 
 
 @final
@@ -303,7 +304,7 @@ class Adversarial(AbstractStepOwner):
             loss = loss + self.config.gradient_penalty * slopes.square().sum(1).mean()
         return loss
 
-    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """A step of one of the two."""
         steps = self.config.discriminator_steps
         discriminator = (step.number + 1) % (steps + 1) < steps
@@ -312,5 +313,8 @@ class Adversarial(AbstractStepOwner):
         adversary = self.discriminator_loss(z, step.batch.y, step.batch.domain)
         loss = adversary if discriminator else risk - self.config.weight * adversary
         follow(loss, optimizers, _DISCRIMINATOR if discriminator else MAIN)
-        values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
-        return {name: float(value.detach()) for name, value in values.items()}
+        return {
+            "risk": risk.detach(),
+            "discriminator_loss": adversary.detach(),
+            "loss": loss.detach(),
+        }

@@ -37,7 +37,7 @@ from torch.optim import Optimizer
 
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.auxiliary import draw_order, follow
-from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, Batch, Step
+from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, Batch, Step, Terms
 from hessalign.bench.algorithms.options import (
     Choice,
     Count,
@@ -66,7 +66,7 @@ class Fish(AbstractStepOwner):
     config: _FishConfig = _FishConfig()
     search: ClassVar[SearchSpace] = {"meta_lr": ("meta_lr", Choice((0.05, 0.1, 0.5)))}
 
-    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """Inner steps, then interpolation."""
         state = list(chain(self.network.parameters(), self.network.buffers()))
         before = [each.detach().clone() for each in state]
@@ -79,7 +79,7 @@ class Fish(AbstractStepOwner):
             for now, then in zip(state, before, strict=True):
                 if now.is_floating_point():
                     now.copy_(then.lerp(now, self.config.meta_lr))
-        mean = float(torch.stack(risks).mean())
+        mean = torch.stack(risks).mean()
         return {"risk": mean, "loss": mean}
 
 
@@ -130,7 +130,7 @@ class Mldg(AbstractStepOwner):
         "meta_test_domains": ("n_meta_test", Choice((1, 2))),
     }
 
-    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """One outer step."""
         config, optimizer, domains = self.config, optimizers[MAIN], step.batch.parts
         order = draw_order(len(domains), self.generator)
@@ -160,7 +160,7 @@ class Mldg(AbstractStepOwner):
 
     def _second_order(
         self, step: Step, train: list[Batch], test: list[Batch], rate: float
-    ) -> tuple[float, float]:
+    ) -> tuple[Tensor, Tensor]:
         """Leave the gradient of F + βG in the parameters; return F and G."""
         parameters = self._trainable()
         risk = torch.stack([step.risk_in(domain) for domain in train]).mean()
@@ -170,27 +170,27 @@ class Mldg(AbstractStepOwner):
             moved = {name: each - rate * gradients[name] for name, each in parameters.items()}
             test_risk = torch.stack([self._risk(step, moved, domain) for domain in test]).mean()
         (risk + self.config.beta * test_risk).backward()
-        return float(risk.detach()), float(test_risk.detach())
+        return risk.detach().double(), test_risk.detach().double()
 
     def _first_order(
         self, step: Step, train: list[Batch], test: list[Batch], rate: float, decay: float
-    ) -> tuple[float, float]:
+    ) -> tuple[Tensor, Tensor]:
         """Leave DomainBed's gradient in the parameters; return its two parts of the objective."""
         parameters, count = self._trainable(), len(train) + len(test)
         total = {name: torch.zeros_like(each) for name, each in parameters.items()}
-        risks = [0.0, 0.0]
+        risks = torch.zeros(2, dtype=torch.float64, device=train[0].y.device)
         for i, j in zip(train, cycle(test or [None]), strict=False):
             smaller = len(i.y) if j is None else min(len(i.y), len(j.y))
             risk = self._risk(step, parameters, i, smaller)
             gradients = _gradients(risk, parameters)
-            risks[0] += float(risk.detach()) / count
+            risks[0] += risk.detach().double() / count
             for name, gradient in gradients.items():
                 total[name] += gradient / count
             if j is None:
                 continue
             moved = _first_adam_step(parameters, gradients, rate, decay)
             test_risk = self._risk(step, moved, j, smaller)
-            risks[1] += float(test_risk.detach()) / count
+            risks[1] += test_risk.detach().double() / count
             for name, gradient in _gradients(test_risk, moved).items():
                 total[name] += self.config.beta * gradient / count
         for name, parameter in parameters.items():

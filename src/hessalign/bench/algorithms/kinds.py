@@ -27,7 +27,7 @@ from hessalign.bench.algorithms.options import Options, SearchSpace
 from hessalign.bench.models import Network
 from hessalign.curvature import HeadStatistics, autograd_head, make_loss
 from hessalign.curvature.domains import Domains, make_domains
-from hessalign.curvature.inputs import check_targets
+from hessalign.curvature.inputs import check_targets, reads_values
 from hessalign.curvature.linear import arranged_head
 
 MAIN: Final = "main"
@@ -73,13 +73,19 @@ class Batch:
         """The same batch where the network is; this one if it is there already."""
         if self.y.device == device:
             return self
-        return Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
+        moved = Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
+        moved.__dict__["domains"] = self.domains.to(device)  # found here, where looking is free
+        return moved
 
     @cached_property
     def parts(self) -> tuple[Batch, ...]:
         """The domains one by one, views of the same memory."""
         parts = (self.x.split(self.sizes), self.y.split(self.sizes), self.domain.split(self.sizes))
         return tuple(Batch(*each) for each in zip(*parts, strict=True))
+
+
+Terms = Mapping[str, "float | Tensor"]
+"""The terms of a loss by name, as numbers or as tensors that nobody has waited for."""
 
 
 @final
@@ -124,7 +130,7 @@ class Step:
     def logits(self) -> Float[Tensor, "n k"]:
         """What the head makes of the features."""
         logits: Tensor = self.network.head(self.z)
-        if not bool(logits.detach().sum().isfinite()):
+        if reads_values(logits) and not bool(logits.detach().sum().isfinite()):
             raise DivergedError(f"The logits are not finite at step {self.number}. {REMEDY}")
         return logits
 
@@ -133,9 +139,9 @@ class Step:
         """Per-domain statistics of the head: closed form if it is linear, else by autograd."""
         head, batch = self.network.head, self.batch
         if not isinstance(head, nn.Linear):
-            return autograd_head(head, self.z, batch.y, batch.domain, loss=self.loss)
+            return autograd_head(head, self.z, batch.y, batch.domains, loss=self.loss)
         loss, logits = make_loss(self.loss), self.logits
-        check_targets(batch.y, logits, loss)
+        check_targets(batch.y, logits, loss, values=reads_values(logits))
         bias = head.bias is not None
         return arranged_head(self.z, logits, batch.y, batch.domains, loss, bias=bias)
 
@@ -278,5 +284,5 @@ class AbstractStepOwner(AbstractAlgorithm):
         return {MAIN: OptimizerSpec(self.network.parameters())}
 
     @abstractmethod
-    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> dict[str, float]:
+    def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """One update of all parameters, by those optimisers; what to log, at least "risk"."""

@@ -30,6 +30,7 @@ from hessalign.bench.algorithms import (
     OptimizerSpec,
     PenaltySchedule,
     Step,
+    Terms,
 )
 from hessalign.bench.algorithms.kinds import REMEDY
 from hessalign.bench.algorithms.options import Range, Whole, check_options
@@ -157,7 +158,7 @@ def train(
     device = device_of(algorithm)
     state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
     records = [] if folder is None else folder.resume(state)
-    clock = time.perf_counter() - state.seconds
+    clock, watch = time.perf_counter() - state.seconds, _Watch(device)
     with Interruption() as interruption, _naming_the_checkpoint(folder):
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
@@ -168,30 +169,69 @@ def train(
 
             metrics = None
             if due and config.evaluate_before:
+                watch.check()
                 metrics = measure(algorithm.network, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
-            _check_finite("loss", terms, number)
+            watch.look(terms, number)
             state.step = number + 1
 
             if due:
+                watch.check()
                 metrics = metrics or measure(algorithm.network, evaluate, number)
                 state.seconds = time.perf_counter() - clock
-                records.append(Record(number, state.seconds, terms, metrics))
+                values = {name: float(value) for name, value in terms.items()}
+                records.append(Record(number, state.seconds, values, metrics))
                 report(records[-1])
             stopping = interruption.requested  # read once, so that nothing stops that is not saved
             if folder is not None:
                 if due:
                     folder.append(records)
                 if stopping or folder.is_due(state, config.checkpoint_every):
+                    watch.check()
                     _check_parameters(algorithm, number)
                     state.seconds = time.perf_counter() - clock
                     folder.save(state)
             if stopping:
                 raise KeyboardInterrupt
+        watch.check()
         _check_parameters(algorithm, config.steps - 1)
         if folder is not None:
             folder.finish(state, records)
     return records
+
+
+class _Watch:
+    """Looks whether the terms of losses are finite, without waiting for the device that has them.
+
+    What the first bad step had is kept there, and read when somebody asks; on the CPU, where that
+    costs nothing, at once.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.waits = device.type == "cpu"
+        self.names: tuple[str, ...] = ()
+        self.first = torch.full((), -1, device=device)  # the first bad step
+        self.values = torch.zeros((), dtype=torch.float64, device=device)  # the terms it had
+
+    def look(self, terms: Terms, step: int) -> None:
+        """Take note of the terms of a step."""
+        if self.waits:
+            _check_finite("loss", {name: float(value) for name, value in terms.items()}, step)
+            return
+        self.names = tuple(terms)
+        values = torch.stack(
+            [torch.as_tensor(value, device=self.first.device).double() for value in terms.values()]
+        )
+        bad = (self.first < 0) & ~values.isfinite().all()
+        self.first = torch.where(bad, step, self.first)
+        self.values = torch.where(bad, values, self.values)
+
+    def check(self) -> None:
+        """Stop if a step had terms that are not finite."""
+        step = -1 if self.waits else int(self.first)
+        if step >= 0:
+            values = dict(zip(self.names, self.values.tolist(), strict=True))
+            _check_finite("loss", values, step)
 
 
 @contextmanager
@@ -224,7 +264,7 @@ def update(
     step: Step,
     optimizers: Mapping[str, Optimizer],
     config: LoopConfig,
-) -> dict[str, float]:
+) -> Terms:
     """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
         return algorithm.update(step, optimizers)
@@ -244,9 +284,7 @@ def update(
     return terms
 
 
-def _differentiate_objective(
-    algorithm: AbstractObjective, step: Step, config: LoopConfig
-) -> dict[str, float]:
+def _differentiate_objective(algorithm: AbstractObjective, step: Step, config: LoopConfig) -> Terms:
     """Leave the gradient of an objective's loss in the parameters; the terms of the loss."""
     # The loss is (risk + l2 ‖θ‖² + weight · penalty) / divisor, the last three of the schedule;
     # without a penalty nothing is divided.
@@ -261,12 +299,10 @@ def _differentiate_objective(
         values["penalty"] = terms.penalty
     loss.backward()
     values["loss"] = loss
-    return {name: float(value.detach()) for name, value in values.items()}
+    return {name: value.detach() for name, value in values.items()}
 
 
-def _combine_gradients(
-    algorithm: AbstractGradientRule, step: Step, config: LoopConfig
-) -> dict[str, float]:
+def _combine_gradients(algorithm: AbstractGradientRule, step: Step, config: LoopConfig) -> Terms:
     """Leave a gradient rule's combination of the domains' gradients in the parameters."""
     parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
     risk = step.statistics.risk
@@ -274,8 +310,8 @@ def _combine_gradients(
     combined = algorithm.combine([torch.stack(grads) for grads in zip(*each, strict=True)])
     for parameter, gradient in zip(parameters, combined, strict=True):
         parameter.grad = gradient + 2 * config.l2 * parameter.detach()
-    mean = float(risk.detach().mean())
-    return {"risk": mean, "loss": mean + config.l2 * float(_sum_of_squares(algorithm).detach())}
+    mean = risk.detach().mean().double()
+    return {"risk": mean, "loss": mean + config.l2 * _sum_of_squares(algorithm).detach().double()}
 
 
 def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[str, Optimizer]:

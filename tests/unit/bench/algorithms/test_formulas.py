@@ -36,6 +36,7 @@ from hessalign.bench.algorithms.gradients import _smooth_mask
 from hessalign.bench.algorithms.inner_steps import _first_adam_step, _meta_split
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
+from hessalign.curvature.domains import make_domains
 
 SIZES = (5, 4, 6)
 DOMAIN = torch.arange(3).repeat_interleave(torch.tensor(SIZES))
@@ -99,20 +100,23 @@ def test_mmd_is_the_mean_over_pairs():
         mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b)
         for a, b in combinations(parts, 2)
     )
-    torch.testing.assert_close(_mmd_penalty(features(), DOMAIN), expected / 3)
+    torch.testing.assert_close(_mmd_penalty(features(), make_domains(DOMAIN)), expected / 3)
 
 
 def test_mmd_keeps_its_digits_far_from_the_origin():
     near, far = features(), features() + 1e4
     torch.testing.assert_close(
-        _mmd_penalty(far, DOMAIN), _mmd_penalty(near, DOMAIN), rtol=1e-6, atol=0
+        _mmd_penalty(far, make_domains(DOMAIN)),
+        _mmd_penalty(near, make_domains(DOMAIN)),
+        rtol=1e-6,
+        atol=0,
     )
 
 
 def test_mmd_in_parts_is_the_same(monkeypatch):
     def value_and_slope():
         z = features().requires_grad_()
-        penalty = _mmd_penalty(z, DOMAIN)
+        penalty = _mmd_penalty(z, make_domains(DOMAIN))
         return penalty.detach(), torch.autograd.grad(penalty, z)[0]
 
     whole = value_and_slope()
