@@ -199,22 +199,15 @@ class HessianAlignment:
             zero = (0 * logits.to(dtype)).sum()
             return AlignmentTerms(zero, zero, zero)
         reading = self.reading
-        options = (
-            {}
-            if self.hessian in {None, "full", "diagonal", "product"}
-            else {
-                "probes": reading.probes,
-                "shared_probes": self.shared_probes,
-                "generator": self.generator,
-            }
-        )
         hessian, gradient = alignment_dispersions(
             statistics,
             self.hessian,
             unbiased=self.unbiased,
             target=reading.target,
             evaluation=self.evaluation,
-            **options,
+            probes=reading.probes,
+            shared_probes=self.shared_probes,
+            generator=self.generator,
         )
         if reading.summed:
             hessian, gradient = (len(statistics.domains) * x for x in (hessian, gradient))

@@ -84,9 +84,9 @@ class Moment:
 
     def cheaper(self, *, shared: bool = False) -> Literal["primal", "dual"]:
         """The evaluation that takes less time, of those that fit into memory."""
-        costs = {"primal": self.cost("primal"), "dual": self.cost("dual", shared=shared)}
-        fits = costs["primal"].memory <= MOST_BYTES
-        return "primal" if fits and costs["primal"].time <= costs["dual"].time else "dual"
+        primal, dual = self.cost("primal"), self.cost("dual", shared=shared)
+        fits = primal.memory <= MOST_BYTES
+        return "primal" if fits and primal.time <= dual.time else "dual"
 
     def cost(self, evaluation: Literal["primal", "dual"], *, shared: bool = False) -> Cost:
         """What an evaluation will take, estimated from the shapes.

@@ -137,12 +137,13 @@ def _softmax_forward(probs: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n n"],
     tail = rest.sum(1, keepdim=True)
     squares = probs.square()
     diagonal = (probs - squares).scatter_(1, top, lead * tail)
+    picked = probs.mT.index_select(0, top.squeeze(1))  # q_t of each pair
     others = rest @ probs.mT
-    leading = (probs @ probs.mT).sub_(others)
+    products = torch.addcmul(others, lead, picked)
     result = diagonal @ diagonal.mT
     result.addmm_(squares.scatter(1, top, 0), squares.mT, alpha=-1)
-    result.addcmul_(others, others).addcmul_(others, leading, value=2)
-    return result, [top, lead, rest, tail, squares, diagonal, others, leading]
+    result.addcmul_(others, products, value=2).addcmul_(others, others, value=-1)
+    return result, [top, lead, rest, tail, squares, diagonal, picked, others, products]
 
 
 def _softmax_slope(
@@ -157,18 +158,18 @@ def _softmax_slope(
     # The matrix is symmetric, so the slope in a sample's p is that in the first of the two
     # arguments.
     top, *wide = saved
-    probs, (lead, rest, tail, squares, diagonal, others, leading) = (
-        probs.to(weights.dtype),
-        [x.to(weights.dtype) for x in wide],
+    probs = probs.to(weights.dtype)
+    lead, rest, tail, squares, diagonal, picked, others, products = (
+        x.to(weights.dtype) for x in wide
     )
-    d_rest = torch.addcmul((weights * leading) @ probs, rest, weights @ squares, value=-1)
-    d_probs = (weights * others) @ probs
-    d_probs = d_probs.add_(d_rest.scatter_(1, top, 0)).mul_(2)
+    # 2 (p·q) q − 2 p' q² but for the largest entry, for that one 2 A q_t.
+    d_probs = ((weights * products) @ probs).addcmul_(rest, weights @ squares, value=-1)
+    at_top = ((weights * others) * picked).sum(1, keepdim=True)
+    d_probs = d_probs.scatter_(1, top, at_top).mul_(2)
+    # h = p (1 − p), and h_t = p_t Σ p'.
     d_diagonal = weights @ diagonal
     at_top = d_diagonal.gather(1, top)
-    # h = p (1 − p), and h_t = p_t Σ p'.
-    d_others = torch.addcmul(d_diagonal, d_diagonal, probs, value=-2)
-    d_others.addcmul_(at_top, lead.expand_as(probs))
+    d_others = torch.addcmul(d_diagonal, d_diagonal, probs, value=-2).addcmul_(at_top, lead)
     return d_probs.add_(d_others.scatter_(1, top, at_top * tail))
 
 
