@@ -20,7 +20,7 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, vmap
+from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
 from hessalign._errors import InputError, InputTypeError
@@ -334,7 +334,7 @@ class OwnLoss:
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
         """The gradient of the function."""
-        error: Tensor = vmap(grad(self.function))(logits, y)
+        error: Tensor = grad(lambda a: self.values(a, y).sum())(logits)
         return error
 
     def curvature(
@@ -343,7 +343,13 @@ class OwnLoss:
         """The Hessian of the function."""
         if y is None:
             raise InputError("Expected targets y: the curvature of a loss of one's own needs them.")
-        return DenseCurvature(vmap(hessian(self.function))(logits, y))
+        # Samples innermost, so that the function sees what it does in `values`: it may, for
+        # example, take elements by the target's value.
+        _, pull = vjp(lambda a: self.error(a, a, y), logits)
+        outputs = logits.shape[1]
+        basis = torch.eye(outputs, dtype=logits.dtype, device=logits.device).unsqueeze(1)
+        rows: Tensor = vmap(lambda v: pull(v)[0])(basis.expand(-1, len(logits), -1))
+        return DenseCurvature(rows.transpose(0, 1))
 
 
 @final
@@ -452,14 +458,17 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
     return loss if isinstance(loss, HeadLoss) else OwnLoss(loss)
 
 
+_LEAST_SHARE = 1e-30
+"""Instead of 0, to divide by; a sample that has slopes but no share has a huge variance."""
+
+
 def by_share(
     squares: Float[Tensor, "n l"], share: Float[Tensor, " n"] | None
 ) -> Float[Tensor, "n l"]:
     """Squares of samples' slopes divided by their shares of a mean; 0 where both are 0."""
     if share is None:
         return squares
-    least = torch.finfo(squares.dtype).tiny
-    return squares / share.to(squares.dtype).clamp(min=least).unsqueeze(1)
+    return squares / share.to(squares.dtype).clamp(min=_LEAST_SHARE).unsqueeze(1)
 
 
 def check_label_loss(loss: HeadLoss, y: Tensor) -> None:
