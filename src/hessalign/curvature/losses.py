@@ -345,7 +345,7 @@ class OwnLoss:
             raise InputError("Expected targets y: the curvature of a loss of one's own needs them.")
         # Samples innermost, so that the function sees what it does in `values`: it may, for
         # example, take elements by the target's value.
-        _, pull = vjp(lambda a: self.error(a, a, y), logits)
+        pull = vjp(lambda a: self.error(a, a, y), logits)[1]
         outputs = logits.shape[1]
         basis = torch.eye(outputs, dtype=logits.dtype, device=logits.device).unsqueeze(1)
         rows: Tensor = vmap(lambda v: pull(v)[0])(basis.expand(-1, len(logits), -1))

@@ -1,5 +1,7 @@
 """Penalties and distances of losses with options, against torch's own loss functions."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests import loss_options, oracles
@@ -279,6 +281,51 @@ def test_values_are_looked_at_if_asked_for():
     unchecked = ha.HessianAlignment(ALPHA, BETA, checks=False)
     assert not unchecked(z, logits, y, (2, 2)).penalty.isfinite()
     assert not unchecked(z, torch.randn(4, 3), y, (2, 2), weight=weight).penalty.isfinite()
+
+
+@pytest.mark.parametrize("kind", ["full", "product"])
+@pytest.mark.parametrize("case", [*SHORT, BY_NAME["ordinal"]], ids=loss_options.name)
+def test_transforms(case, kind):
+    batch, weight = case.build()
+    align = ha.HessianAlignment(ALPHA, BETA, kind, **case.options)
+    layout = ha.domain_layout(batch.domain)
+
+    def penalty(z, logits):
+        return align(z, logits, batch.y, layout, weight=weight).penalty
+
+    expected = torch.autograd.grad(penalty(*batch.inputs), batch.inputs)
+    actual = torch.func.grad(penalty, argnums=(0, 1))(*(x.detach() for x in batch.inputs))
+    for found, slope in zip(actual, expected, strict=True):
+        assert_agrees(found, slope)
+
+
+GRAPHS = """
+import sys
+sys.path.insert(0, {root!r})
+import torch
+import hessalign as ha
+from tests.loss_options import BY_NAME, SHORT
+
+for case in (*SHORT, BY_NAME["ordinal"]):
+    (z, logits, y, domain), weight = case.build()
+    layout = ha.domain_layout(domain)
+    for kind in ("full", "product"):
+        align = ha.HessianAlignment(0.3, 0.7, kind, **case.options)
+
+        def penalty(z, logits):
+            return align(z, logits, y, layout, weight=weight).penalty
+
+        torch._dynamo.reset()
+        expected = penalty(z, logits)
+        found = torch.compile(penalty, backend="eager", fullgraph=True)(z, logits)
+        assert abs((found - expected).item()) <= 1e-12 * abs(expected.item()), case.name
+print("the same")
+"""
+
+
+def test_graphs(python):
+    """In an interpreter of its own: torch compiles nothing that the tests' type checks wrap."""
+    assert python(GRAPHS.format(root=str(Path(__file__).parents[3]))) == "the same\n"
 
 
 # --- distances ------------------------------------------------------------------------------------
