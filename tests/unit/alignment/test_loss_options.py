@@ -219,6 +219,13 @@ def test_unbiased_needs_two_samples_that_count():
         ha.HessianAlignment(ALPHA, BETA, unbiased=True, evaluation="dual")(*batch[:3], (1, 11))
 
 
+def test_unbiased_is_for_linear_heads():
+    batch, _ = BY_NAME["smoothing"].build()
+    head, align = nn.Linear(4, 3).double(), ha.HessianAlignment(ALPHA, BETA, unbiased=True)
+    with pytest.raises(ValueError, match="Expected a linear head for an unbiased dispersion"):
+        align(batch.z, head(batch.z), batch.y, batch.domain, head=head)
+
+
 @pytest.mark.parametrize("kind", ["product", "sampled", "expected"])
 def test_kinds_that_are_no_means_over_pairs_have_no_unbiased_form(kind):
     with pytest.raises(ValueError, match=r'Expected unbiased=True with hessian="full", "diagonal"'):
@@ -323,6 +330,7 @@ print("the same")
 """
 
 
+@pytest.mark.slow
 def test_graphs(python):
     """In an interpreter of its own: torch compiles nothing that the tests' type checks wrap."""
     assert python(GRAPHS.format(root=str(Path(__file__).parents[3]))) == "the same\n"
