@@ -291,6 +291,7 @@ def test_pages_are_found_and_checked():
         ("errata.md", 5),
         ("index.md", 2),
         ("quickstart.md", 5),
+        ("losses.md", 7),
         ("your-own-data.md", 7),
         ("your-own-algorithm.md", 3),
         ("using-a-trained-model.md", 5),

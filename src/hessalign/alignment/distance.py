@@ -36,6 +36,7 @@ def hessian_distance(
     activation: str | Elementwise | Activation = "identity",
     bias: bool = True,
     evaluation: Evaluation = "auto",
+    weight: Float[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "e e"]:
     r"""Distance between the head's Hessians of all pairs of domains, $\|H_e - H_f\|$.
 
@@ -48,11 +49,14 @@ def hessian_distance(
         logits: What the head made of them.
         domain: The domain of each sample, any integers; or a layout, see `domain_layout`.
         norm: "fro" or "spectral".
-        y: Targets; only squared error with an activation needs them.
-        loss: "cross_entropy", "binary" or "squared".
+        y: Targets; needed where the curvature depends on them, as with an activation, class
+            weights or a loss of one's own.
+        loss: "cross_entropy", "binary", "squared", "multilabel", a loss object or a function; see
+            `hessalign.curvature.make_loss`.
         activation: The activation of a head with squared error.
         bias: Whether the head has a bias.
         evaluation: How the Frobenius norm is evaluated.
+        weight: What each sample counts in the mean of its domain.
 
     Returns:
         Symmetric distances in float64, domains ordered by id.
@@ -68,13 +72,16 @@ def hessian_distance(
     """
     if norm not in get_args(_Norm):
         raise UnknownNameError("norm", norm, get_args(_Norm))
+
+    def head(features: Tensor) -> LinearHead:
+        given = (features, logits, y, domain)
+        return linear_head(*given, loss=loss, activation=activation, bias=bias, weight=weight)
+
     if norm == "fro":
-        head = linear_head(z, logits, y, domain, loss=loss, activation=activation, bias=bias)
-        return distances(inner_products(head, "hessian", evaluation, centred=True))
+        return distances(inner_products(head(z), "hessian", evaluation, centred=True))
     with torch.no_grad():
         wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
-        head = linear_head(wide, logits, y, domain, loss=loss, activation=activation, bias=bias)
-        return _spectral_distances(head)
+        return _spectral_distances(head(wide))
 
 
 def _spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:
@@ -96,6 +103,7 @@ def attribute_distances(
     loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
     evaluation: Evaluation = "auto",
+    weight: Float[Tensor, " n"] | None = None,
 ) -> dict[str, Float[Tensor, "e e"]]:
     r"""Table 1, measured: how far apart the domains are in each attribute.
 
@@ -108,9 +116,11 @@ def attribute_distances(
         logits: What the head made of them.
         y: Targets.
         domain: The domain of each sample, any integers; or a layout, see `domain_layout`.
-        loss: "cross_entropy", "binary" or "squared".
+        loss: "cross_entropy", "binary", "squared", "multilabel", a loss object or a function; see
+            `hessalign.curvature.make_loss`.
         activation: The activation of a head with squared error.
         evaluation: How the moments are evaluated.
+        weight: What each sample counts in the mean of its domain.
 
     Returns:
         Frobenius distances between all pairs of domains, by attribute: "loss", "feature",
@@ -131,7 +141,7 @@ def attribute_distances(
         logit_feature    0.25
         logit_covariance 0.75
     """
-    head = linear_head(z, logits, y, domain, loss=loss, activation=activation)
+    head = linear_head(z, logits, y, domain, loss=loss, activation=activation, weight=weight)
     return {
         name: distances(inner_products(head, name, evaluation, centred=True)) for name in TABLE_1
     }

@@ -154,24 +154,18 @@ class HessianAlignment:
                 sizes of contiguous domains. In graphs (`torch.compile`, `torch.export`) and on a
                 device that is not to be waited for, one of the latter two.
             head: A head that is not linear, for statistics by automatic differentiation.
-            weight: What each sample counts in the mean of its domain; for a linear head.
+            weight: What each sample counts in the mean of its domain; by default they count alike.
 
         Returns:
-            The terms.
-
-        Raises:
-            InputError: If weights are given with a head that is not linear; and for whatever else
-                does not suit.
+            The terms. What does not suit raises an InputError.
         """
         # Mixed precision would round the very differences that are to be measured.
         device = logits.device.type if isinstance(logits, Tensor) else "cpu"
         with torch.autocast("cpu" if device == "meta" else device, enabled=False):
             if head is None:
                 return self._terms(self._linear(z, logits, y, domain, weight), logits)
-            if weight is not None:
-                raise InputError("Expected no weights of samples with head=, which has no use.")
             statistics = autograd_head(
-                head, z, y, domain, loss=self.loss, activation=self.activation
+                *(head, z, y, domain), loss=self.loss, activation=self.activation, weight=weight
             )
             return self._terms(statistics, logits)
 

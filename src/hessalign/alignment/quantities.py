@@ -41,12 +41,13 @@ from hessalign.curvature.factors import (
     Rows,
     Squares,
 )
+from hessalign.curvature.inputs import reads_values
 
 _Factors = tuple[LeftFactor, RightFactor]
 
 
 def _ones(head: LinearHead) -> Rows:
-    return Rows(torch.ones_like(head.logits[:, :1]))
+    return Rows(head.counts)
 
 
 QUANTITIES: dict[str, Callable[[LinearHead], _Factors]] = {
@@ -160,6 +161,10 @@ def quantity_dispersions(
     """
     if isinstance(statistics, LinearHead):
         moments = [moment(statistics, quantity) for quantity in quantities]
+        if unbiased and statistics.weight is not None:
+            found = dispersions(moments, evaluation)
+            chances = [_weighted_chance(each, statistics, evaluation) for each in moments]
+            return [value - chance for value, chance in zip(found, chances, strict=True)]
         return dispersions(moments, evaluation, unbiased=unbiased)
     if unbiased:
         raise InputError("Expected a linear head for an unbiased dispersion, got another one.")
@@ -167,6 +172,30 @@ def quantity_dispersions(
         dispersion(inner_products(statistics, quantity, evaluation, centred=True))
         for quantity in quantities
     ]
+
+
+def _weighted_chance(each: Moment, head: LinearHead, evaluation: Evaluation) -> Float[Tensor, ""]:
+    r"""What finite samples add to a dispersion on average if they count differently.
+
+    With the weights $u_n$ of a domain's mean, which add up to 1, it is $\frac{E-1}{E^2} \sum_e
+    \frac{\sum u_n^2 \|m_n\|^2 - \|M_e\|^2 \sum u_n^2}{1 - \sum u_n^2}$; see `Moment.chance`.
+
+    Returns:
+        The share of chance.
+
+    Raises:
+        InputError: If a domain has only one sample that counts.
+    """
+    averaging, count = head.domains.weights.averaging, len(head.domains)
+    own = torch.mv(averaging.square(), head.counts.square().squeeze(1))
+    if reads_values(head.features.z) and bool((own > 1 - 1e-12).any()):
+        raise InputError(
+            "Expected at least two samples that count in each domain for an unbiased dispersion, "
+            "found a domain with one. Use larger batches."
+        )
+    squares = torch.mv(averaging.square(), each.squared_norms())
+    within = (squares - own * each.inner(evaluation).diagonal()) / (1 - own)
+    return (count - 1) / count**2 * within.sum()
 
 
 def quantity_dispersion(

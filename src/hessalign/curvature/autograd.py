@@ -23,16 +23,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype
+from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype, sample_weights
 from hessalign.curvature.inputs import (
+    check_counted,
     check_features,
     check_logits,
     check_targets,
+    check_weight,
     read_domains,
     reads_values,
 )
 from hessalign.curvature.lazy import lazy
-from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
+from hessalign.curvature.losses import HeadLoss, LossLike, by_share, make_loss
 
 _Risk = Callable[[Tensor], Tensor]
 
@@ -53,6 +55,7 @@ class AutogradHead:
         domains: The grouping of the samples.
         loss: The loss of the head.
         theta: The head's parameters as one vector, connected to them for backpropagation.
+        weight: What each sample's loss is multiplied by in the mean over its domain; None if by 1.
     """
 
     head: nn.Module
@@ -61,6 +64,7 @@ class AutogradHead:
     domains: Domains
     loss: HeadLoss
     theta: Float[Tensor, " p"]
+    weight: Float[Tensor, "n 1"] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -82,17 +86,18 @@ class AutogradHead:
     def _risks(self) -> list[_Risk]:
         """The risk of each domain as a function of the parameter vector."""
 
-        def make_risk(z: Tensor, y: Tensor) -> _Risk:
+        def make_risk(z: Tensor, y: Tensor, weight: Tensor | None) -> _Risk:
             def risk(theta: Tensor) -> Tensor:
                 logits = functional_call(self.head, self._parameters(theta), (z,))
-                return self.loss.values(logits.reshape(len(z), -1), y).mean()
+                values = self.loss.values(logits.reshape(len(z), -1), y)
+                return (values if weight is None else weight.squeeze(1) * values).mean()
 
             return risk
 
         sizes = self.domains.sizes
-        return [
-            make_risk(z, y) for z, y in zip(self.z.split(sizes), self.y.split(sizes), strict=True)
-        ]
+        weights = [None] * len(sizes) if self.weight is None else self.weight.split(sizes)
+        parts = zip(self.z.split(sizes), self.y.split(sizes), weights, strict=True)
+        return [make_risk(*part) for part in parts]
 
     @lazy
     def logits(self) -> Float[Tensor, "n k"]:
@@ -102,8 +107,9 @@ class AutogradHead:
 
     @lazy
     def error(self) -> Float[Tensor, "n k"]:
-        """The first derivative r of each sample's loss in the logits."""
-        return self.loss.error(self.loss.predict(self.logits), self.logits, self.y)
+        """The first derivative r of each sample's loss in the logits, weighted."""
+        error = self.loss.error(self.loss.predict(self.logits), self.logits, self.y)
+        return error if self.weight is None else self.weight * error
 
     def _each_domain(self, statistic: Callable[[_Risk], Tensor]) -> Tensor:
         dtype = accumulation_dtype(self.z.device)
@@ -121,7 +127,7 @@ class AutogradHead:
 
     @lazy
     def gradient_variance(self) -> Float[Tensor, "e p"]:
-        """Variance over a domain of single samples' gradients."""
+        """Variance over a domain of single samples' gradients, as `LinearHead` has it."""
 
         def loss(theta: Tensor, z: Tensor, y: Tensor) -> Tensor:
             logits = functional_call(self.head, self._parameters(theta), (z.unsqueeze(0),))
@@ -129,6 +135,9 @@ class AutogradHead:
 
         slopes = vmap(grad(loss), in_dims=(None, 0, 0))(self.theta, self.z, self.y)
         slopes = slopes.to(accumulation_dtype(self.z.device))
+        if self.weight is not None:
+            squares = self.weight * by_share(slopes.square(), self.loss.share(self.y))
+            return self.domains.weights.averaging @ squares - self.gradient.square()
         parts = slopes.split(self.domains.sizes)
         return torch.stack([part.var(0, correction=0) for part in parts])
 
@@ -238,6 +247,7 @@ def autograd_head(
     *,
     loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
+    weight: Float[Tensor, " n"] | None = None,
 ) -> AutogradHead:
     """Statistics of any head module.
 
@@ -246,16 +256,18 @@ def autograd_head(
             with dropout, batch normalisation or a spectral norm in it, call `head.eval()` first.
         z: Features that enter the head.
         y: Targets.
-        domain: The domain of each sample, any integers.
-        loss: "cross_entropy", "binary" or "squared".
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
+        loss: "cross_entropy", "binary", "squared", "multilabel", a loss object or a function; see
+            `hessalign.curvature.make_loss`.
         activation: The activation of a head with squared error.
+        weight: What each sample counts in the mean of its domain.
 
     Returns:
         The statistics, lazily computed.
 
     Raises:
         InputError: If the head has no parameters, mixes the samples of a batch, or its forward
-            pass draws random numbers or changes its buffers.
+            pass draws random numbers or changes its buffers; or if a domain has no weight.
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -273,5 +285,10 @@ def autograd_head(
     _check_samples_apart(head)
     logits = check_logits(_traceless_logits(head, z), len(z), values=values)
     check_targets(y, logits, head_loss, values=values)
+    check_weight(weight, len(z), values=values)
+    targets = domains.arrange(y)
+    weight = None if weight is None else domains.arrange(weight)
+    counted = sample_weights(weight, head_loss.share(targets), domains)
+    check_counted(counted, values=values)
     theta = _flat_parameters(head)
-    return AutogradHead(head, domains.arrange(z), domains.arrange(y), domains, head_loss, theta)
+    return AutogradHead(head, domains.arrange(z), targets, domains, head_loss, theta, counted)

@@ -135,6 +135,35 @@ class Domains:
         return Domains(self.ids.to(device), self.sizes, order)
 
 
+def sample_weights(
+    weight: Float[Tensor, " n"] | None, share: Float[Tensor, " n"] | None, domains: Domains
+) -> Float[Tensor, "n 1"] | None:
+    """What each sample counts in its domain's mean, ω_n n_e / Σ ω c with its share c of the sum.
+
+    The plain mean over a domain of what is scaled by it is Σ ω_n x_n / Σ ω_n c_n.
+
+    Args:
+        weight: The weights ω of the samples, domains contiguous; None if they are all 1.
+        share: What each counts in the sum that is divided by, the class weight of its label; None
+            if that is 1 for all.
+        domains: The grouping of the samples.
+
+    Returns:
+        The numbers; None if they are all 1.
+
+    Example:
+        >>> domains = make_domains(torch.tensor([0, 0, 1]))
+        >>> sample_weights(torch.tensor([3.0, 1.0, 5.0]), None, domains).flatten()
+        tensor([1.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    if weight is None and share is None:
+        return None
+    weights = domains.weights
+    own = torch.ones_like(weights.membership[:, 0]) if weight is None else weight.to(weights.dtype)
+    counted = own if share is None else own * share.to(weights.dtype)
+    return (own / (weights.membership @ (weights.averaging @ counted))).unsqueeze(1)
+
+
 DomainLike = Domains | Int[Tensor, " n"] | tuple[int, ...]
 """What says which domain each sample is from; see `domain_layout`."""
 

@@ -129,6 +129,15 @@ def check_weight(weight: Tensor | None, samples: int, *, values: bool = True) ->
             raise InputError(f"Expected weights of 0 or more, found {float(weight.min()):g}.")
 
 
+def check_counted(weight: Float[Tensor, "n 1"] | None, *, values: bool = True) -> None:
+    """Raise unless a sample counts in each domain, given what each counts."""
+    if weight is not None and values and not bool(weight.isfinite().all()):
+        raise InputError(
+            "Expected a sample that counts in each domain, found a domain whose weights are all 0 "
+            "or whose labels are all ignored. Leave it out of the batch."
+        )
+
+
 def check_is_tensor(y: Tensor) -> None:
     """Raise an InputTypeError unless targets are a tensor."""
     if not isinstance(y, Tensor):

@@ -26,10 +26,11 @@ from torch.nn import functional
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype
+from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype, sample_weights
 from hessalign.curvature.factors import Features, LogitCurvature, ScaledCurvature
 from hessalign.curvature.fused import is_traced
 from hessalign.curvature.inputs import (
+    check_counted,
     check_features,
     check_logits,
     check_targets,
@@ -38,7 +39,7 @@ from hessalign.curvature.inputs import (
     reads_values,
 )
 from hessalign.curvature.lazy import lazy
-from hessalign.curvature.losses import HeadLoss, LossLike, make_loss
+from hessalign.curvature.losses import HeadLoss, LossLike, by_share, make_loss
 from hessalign.curvature.products import (
     chunk_rows,
     domain_products,
@@ -72,7 +73,7 @@ class LinearHead:
         loss: The loss of the head.
         bias: Whether the head has a bias.
         curvature: The second derivative S of each sample's loss in the logits, weighted.
-        weight: What each sample counts, 1 on average over a domain; None if they all count 1.
+        weight: What each sample's loss is multiplied by in the mean over its domain; None if by 1.
     """
 
     features: Features
@@ -95,6 +96,13 @@ class LinearHead:
         """Parameters of the head, p = k·d̃."""
         outputs, width = self.shape
         return outputs * width
+
+    @lazy
+    def counts(self) -> Float[Tensor, "n 1"]:
+        """The weight of each sample in the mean of its domain, 1 on average."""
+        share = None if self.y is None else self.loss.share(self.y)
+        weight = torch.ones_like(self.logits[:, :1]) if self.weight is None else self.weight
+        return weight if share is None else weight * share.to(weight.dtype).unsqueeze(1)
 
     def _targets(self) -> Tensor:
         if self.y is None:
@@ -132,11 +140,15 @@ class LinearHead:
 
     @lazy
     def gradient_variance(self) -> Float[Tensor, "e p"]:
-        """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e²."""
+        """Variance over a domain of single samples' gradients, mean r² ⊗ z̃² − g_e².
+
+        The gradient of a sample that counts more or less than 1 is that of its loss without its
+        weight and the class weight of its label, which are its weight in the variance.
+        """
         squares = self.error.square()
         if self.weight is not None:
             error = self.loss.error(self.prediction, self.logits, self._targets())
-            squares = self.weight * error.square()
+            squares = self.weight * by_share(error.square(), self.loss.share(self._targets()))
         return self._mean(squares, squared=True) - self.gradient.square()
 
     @lazy
@@ -340,25 +352,12 @@ def arranged_head(
     logits = logits.to(accumulation_dtype(z.device))
     prediction = loss.predict(logits)
     curvature = loss.curvature(prediction, logits, y)
-    counted = _counted(weight, None if y is None else loss.share(y), domains)
+    counted = sample_weights(weight, None if y is None else loss.share(y), domains)
     if counted is not None:
         curvature = ScaledCurvature(curvature, counted)
     return LinearHead(
         Features(features), logits, prediction, y, domains, loss, bias, curvature, counted
     )
-
-
-def _counted(
-    weight: Float[Tensor, " n"] | None, share: Float[Tensor, " n"] | None, domains: Domains
-) -> Float[Tensor, "n 1"] | None:
-    """What each sample counts in its domain's mean, ω_n n_e / Σ ω c with its share c of the sum."""
-    # The plain mean over a domain of what is scaled by it is then Σ ω_n x_n / Σ ω_n c_n.
-    if weight is None and share is None:
-        return None
-    weights = domains.weights
-    own = torch.ones_like(weights.membership[:, 0]) if weight is None else weight.to(weights.dtype)
-    counted = own if share is None else own * share.to(weights.dtype)
-    return (own / (weights.membership @ (weights.averaging @ counted))).unsqueeze(1)
 
 
 def linear_head(
@@ -388,10 +387,8 @@ def linear_head(
         checks: Whether to look at values, which waits for the device; None for the CPU alone.
 
     Returns:
-        The statistics, lazily computed.
-
-    Raises:
-        InputError: If a domain has no weight; and for whatever else does not suit.
+        The statistics, lazily computed. What does not suit raises an InputError, a domain in which
+        no sample counts too.
 
     Example:
         >>> z = torch.tensor([[1.0], [3.0]])
@@ -414,9 +411,5 @@ def linear_head(
     head = arranged_head(
         arrange(z), arrange(logits), targets, domains, head_loss, bias=bias, weight=weight
     )
-    if values and head.weight is not None and not bool(head.weight.isfinite().all()):
-        raise InputError(
-            "Expected a sample that counts in each domain, found a domain whose weights are all 0 "
-            "or whose labels are all ignored. Leave it out of the batch."
-        )
+    check_counted(head.weight, values=values)
     return head

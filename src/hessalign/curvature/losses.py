@@ -20,13 +20,13 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.func import grad, jacrev, vmap
+from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
-from hessalign._numbers import check_number
-from hessalign._shapes import Float
+from hessalign._numbers import check_count, check_number
+from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation
 from hessalign.curvature.factors import (
     DenseCurvature,
@@ -42,6 +42,21 @@ def _check_shape(y: Tensor, logits: Tensor) -> None:
         raise InputError(
             f"Expected y with one value per logit, shape {list(logits.shape)}, got {list(y.shape)}."
         )
+
+
+def _check_class_weight(weight: Tensor) -> None:
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        found = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise InputTypeError(
+            f"Expected class_weight as a floating-point tensor, got {found}. Use torch.tensor with "
+            "dtype=torch.float."
+        )
+    if weight.ndim != 1:
+        raise InputError(
+            f"Expected class_weight as one number per class, got shape {list(weight.shape)}."
+        )
+    if not bool((weight.isfinite() & (weight >= 0)).all()):
+        raise InputError("Expected finite class weights of 0 or more, found others.")
 
 
 @final
@@ -73,14 +88,14 @@ class CrossEntropy:
 
     def __post_init__(self) -> None:
         check_number(self.label_smoothing, "label_smoothing", 0, 1)
-        if self.class_weight is not None and self.class_weight.ndim != 1:
-            raise InputError(
-                "Expected class_weight as one number per class, got shape "
-                f"{list(self.class_weight.shape)}."
-            )
+        if self.ignore_index is not None:
+            check_count(self.ignore_index, "ignore_index", least=None)
+        if self.class_weight is not None:
+            _check_class_weight(self.class_weight)
 
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
+        """Whether it has no options."""
         return self.class_weight is None and not self.label_smoothing and self.ignore_index is None
 
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
@@ -128,37 +143,38 @@ class CrossEntropy:
                 f"found labels from {low} to {high}.{remedy}"
             )
 
+    def _labels(self, y: Tensor) -> tuple[Int[Tensor, " n"], Bool[Tensor, " n"]]:
+        """The labels with 0 for those that do not count, and which ones count."""
+        labels = y.long()
+        if self.ignore_index is None:
+            return labels, torch.ones_like(labels, dtype=torch.bool)
+        counts = labels != self.ignore_index
+        return torch.where(counts, labels, 0), counts
+
     def _target(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, "n k"]:
         """What −log p is weighed with, t."""
-        classes = logits.shape[1]
+        spread = self.label_smoothing / logits.shape[1]
         if y.is_floating_point():
-            target = y.to(logits.dtype)
+            target = (1 - self.label_smoothing) * y.to(logits.dtype) + spread
         else:
-            counts = torch.ones_like(y, dtype=torch.bool)
-            if self.ignore_index is not None:
-                counts = y != self.ignore_index
-            labels = torch.where(counts, y, 0).long().unsqueeze(1)
+            labels, counts = self._labels(y)
             ones = counts.to(logits.dtype).unsqueeze(1)
-            target = torch.zeros_like(logits).scatter(1, labels, ones)
-        total = target.sum(1, keepdim=True)
-        target = (1 - self.label_smoothing) * target + (self.label_smoothing / classes) * total
+            target = torch.zeros_like(logits).scatter(1, labels.unsqueeze(1), ones)
+            target = (1 - self.label_smoothing) * target + spread * ones
         return target if self.class_weight is None else target * self.class_weight.to(target)
 
     def share(self, y: Tensor) -> Float[Tensor, " n"] | None:
-        """What each sample counts in a mean; None if they all count 1."""
+        """What each sample counts in a mean, its class weight; None if they all count 1."""
         if y.is_floating_point() or (self.class_weight is None and self.ignore_index is None):
             return None
-        counts = torch.ones_like(y, dtype=torch.bool)
-        if self.ignore_index is not None:
-            counts = y != self.ignore_index
+        labels, counts = self._labels(y)
         if self.class_weight is None:
             return counts.to(torch.get_default_dtype())
-        weight = self.class_weight.to(y.device)
-        return weight[torch.where(counts, y, 0).long()] * counts
+        return self.class_weight.to(y.device)[labels] * counts
 
     def values(self, logits: Float[Tensor, "n k"], y: Tensor) -> Float[Tensor, " n"]:
         """−Σ_c t_c log p_c."""
-        if self._plain and not y.is_floating_point():
+        if self.plain and not y.is_floating_point():
             return functional.cross_entropy(logits, y.long(), reduction="none")
         return -(self._target(logits, y) * logits.log_softmax(1)).sum(1)
 
@@ -170,7 +186,7 @@ class CrossEntropy:
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
         """The error p − y with y one-hot (eq. 12), in general s p − t."""
-        if self._plain and not y.is_floating_point():
+        if self.plain and not y.is_floating_point():
             classes = y.long().unsqueeze(1)
             return prediction.scatter_add(1, classes, prediction.new_full(classes.shape, -1))
         target = self._target(logits, y)
@@ -179,15 +195,17 @@ class CrossEntropy:
     def curvature(
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor | None
     ) -> LogitCurvature:
-        """S = diag(p) − p pᵀ (eq. 14), times s; else the targets do not enter."""
+        """S = diag(p) − p pᵀ (eq. 14), times s where that is not 1 by the kind of the targets."""
         curvature = SoftmaxCurvature(prediction)
-        if y is None or ((self._plain or self.class_weight is None) and self._counts_all(y)):
+        options = self.class_weight is not None or self.ignore_index is not None
+        if y is None and options:
+            raise InputError(
+                "Expected targets y: the curvature of cross-entropy with class_weight or "
+                "ignore_index depends on them."
+            )
+        if y is None or not (options or y.is_floating_point()):
             return curvature
         return ScaledCurvature(curvature, self._target(logits, y).sum(1, keepdim=True))
-
-    def _counts_all(self, y: Tensor) -> bool:
-        """Whether s is 1 for all samples by the kind of the targets."""
-        return not y.is_floating_point() and self.ignore_index is None
 
 
 @final
@@ -275,6 +293,13 @@ class OwnLoss:
 
     name = "own"
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InputTypeError(
+                "Expected a loss as a name, a loss object or a function of one sample's logits and "
+                f"target, got {type(self.function).__name__}."
+            )
+
     def check_logits(self, logits: Float[Tensor, "n k"]) -> None:
         """Any number of outputs will do."""
 
@@ -309,7 +334,7 @@ class OwnLoss:
         self, prediction: Float[Tensor, "n k"], logits: Float[Tensor, "n k"], y: Tensor
     ) -> Float[Tensor, "n k"]:
         """The gradient of the function."""
-        error: Tensor = vmap(grad(self.function))(logits, y)
+        error: Tensor = grad(lambda a: self.values(a, y).sum())(logits)
         return error
 
     def curvature(
@@ -318,7 +343,13 @@ class OwnLoss:
         """The Hessian of the function."""
         if y is None:
             raise InputError("Expected targets y: the curvature of a loss of one's own needs them.")
-        return DenseCurvature(vmap(jacrev(grad(self.function)))(logits, y))
+        # Samples innermost, so that the function sees what it does in `values`: it may, for
+        # example, take elements by the target's value.
+        pull = vjp(lambda a: self.error(a, a, y), logits)[1]
+        outputs = logits.shape[1]
+        basis = torch.eye(outputs, dtype=logits.dtype, device=logits.device).unsqueeze(1)
+        rows: Tensor = vmap(lambda v: pull(v)[0])(basis.expand(-1, len(logits), -1))
+        return DenseCurvature(rows.transpose(0, 1))
 
 
 @final
@@ -425,3 +456,41 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
             raise UnknownNameError("loss", loss, LOSSES)
         return _NAMED[loss]
     return loss if isinstance(loss, HeadLoss) else OwnLoss(loss)
+
+
+_LEAST_SHARE = 1e-30
+"""Instead of 0, to divide by; a sample that has slopes but no share has a huge variance."""
+
+
+def by_share(
+    squares: Float[Tensor, "n l"], share: Float[Tensor, " n"] | None
+) -> Float[Tensor, "n l"]:
+    """Squares of samples' slopes divided by their shares of a mean; 0 where both are 0."""
+    if share is None:
+        return squares
+    return squares / share.to(squares.dtype).clamp(min=_LEAST_SHARE).unsqueeze(1)
+
+
+def check_label_loss(loss: HeadLoss, y: Tensor) -> None:
+    """Raise unless a loss is a plain one of one label or value per sample.
+
+    Fits of heads, and what is said of them by their Hessians, know no other.
+
+    Raises:
+        InputError: If it has options, targets that are probabilities, or is one of one's own.
+    """
+    found = None
+    if isinstance(loss, OwnLoss):
+        found = "a function"
+    elif isinstance(loss, Binary) and loss.several:
+        found = 'loss="multilabel"'
+    elif isinstance(loss, CrossEntropy) and not loss.plain:
+        found = "CrossEntropy with options"
+    elif isinstance(loss, CrossEntropy) and y.is_floating_point() and y.ndim == 2:
+        found = "soft targets y"
+    if found is not None:
+        raise InputError(
+            'Expected loss="cross_entropy", "binary" or "squared" with one target per sample for '
+            f"the fit of a head, got {found}. HessianAlignment, linear_head and the distances take "
+            "it; a head is fitted to it by descending linear_head(...).risk."
+        )

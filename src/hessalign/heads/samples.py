@@ -32,7 +32,13 @@ from hessalign.curvature.inputs import (
     check_targets,
 )
 from hessalign.curvature.linear import arranged_head
-from hessalign.curvature.losses import Binary, CrossEntropy, HeadLoss, Squared
+from hessalign.curvature.losses import (
+    Binary,
+    CrossEntropy,
+    HeadLoss,
+    Squared,
+    check_label_loss,
+)
 from hessalign.curvature.operators import SymmetricOperator, hessian_difference
 
 Point = Float[Tensor, " p"]
@@ -234,6 +240,7 @@ def make_samples(
         domain = torch.zeros(len(z), dtype=torch.long, device=z.device)
     check_domain(domain, len(z))
     check_is_tensor(y)
+    check_label_loss(loss, y)
     check_l2(l2)
     if outputs is not None:
         check_count(outputs, "outputs")
