@@ -17,7 +17,9 @@ from hessalign._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from hessalign.alignment import AlignmentTerms as AlignmentTerms
     from hessalign.alignment import HessianAlignment as HessianAlignment
+    from hessalign.alignment import MicroBatches as MicroBatches
     from hessalign.alignment import attribute_distances as attribute_distances
+    from hessalign.alignment import communication as communication
     from hessalign.alignment import hessian_distance as hessian_distance
     from hessalign.bench.runs.trained import load as load
     from hessalign.curvature import Binary as Binary
@@ -38,7 +40,9 @@ else:
     _HOMES = {
         "AlignmentTerms": "alignment",
         "HessianAlignment": "alignment",
+        "MicroBatches": "alignment",
         "attribute_distances": "alignment",
+        "communication": "alignment",
         "hessian_distance": "alignment",
         "Binary": "curvature",
         "CrossEntropy": "curvature",
