@@ -27,7 +27,7 @@ from hessalign.alignment.parts import (
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind, alignment_dispersions
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.domains import DomainLike, check_several
 from hessalign.curvature.losses import LossLike
 
 _UNBIASED = ("full", "diagonal", None)
@@ -278,6 +278,8 @@ class HessianAlignment:
     ) -> AlignmentTerms:
         if len(statistics.domains) == 1:
             return self._nothing(logits)
+        if self.unbiased:
+            check_several(statistics.domains.sizes)
         reading = self.reading
         options = (
             {}

@@ -23,6 +23,7 @@ Indices: e domain, n sample, k output of the head, d feature, p = (k, d) paramet
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from hessalign.curvature.domains import (
     DomainLike,
     Domains,
     accumulation_dtype,
+    check_several,
     make_domains,
 )
 from hessalign.curvature.factors import Features, Linear, Squares
@@ -369,8 +371,8 @@ def make_processes(group: ProcessGroupLike) -> Processes | None:
         return None
     if is_traced():
         raise InputError(
-            "Expected a penalty of one process in a graph, got a group. Compile the network and "
-            "leave the penalty outside."
+            "Expected a penalty of one process in a graph or under torch.func, got a group. "
+            "Compile the network and leave the penalty outside."
         )
     return processes
 
@@ -486,7 +488,7 @@ def assemble(
     if quantities:
         width = _sums_width(len(quantities), own.outputs * (own.z.shape[1] + bias), unbiased)
         ids = _all_ids(processes, ids, met.domain_counts)
-    row = sum(_bytes(x).shape[1] for x in own.tensors)
+    row = sum(map(_width, own.tensors))
     sent = _communication(processes.count, most, row, max(met.domain_counts), len(ids), width)
     if sent.form == "samples":
         return Assembled(_all_samples(processes, own, met.samples), met.seed, sent)
@@ -508,9 +510,19 @@ def _all_ids(
     return ids
 
 
+def _width(x: Tensor) -> int:
+    """How many bytes one sample's row has."""
+    return x.element_size() * math.prod(x.shape[1:])
+
+
 def _bytes(x: Tensor) -> Tensor:
     """The bytes of each sample's row."""
-    return x.detach().unsqueeze(1).flatten(1).contiguous().view(torch.uint8)
+    return _packed(x.detach().unsqueeze(1).flatten(1)).view(torch.uint8)
+
+
+def _packed(x: Tensor) -> Tensor:
+    """A copy without gaps, whose bytes can be taken for others also where it has a row or none."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _all_samples(processes: Processes, own: Part, counts: Sequence[int]) -> Part:
@@ -526,9 +538,9 @@ def _all_samples(processes: Processes, own: Part, counts: Sequence[int]) -> Part
 
 def _read(rows: Tensor, like: Part) -> Part:
     """Samples from their bytes."""
-    widths = [_bytes(x).shape[1] for x in like.tensors]
+    widths = list(map(_width, like.tensors))
     found = [
-        piece.contiguous().view(x.dtype).view(len(rows), *x.shape[1:])
+        _packed(piece).view(x.dtype).view(len(rows), *x.shape[1:])
         for piece, x in zip(rows.split(widths, dim=1), like.tensors, strict=True)
     ]
     z, logits, y, domain, *weight = found
@@ -568,12 +580,8 @@ class DomainSums:
                 "Expected a sample that counts in each domain, found a domain whose weights are "
                 "all 0 or whose labels are all ignored. Leave it out of the batch."
             )
-        if self.unbiased and min(sizes) < 2:
-            raise InputError(
-                "Expected at least two samples of each domain for an unbiased dispersion, found "
-                f"domains of {', '.join(f'{size:.0f}' for size in sizes)} samples. Use larger "
-                "batches."
-            )
+        if self.unbiased:
+            check_several([round(size) for size in sizes])
 
     @property
     def _start(self) -> int:
