@@ -259,7 +259,7 @@ def refusals(rank, count):
             z, logits, y, domain, weight=weight * (domain != IDS[0])
         ),
         "single": lambda _: ha.HessianAlignment(1.0, 1.0, "diagonal", group="world", unbiased=True)(
-            z, logits, y, torch.where(torch.arange(len(z)) == rank - 1, 7, 1)
+            z, logits, y, torch.where((torch.arange(len(z)) == 0) & odd, 7, 1)
         ),
         "not a member": lambda _: ha.HessianAlignment(1.0, 1.0, group=-100)(z, logits, y, domain),
     }

@@ -2,7 +2,8 @@
 
 `quantities` says what can be compared, `moments` how the comparison is evaluated, `comparison` what
 distances follow, `penalties` which variants of Hessian dispersion there are, `fidelity` how the
-paper and its two released codes differ.
+paper and its two released codes differ; `parts` and `micro_batches` what is done where a batch is
+divided.
 """
 
 from hessalign.alignment.comparison import dispersion as dispersion
