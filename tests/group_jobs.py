@@ -21,6 +21,7 @@ IDS = (5, -2, 11)
 PARTS = {2: (17, 7), 4: (9, 3, 8, 4)}
 KINDS = ("full", "diagonal", "product", "expected", "sampled", None)
 SEED = 3
+IGNORING = ha.CrossEntropy(torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1, ignore_index=-1)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Scenario:
             y = torch.rand(count, self.outputs, generator=generator) < 0.5
         elif self.target == "binary":
             y = torch.randint(2, (count,), generator=generator)
+        elif self.target == "ignored":
+            y[0] = -1  # a micro-batch of its own
+            y[self.rows[-1]] = -1
         # The second process has nothing of the last domain.
         domain = torch.tensor(IDS)[torch.randint(3, (count,), generator=generator)]
         second = self.rows[1]
@@ -127,10 +131,9 @@ def scenarios(parts, lane="slow"):
             kind, (6, *[5] * (len(parts) - 1)), width=60, options={"unbiased": True}
         )
     for kind in ("full", "diagonal"):
-        ignoring = ha.CrossEntropy(
-            torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1, ignore_index=2
+        found[f"{kind}, ignored labels"] = Scenario(
+            kind, parts, True, target="ignored", loss=IGNORING, micro=kind == "full"
         )
-        found[f"{kind}, ignored labels"] = Scenario(kind, parts, True, loss=ignoring)
         found[f"{kind}, squared"] = Scenario(kind, parts, target="real", loss="squared")
         found[f"{kind}, several labels"] = Scenario(kind, parts, target="flags", loss="multilabel")
         found[f"{kind}, one logit"] = Scenario(
@@ -248,6 +251,7 @@ def refusals(rank, count):
     z, logits = (part.detach() for part in scenario.network()(x))
     odd = rank == 1
     weight = torch.ones(len(z), dtype=torch.float64)
+    empty = (part[:0] for part in (z, logits, y, domain))
     nan = z.clone().fill_(torch.nan) if odd else z
     calls = {
         "values": lambda align: align(nan, logits, y, domain),
@@ -261,6 +265,8 @@ def refusals(rank, count):
         "single": lambda _: ha.HessianAlignment(1.0, 1.0, "diagonal", group="world", unbiased=True)(
             z, logits, y, torch.where((torch.arange(len(z)) == 0) & odd, 7, 1)
         ),
+        "empty": lambda align: align(*empty),
+        "device": lambda align: align(z, logits, y.to("meta") if odd else y, domain),
         "not a member": lambda _: ha.HessianAlignment(1.0, 1.0, group=-100)(z, logits, y, domain),
     }
     said = {}

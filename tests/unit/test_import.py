@@ -93,6 +93,8 @@ PUBLIC = (
     "AlignmentTerms",
     "Diagnosis",
     "HessianAlignment",
+    "MicroBatches",
+    "communication",
     "attribute_distances",
     "autograd_head",
     "diagnose",

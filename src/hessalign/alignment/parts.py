@@ -57,7 +57,7 @@ from hessalign.curvature.inputs import (
     read_domains,
     reads_values,
 )
-from hessalign.curvature.losses import HeadLoss
+from hessalign.curvature.losses import CrossEntropy, HeadLoss
 from hessalign.curvature.products import mean_outer
 
 if TYPE_CHECKING or dist.is_available():
@@ -130,11 +130,12 @@ def make_part(
 ) -> Part:
     """Samples that are known to suit the loss, with an id for each one's domain.
 
-    There may be none of them: the others may have some.
+    There may be none of them, or none that counts: the others may have some.
 
     Returns:
         The part.
     """
+    _check_devices(z, logits, y, weight)
     if isinstance(z, Tensor) and z.ndim == 2 and z.is_floating_point() and len(z) == 0:
         check_logits(logits, 0, values=False)
         check_domain(domain, 0)
@@ -146,9 +147,24 @@ def make_part(
     check_features(z, values=values)
     columns = check_logits(logits, len(z), values=values)
     ids = _ids(domain, z)
-    check_targets(y, columns, loss, values=values)
+    check_targets(y, columns, loss, values=values and not _all_ignored(y, loss))
     check_weight(weight, len(z), values=values)
     return Part(z, logits, y, ids, weight)
+
+
+def _check_devices(*tensors: object) -> None:
+    """Raise an InputError if tensors are not in one place."""
+    places = sorted({str(x.device) for x in tensors if isinstance(x, Tensor)})
+    if len(places) > 1:
+        raise InputError(
+            f"Expected all samples on one device, found {' and '.join(places)}. Use .to(z.device)."
+        )
+
+
+def _all_ignored(y: Tensor, loss: HeadLoss) -> bool:
+    """Whether no sample of a part counts, which is no fault if there are others."""
+    ignored = loss.ignore_index if isinstance(loss, CrossEntropy) else None
+    return ignored is not None and isinstance(y, Tensor) and bool((y == ignored).all())
 
 
 def _ids(domain: DomainLike, z: Tensor) -> Int[Tensor, " n"]:
@@ -465,7 +481,7 @@ def assemble(
 ) -> Assembled:
     """Put the parts of all processes together, in the form that sends less.
 
-    What does not suit, in one of the parts or between them, raises an error on all processes.
+    What does not suit, in one of the parts or between them, is an error on all processes.
 
     Args:
         processes: Who takes part. All of them must call this.
@@ -480,10 +496,15 @@ def assemble(
 
     Returns:
         The batch.
+
+    Raises:
+        InputError: If no process has samples; and for whatever else does not suit.
     """
     z = part[0]
     met = _meet(processes, z, lambda: make_part(*part, loss, checks), settings, seed)
     own, most = met.part, max(met.samples)
+    if not most:
+        raise InputError("Expected at least one sample in all processes together, got none.")
     ids, width = met.domains.ids, None
     if quantities:
         width = _sums_width(len(quantities), own.outputs * (own.z.shape[1] + bias), unbiased)

@@ -130,10 +130,13 @@ def test_what_does_not_suit_is_refused_by_all(group):
     ):
         for each in (first, second):
             assert each[name].startswith(f"InputError: Expected the same {what} on all processes")
+    assert "found cpu and meta" in second["device"]
+    assert "process 1 of the group refused" in first["device"]
     assert "torch.float64 [n, 4] on process 1 of the group" in second["width"]
     for each in (first, second):
         assert "found a domain whose weights are all 0" in each["no weight"]
         assert "at least two samples of each domain" in each["single"]
+        assert "in all processes together, got none" in each["empty"]
         assert each["not a member"].startswith("InputTypeError")
 
 
