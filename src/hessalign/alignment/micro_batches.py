@@ -45,7 +45,7 @@ class MicroBatches:
 
     Args:
         align: The penalty. With a group, each process has micro-batches of its own, as many as it
-            likes; all of them call `terms`.
+            likes but one at least, which may be empty; all of them call `terms`.
 
     Example:
         >>> network, head = torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)
@@ -169,7 +169,7 @@ class MicroBatches:
                 f"Expected the index of a micro-batch from 0 to {len(self) - 1}, got {shown(index)}"
             )
         part, penalty = self._parts[index], self._terms.penalty
-        scalar = penalty * (len(part.z) / sum(len(each.z) for each in self._parts))
+        scalar = penalty * (len(part.z) / max(1, sum(len(each.z) for each in self._parts)))
         given = (("features z", z, part.z), ("logits", logits, part.logits))
         with torch.autocast(penalty.device.type, enabled=False):
             for (name, now, before), slope in zip(given, self._slopes[index], strict=True):
