@@ -17,7 +17,9 @@ from hessalign._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from hessalign.alignment import AlignmentTerms as AlignmentTerms
     from hessalign.alignment import HessianAlignment as HessianAlignment
+    from hessalign.alignment import MicroBatches as MicroBatches
     from hessalign.alignment import attribute_distances as attribute_distances
+    from hessalign.alignment import communication as communication
     from hessalign.alignment import hessian_distance as hessian_distance
     from hessalign.bench.runs.trained import load as load
     from hessalign.curvature import Binary as Binary
@@ -36,7 +38,8 @@ if _typing.TYPE_CHECKING:
     from hessalign.heads import worst_case_gap as worst_case_gap
 else:
     _NAMES = {
-        "alignment": "AlignmentTerms HessianAlignment attribute_distances hessian_distance",
+        "alignment": "AlignmentTerms HessianAlignment MicroBatches attribute_distances "
+        "communication hessian_distance",
         "curvature": "Binary CrossEntropy OwnLoss Squared autograd_head domain_layout "
         "hutchinson_diagonal linear_head",
         "diagnosis": "Diagnosis diagnose",

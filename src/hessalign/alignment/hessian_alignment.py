@@ -15,10 +15,19 @@ from hessalign._numbers import check_not_negative, is_whole, shown
 from hessalign._shapes import Float
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
 from hessalign.alignment.moments import Evaluation, check_evaluation
+from hessalign.alignment.parts import (
+    Communication,
+    DomainSums,
+    Processes,
+    ProcessGroupLike,
+    assemble,
+    make_processes,
+    quantities_summed,
+)
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind, alignment_dispersions
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.domains import DomainLike, check_several
 from hessalign.curvature.losses import LossLike
 
 _UNBIASED = ("full", "diagonal", None)
@@ -77,11 +86,20 @@ class HessianAlignment:
             targets, not detached, sums over domains instead of means, 150 probes. The names mean
             the same in the algorithms; see `hessalign.alignment.fidelity`.
         evaluation: "auto", "primal" or "dual"; see `hessalign.alignment.moments`.
-        unbiased: Leave out pairs of one sample with itself, so that the penalty of a batch is on
-            average that of the domains it is drawn from, and its mean over micro-batches means
-            something. It can be negative. For "full", "diagonal" and None with the paper's target.
+        unbiased: Leave out pairs of one sample with itself. With independent draws of n_e samples
+            the dispersion of means m̄_e is too large by (E−1)/E² Σ_e tr Cov(m)/n_e on average; the
+            unbiased one is on average that of the domains they are drawn from, so that its mean
+            over micro-batches converges to it. It can be negative, and needs two samples of each
+            domain. For "full", "diagonal" and None.
         checks: Whether to look at the values of what is given, which waits for its device: always,
             never, or if None always on the CPU and in the first call elsewhere.
+        group: Processes of torch.distributed among which the batch is divided: a group, or "world"
+            for all there are. Each gives its own samples, gets the terms of all of them, and has
+            slopes such that the mean over processes, which DistributedDataParallel takes, is the
+            slope of the whole batch. None for this process alone. See `hessalign.alignment.parts`.
+
+    Attributes:
+        sent: What the last call sent to other processes; None if there are none.
 
     Example:
         >>> align = HessianAlignment(alpha=1e-2, beta=1e-3, hessian="full")
@@ -106,6 +124,8 @@ class HessianAlignment:
     evaluation: Evaluation = "auto"
     unbiased: bool = False
     checks: bool | None = None
+    group: ProcessGroupLike = None
+    sent: Communication | None = field(default=None, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False)
     _checked: bool = field(default=False, init=False, repr=False)
 
@@ -162,12 +182,70 @@ class HessianAlignment:
         # Mixed precision would round the very differences that are to be measured.
         device = logits.device.type if isinstance(logits, Tensor) else "cpu"
         with torch.autocast("cpu" if device == "meta" else device, enabled=False):
+            processes = make_processes(self.group)
+            if processes is not None:
+                return self._across(processes, (z, logits, y, domain, weight), head)
             if head is None:
                 return self._terms(self._linear(z, logits, y, domain, weight), logits)
             statistics = autograd_head(
                 *(head, z, y, domain), loss=self.loss, activation=self.activation, weight=weight
             )
             return self._terms(statistics, logits)
+
+    def _across(
+        self,
+        processes: Processes,
+        part: tuple[Tensor, Tensor, Tensor, DomainLike, Tensor | None],
+        head: nn.Module | None,
+    ) -> AlignmentTerms:
+        """The terms of the samples of all processes; see `hessalign.alignment.parts`."""
+        seed = 0
+        if self.hessian == "sampled":
+            source = torch.device("cpu") if self.generator is None else self.generator.device
+            seed = int(torch.randint(2**62, (), generator=self.generator, device=source))
+        loss = make_loss(self.loss, self.activation)
+        whole, seed, self.sent = assemble(
+            processes,
+            part,
+            loss=loss,
+            bias=self.bias,
+            quantities=quantities_summed(self.hessian, self.evaluation) if head is None else (),
+            unbiased=self.unbiased,
+            checks=True if self.checks is None and not self._checked else self.checks,
+            settings=self._settings(loss.name),
+            seed=seed,
+        )
+        if isinstance(whole, DomainSums):
+            self._checked = True
+            if len(whole) == 1:
+                return self._nothing(part[1])
+            *hessian, gradient = whole.dispersions()
+            first = hessian[0] if hessian else torch.zeros_like(gradient)
+            return self._weighed(first, gradient, len(whole), part[1])
+        z, logits, y, domain, weight = whole
+        if head is None:
+            statistics: HeadStatistics = self._linear(z, logits, y, domain, weight)
+        else:
+            statistics = autograd_head(
+                *(head, z, y, domain), loss=self.loss, activation=self.activation, weight=weight
+            )
+        return self._terms(statistics, logits, torch.Generator().manual_seed(seed))
+
+    def _settings(self, loss: str) -> str:
+        """What must be the same on all processes."""
+        named = {
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "hessian": self.hessian,
+            "loss": loss,
+            "bias": self.bias,
+            "probes": self.probes,
+            "shared_probes": self.shared_probes,
+            "fidelity": self.fidelity,
+            "evaluation": self.evaluation,
+            "unbiased": self.unbiased,
+        }
+        return ", ".join(f"{name}={value!r}" for name, value in named.items())
 
     def _linear(
         self, z: Tensor, logits: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
@@ -186,12 +264,16 @@ class HessianAlignment:
         self._checked = True
         return statistics
 
-    def _terms(self, statistics: HeadStatistics, logits: Tensor) -> AlignmentTerms:
-        dtype = torch.promote_types(logits.dtype, torch.float32)
+    def _terms(
+        self,
+        statistics: HeadStatistics,
+        logits: Tensor,
+        generator: torch.Generator | None = None,
+    ) -> AlignmentTerms:
         if len(statistics.domains) == 1:
-            self._warn_single_domain()
-            zero = (0 * logits.to(dtype)).sum()
-            return AlignmentTerms(zero, zero, zero)
+            return self._nothing(logits)
+        if self.unbiased:
+            check_several(statistics.domains.sizes)
         reading = self.reading
         hessian, gradient = alignment_dispersions(
             statistics,
@@ -201,19 +283,32 @@ class HessianAlignment:
             evaluation=self.evaluation,
             probes=reading.probes,
             shared_probes=self.shared_probes,
-            generator=self.generator,
+            generator=self.generator if generator is None else generator,
         )
-        if reading.summed:
-            hessian, gradient = (len(statistics.domains) * x for x in (hessian, gradient))
+        return self._weighed(hessian, gradient, len(statistics.domains), logits)
+
+    def _weighed(
+        self, hessian: Tensor, gradient: Tensor, domains: int, logits: Tensor
+    ) -> AlignmentTerms:
+        """The terms, given the dispersions."""
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        if self.reading.summed:
+            hessian, gradient = (domains * x for x in (hessian, gradient))
         hessian, gradient = hessian.to(dtype), gradient.to(dtype)
         penalty = torch.add(self.alpha * hessian, gradient, alpha=self.beta)
         return AlignmentTerms(penalty, hessian, gradient)
+
+    def _nothing(self, logits: Tensor) -> AlignmentTerms:
+        """The terms of one domain."""
+        self._warn_single_domain()
+        zero = (0 * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum()
+        return AlignmentTerms(zero, zero, zero)
 
     def _warn_single_domain(self) -> None:
         if not self._warned:
             warnings.warn(
                 "All samples come from one domain: there is nothing to align and the penalty is 0. "
                 "Put at least two domains into each batch.",
-                stacklevel=4,
+                stacklevel=5,
             )
             self._warned = True

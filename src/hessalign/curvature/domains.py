@@ -5,6 +5,7 @@ Indices: e domain, n and m sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
@@ -24,6 +25,15 @@ PAIR_ELEMENTS = 1 << 19
 def accumulation_dtype(device: torch.device) -> torch.dtype:
     """The precision of sums over samples: float64, or float32 where a device has none (MPS)."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def check_several(sizes: Sequence[int]) -> None:
+    """Raise an InputError if a domain has too few samples for an unbiased dispersion."""
+    if min(sizes) < 2:
+        raise InputError(
+            "Expected at least two samples of each domain for an unbiased dispersion, found "
+            f"domains of {', '.join(map(str, sizes))} samples. Use larger batches."
+        )
 
 
 @final
@@ -71,11 +81,7 @@ class Weights:
     @lazy
     def dispersing_unbiased(self) -> Float[Tensor, "n n"]:
         r"""The same with $\langle M_e, M_e\rangle$ as a mean over pairs of different samples."""
-        if min(self.sizes) < 2:
-            raise InputError(
-                "Expected at least two samples of each domain for an unbiased dispersion, found "
-                f"domains of {', '.join(map(str, self.sizes))} samples. Use larger batches."
-            )
+        check_several(self.sizes)
         sizes = torch.tensor(self.sizes, dtype=self.dtype, device=self.device)
         same, count = self.averaging.mT @ self.averaging, len(self.sizes)
         pairs = (same * self._spread(sizes / (sizes - 1))).fill_diagonal_(0)
