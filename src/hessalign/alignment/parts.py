@@ -79,7 +79,7 @@ _SUMS: dict[HessianKind | None, tuple[_Quantity, ...]] = {
 }
 """The kinds of penalty that depend on sums over the samples of a domain, and on which."""
 
-_COLUMNS = 2
+_COLUMNS = 3
 """Beside these, for each domain, what its samples count and how many they are."""
 
 
@@ -579,7 +579,7 @@ class DomainSums:
     With weights ω and shares c of the loss the moment of a domain is $\sum ω m / \sum ω c$.
 
     Attributes:
-        values: For each domain Σ ω m of each quantity, Σ ω c, the number of samples, and
+        values: For each domain Σ ω m of each quantity, Σ ω c, the number of samples, Σ (ω c)², and
             Σ ω² ‖m‖² of each quantity where an unbiased dispersion is wanted.
         quantities: How many quantities there are.
         unbiased: Whether an unbiased dispersion is wanted.
@@ -595,7 +595,7 @@ class DomainSums:
     def _check(self) -> None:
         """Raise an InputError if a domain does not count, or has too few samples."""
         columns = self.values[:, self._start : self._start + _COLUMNS].detach()
-        counted, sizes = columns.T.tolist()
+        counted, sizes, _ = columns.T.tolist()
         if not all(counted):
             raise InputError(
                 "Expected a sample that counts in each domain, found a domain whose weights are "
@@ -613,13 +613,14 @@ class DomainSums:
         """Mean squared distance of each quantity of the domains to its mean; see `Moment`."""
         self._check()
         count, start = len(self), self._start
-        counted, sizes = self.values[:, start : start + _COLUMNS].T.unsqueeze(2)
+        counted, _, squared = self.values[:, start : start + _COLUMNS].T.unsqueeze(2)
         means: Tensor = (self.values[:, :start] / counted).unflatten(1, (self.quantities, -1))
         found: Tensor = (means - means.mean(0)).square().sum((0, 2)) / count
         if not self.unbiased:
             return found
-        squares = sizes * self.values[:, start + _COLUMNS :] / counted.square()
-        within: Tensor = (squares - means.square().sum(2)) / (sizes - 1)
+        own = squared / counted.square()
+        squares = self.values[:, start + _COLUMNS :] / counted.square()
+        within: Tensor = (squares - own * means.square().sum(2)) / (1 - own)
         return found - (count - 1) / count**2 * within.sum(0)
 
 
@@ -645,7 +646,8 @@ def _own_sums(
     weight = weight.to(dtype)
     sizes = torch.tensor(domains.sizes, dtype=dtype, device=z.device).unsqueeze(1)
     share = loss.share(y)
-    columns = [weight if share is None else weight * share.to(dtype), torch.ones_like(weight)]
+    counted = weight if share is None else weight * share.to(dtype)
+    columns = [counted, torch.ones_like(weight), counted.square()]
     sums = []
     for quantity in quantities:
         if quantity == "gradient":
