@@ -23,7 +23,7 @@ from hessalign._shapes import Float, Int
 from hessalign.alignment import distances, squared_distances
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.operators import hessian_difference
-from hessalign.diagnosis.draw import Draw, evenly
+from hessalign.diagnosis.draw import Draw, evenly, explain
 
 REPLICATES: Final = 400
 SPLITS: Final = 100
@@ -222,13 +222,7 @@ def spectral_report(
         low, high = (max(0.0, beyond + norm - float(end)) for end in (upper, lower))
         found.append(SpectralDistance((e, f), norm, noise, low, high))
     most = max(len(rows) for rows in few.values())
-    how = (
-        f"Largest absolute eigenvalue of H_e − H_f by Lanczos on Hessian-vector products, on up to "
-        f"{most:,} samples of each domain. Noise: half the root of the summed squares of what two "
-        f"random halves of either domain show. Interval: {len(groups.weights)} bootstrap "
-        "replicates over groups of samples, within the span of the two extreme eigenvectors, head "
-        "fixed, around √(measured² − noise²)."
-    )
+    how = explain("spectral", most=most, replicates=len(groups.weights))
     return SpectralReport(tuple(found), halves, how)
 
 

@@ -32,6 +32,7 @@ from hessalign.bench.sweep import (
     training_work,
 )
 from hessalign.bench.sweep.report import SweepProgress
+from hessalign.report.page import render_template
 
 if TYPE_CHECKING:
     from hessalign.paper.sweeps import Results, Sweep
@@ -212,11 +213,15 @@ def plain(*algorithms: str) -> tuple[Method, ...]:
 @final
 @dataclass(frozen=True)
 class Report:
-    """What an experiment is made into: Markdown without a title, numbers, and figures to draw."""
+    """What an experiment is made into: paragraphs, numbers, and figures to draw.
 
-    text: str
+    The first paragraph is what a reader has to know; `readings.md.j2` has its words.
+    """
+
+    texts: Sequence[str]  # in Markdown, without a title
     data: Mapping[str, Any]  # of JSON values and dataclasses
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)  # of the reading that comes first
 
 
 @final
@@ -272,6 +277,11 @@ class Experiment:
             for job in method.jobs(options, version)
         ]
         return sorted(dict.fromkeys(found), key=lambda job: job.trial_seed)
+
+
+def reading(part: str, **facts: object) -> str:
+    """What a reader has to know of an experiment, or of a part of it."""
+    return render_template(__package__, "readings.md.j2", part=part, **facts)
 
 
 def no_runs(titles: Sequence[str]) -> list[str]:

@@ -49,18 +49,6 @@ _METRICS: Final = {
 }
 """What is drawn: its label and unit."""
 _JUDGED: Final = ("test_accuracy", "test_loss")
-_READING_3: Final = (
-    "‖H₁ − H₂‖ between the training domains, OOD accuracy and OOD loss during training; then the "
-    "first against the others, one point for each evaluation from the step at which the weight of "
-    "the penalty jumps. The correlations are those of log ‖H₁ − H₂‖ with OOD accuracy and with OOD "
-    "loss over these evaluations of a run, mean ± standard deviation over {restarts} restarts. The "
-    "paper speaks of a strong negative correlation with OOD accuracy and gives no numbers."
-)
-_READING_4: Final = (
-    "‖H₁ − H₂‖ between the training domains during training, mean over {restarts} restarts, and "
-    "its value at the last step. The paper shows curves without numbers."
-)
-
 _Groups = Mapping[tuple[str, Method], Sequence[FinishedRun]]
 """Runs by title of the version of the data, and method."""
 
@@ -104,9 +92,10 @@ def _present_figure3(finished: Finished) -> Report:
     header = ["data", "method", "runs", "with OOD accuracy", "with OOD loss"]
     table = markdown_table(header, rows, text_columns=2)
     return Report(
-        f"{_READING_3.format(restarts=finished.options.restarts)}\n\n{table}",
+        [table],
         {"correlations": entries},
         {"figure3": partial(_plot_course, groups), "figure3-pairs": partial(_plot_pairs, groups)},
+        {"restarts": finished.options.restarts},
     )
 
 
@@ -130,9 +119,10 @@ def _present_figure4(finished: Finished) -> Report:
         rows.append([title, method.title, str(len(runs)), measured(last).show(".1e", ".0e")])
     table = markdown_table(["data", "method", "runs", "final ‖H₁ − H₂‖"], rows, text_columns=2)
     return Report(
-        f"{_READING_4.format(restarts=finished.options.restarts)}\n\n{table}",
+        [table],
         {"distances": entries},
         {"figure4": partial(_plot_distances, groups)},
+        {"restarts": finished.options.restarts},
     )
 
 
@@ -263,15 +253,6 @@ _TIMED: Final = (
     *(*_SAMPLED, "diagonal", "full"),
 )
 _SPECIAL: Final = {"dense": "ERM, dense inputs", "released": "Hutchinson, released procedure"}
-_READING_5: Final = (
-    "Time of a full-batch training step relative to ERM's, one thread, median of {rounds} rounds "
-    "in which every method takes one step in turn; in brackets the first and third quartile. The "
-    "published column is Table 5 (100 steps, its unit is not given) divided by its ERM. *released* "
-    "is the same step with the released code's procedure, {probes} double-backward probes per "
-    "domain and for the mean loss. Ours has {lit} of the images' {pixels} inputs to multiply, "
-    "because one colour channel is always dark and some pixels are never lit; *dense* is ERM "
-    "without that saving."
-)
 
 
 def _present_table5(finished: Finished) -> Report:
@@ -307,11 +288,9 @@ def _present_table5(finished: Finished) -> Report:
             ]
         )
     lit = batch.x.ne(0).any(1).any(0)
-    text = _READING_5.format(
-        rounds=_ROUNDS, probes=_PROBES, lit=int(lit.sum()), pixels=2 * lit.numel()
-    )
+    facts = {"rounds": _ROUNDS, "probes": _PROBES, "lit": int(lit.sum()), "pixels": 2 * lit.numel()}
     header = ["method", "relative to ERM", "100 steps, s", "published, relative to ERM"]
-    return Report(f"{text}\n\n{markdown_table(header, rows)}", {"rows": entries})
+    return Report([markdown_table(header, rows)], {"rows": entries}, {}, facts)
 
 
 def _mixed(batch: Batch) -> Batch:
