@@ -24,18 +24,6 @@ _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noi
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
     """A diagnosis as HTML."""
-    own = by_name(
-        _cards,
-        _distance_figures,
-        _attribute_figures,
-        _attribute_rows,
-        _contribution_figures,
-        _contribution_rows,
-        _shift_figures,
-        _holdout_figures,
-        _crossing_figures,
-        _bound_figures,
-    )
     return render_page(
         __package__,
         "diagnosis.html.j2",
@@ -43,7 +31,7 @@ def render_diagnosis_page(diagnosis: Diagnosis) -> str:
         footnote=f", seed {diagnosis.seed}",
         it=diagnosis,
         pairs=[pair_name(diagnosis, entry.pair) for entry in diagnosis.spectral.distances],
-        **own,
+        **by_name(__name__),
     )
 
 

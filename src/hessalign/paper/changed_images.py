@@ -36,7 +36,7 @@ from hessalign.bench.algorithms import Batch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.irm import TARGET, measure
 from hessalign.paper.experiment import Experiment, Finished, Report, comparison, paper_six, plain
-from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, means, save, tidy
+from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, means, save
 from hessalign.paper.published import measured, measured_columns
 from hessalign.report.tables import markdown_table
 
@@ -133,7 +133,6 @@ def _plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.set(xlabel="correlation of colour and label", xticks=(-1, -0.5, 0, 0.5, 1))
         for rho, line in ((0.6, "-"), (0.8, "-"), (-0.8, "--")):
             axes.axvline(rho, color="black", linewidth=0.6, alpha=0.4, linestyle=line)
-        tidy(axes)
     place = {"ha": "center", "fontsize": 8, "bbox": {"color": "white", "pad": 1}}
     left.annotate("training\ndomains", (0.7, 3), **place)
     left.annotate("unseen\ndomain", (-0.8, 22), **place)
@@ -217,7 +216,6 @@ def _plot_attack(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set(
         xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
     )
-    tidy(axes)
     axes.legend(frameon=False, fontsize=8)
     save(figure, path)
 

@@ -26,7 +26,7 @@ from hessalign.paper.experiment import (
     plain,
     reading,
 )
-from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save, tidy
+from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save
 from hessalign.paper.published import measured, measured_columns
 from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
 from hessalign.report.tables import markdown_table
@@ -207,7 +207,6 @@ def _plot_methods(radii: Sequence[float], entries: Rows, path: Path) -> None:
     right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
     for axes in (left, right):
         axes.set_xlabel(r"radius $\delta$")
-        tidy(axes)
     add_legend(figure, [right], 4)
     save(figure, path)
 
@@ -230,7 +229,6 @@ def _plot_domains(
                     axes.plot(radii, curve, label=entry["method"], **style)
             if name == test:
                 axes.set_facecolor("#f3efe4")
-            tidy(axes)
         column[0].set_title(f"{test} unseen", fontsize=9)
         column[-1].set_xlabel(r"radius $\delta$")
     for axes, name in zip(grid[:, 0], names, strict=True):
@@ -263,7 +261,6 @@ def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, titl
     accuracies.legend(frameon=False, fontsize=8)
     for axes in all_axes:
         axes.set_xlabel(r"radius $\delta$")
-        tidy(axes)
     figure.suptitle(f"Attacked head ({result.mode}): {title}", fontsize=11)
     save(figure, path)
 

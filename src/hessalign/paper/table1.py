@@ -299,7 +299,7 @@ def _plot_reductions(methods: Rows, title: str, path: Path) -> None:
     figure.suptitle(
         f"Table 1 measured on {title} (✓ ✗: the paper's; grey: mostly chance)", fontsize=11
     )
-    save(figure, path)
+    save(figure, path, boxed=True)
 
 
 def _heat_map(
