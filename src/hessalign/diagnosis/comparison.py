@@ -17,13 +17,7 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment import TABLE_1
 from hessalign.curvature import LinearHead
-from hessalign.diagnosis.distances import (
-    REPLICATES,
-    SPLITS,
-    DistanceMatrix,
-    Groups,
-    distance_matrix,
-)
+from hessalign.diagnosis.distances import DistanceMatrix, Groups, distance_matrix
 from hessalign.diagnosis.draw import Draw, explain
 from hessalign.diagnosis.pair_sums import DERIVATIVES, PairSums, combine
 
@@ -117,7 +111,7 @@ def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceRepor
     """Distances of Hessians and gradients of all pairs of domains."""
     inner = combine(sums.groups, bias=bias)
     found = [distance_matrix(inner[name], groups) for name in DERIVATIVES]
-    how = explain("distances", splits=SPLITS, replicates=REPLICATES)
+    how = explain("distances", splits=len(groups.halves), replicates=len(groups.weights))
     return DistanceReport(found[0], found[1], how)
 
 

@@ -19,6 +19,7 @@ from hessalign.alignment import TABLE_1
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run import TrainedHead, trained_head
+from hessalign.paper import sweeps
 from hessalign.paper.experiment import (
     Experiment,
     Finished,
@@ -33,15 +34,6 @@ from hessalign.paper.experiment import (
 )
 from hessalign.paper.figures import Rows, make_axes, save
 from hessalign.paper.published import TABLE_1 as PUBLISHED
-from hessalign.paper.sweeps import (
-    REFERENCE,
-    draw_range,
-    feature_sweep,
-    second_start,
-    select_jobs,
-    train_all,
-    twin,
-)
 from hessalign.report.tables import markdown_table
 
 Domains = Literal["sources", "all"]
@@ -168,16 +160,19 @@ def _present(finished: Finished) -> Report:
     }
     runs = {run.job: run for method in wanted for run in finished(method)}
     parts = [("Colored MNIST", reading("table1-colored-mnist"), wanted, runs)]
-    sweep = feature_sweep(options)
+    sweep = sweeps.feature_sweep(options)
     if sweep is not None:
-        chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
-        draws = draw_range(each.draws for group in chosen.values() for each in group.values())
+        methods = plain(*(method.algorithm for method in _METHODS))
+        names = [sweeps.REFERENCE, *(method.algorithm for method in methods)]
+        chosen = sweeps.select_jobs(sweep, names)
+        picked = [each for group in chosen.values() for each in group.values()]
+        draws = sweeps.draw_range(each.draws for each in picked)
         text = reading("table1-features", dataset=sweep.dataset, draws=draws)
-        wanted = {_NOISE: [(job, second_start(job)) for job in chosen[REFERENCE]]}
-        for method in plain(*(method.algorithm for method in _METHODS)):
-            wanted[method] = [(job, twin(job)) for job in chosen[method.algorithm]]
+        wanted = {_NOISE: [(job, sweeps.second_start(job)) for job in chosen[sweeps.REFERENCE]]}
+        for method in methods:
+            wanted[method] = [(job, sweeps.twin(job)) for job in chosen[method.algorithm]]
         jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
-        parts.append((sweep.dataset, text, wanted, train_all(sweep, jobs)))
+        parts.append((sweep.dataset, text, wanted, sweeps.train_all(sweep, jobs)))
         data["selected"] = {name: list(group.values()) for name, group in chosen.items()}
     for title, text, wanted, runs in parts:
         found = _pair_heads(wanted, runs)
