@@ -40,20 +40,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def reproduce(experiment: Experiment, options: Options, output: Path, command: str) -> Path:
-    """Have done what is missing, then write the report.
-
-    Args:
-        experiment: What to reproduce.
-        options: How.
-        output: Where results go.
-        command: The command that asks for it, for the report.
-
-    Returns:
-        The Markdown page.
-
-    Raises:
-        InputError: If no run of its sweeps is finished.
-    """
+    """Have done what is missing by a command, then write the report; its Markdown page."""
     launcher = options.launcher
     sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
     jobs = {sweep: sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps}
