@@ -60,6 +60,7 @@ def read(
         "crossing": crossing,
         "odd": odd,
         "ratio": ratio,
+        "infinity": float("inf"),
         "pairs": int(upper.sum()),
         "hessian_pairs": int((distances.hessian.low[upper] > 0).sum()),
         "gradient_pairs": int((distances.gradient.low[upper] > 0).sum()),
