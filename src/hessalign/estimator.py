@@ -193,15 +193,13 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
         logits = torch.from_numpy(self.decision_function(X))
         if logits.ndim == 1:
             logits = torch.stack([torch.zeros_like(logits), logits], dim=1)
-        probabilities: np.ndarray = logits.softmax(1).numpy()
-        return probabilities
+        return np.asarray(logits.softmax(1))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each sample, a label as it was in `fit`."""
         logits = self.decision_function(X)
         index = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)
-        labels: np.ndarray = self.classes_[index]
-        return labels
+        return np.asarray(self.classes_[index])
 
 
 def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401

@@ -277,8 +277,11 @@ def test_help_knows_the_names_that_other_modules_define(name):
 
 
 def test_help_knows_the_defaults_that_other_modules_define():
-    scales = "; ".join(f"{scale.name}: {scale.text}" for scale in _SCALES.values())
-    assert scales == arguments._SCALES
+    told = dict(words.split(": ", 1) for words in arguments._SCALES.split("; "))
+    assert list(told) == list(_SCALES)
+    for name, scale in _SCALES.items():
+        for key in ("draws", "trials", "steps"):
+            assert f" {scale.entries.get(key, 5001):,} {key}" in told[name]
     texts = {words: parser.format_help() for words, parser in parsers(make_parser()).items()}
     assert f"Keys for {COLORED_MNIST}: " in texts["train",]
     assert f"{PRESET}, whose" in texts["train",]

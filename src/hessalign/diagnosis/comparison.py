@@ -17,14 +17,8 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.alignment import TABLE_1
 from hessalign.curvature import LinearHead
-from hessalign.diagnosis.distances import (
-    REPLICATES,
-    SPLITS,
-    DistanceMatrix,
-    Groups,
-    distance_matrix,
-)
-from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.distances import DistanceMatrix, Groups, distance_matrix
+from hessalign.diagnosis.draw import Draw, explain
 from hessalign.diagnosis.pair_sums import DERIVATIVES, PairSums, combine
 
 _TOP_SAMPLES: Final = 5
@@ -116,15 +110,8 @@ class ContributionReport:
 def distance_report(sums: PairSums, groups: Groups, bias: bool) -> DistanceReport:
     """Distances of Hessians and gradients of all pairs of domains."""
     inner = combine(sums.groups, bias=bias)
-    how = (
-        "Exact Frobenius norms of the differences of the domains' Hessians and mean gradients at "
-        "the head, from inner products of all pairs of samples. Halves: root mean square over "
-        f"{SPLITS} random splits of a domain. Noise: what two domains that do not differ would "
-        "show with these many samples, √(h_e² + h_f²)/2 with h the distance of halves. Interval: "
-        f"95 %, of the distance without noise, from {REPLICATES} bootstrap replicates over groups "
-        "of samples, head fixed. Beyond noise: √(measured² − noise²)."
-    )
     found = [distance_matrix(inner[name], groups) for name in DERIVATIVES]
+    how = explain("distances", splits=len(groups.halves), replicates=len(groups.weights))
     return DistanceReport(found[0], found[1], how)
 
 
@@ -135,21 +122,13 @@ def attribute_report(
     size = groups.size
     means = torch.zeros_like(size).index_add_(0, draw.group, head.losses.double()) / size
     inner = {"loss": means.unsqueeze(1) * means, **sums.groups}
-    how = (
-        "Frobenius distances of the domains' means of each attribute, as in Table 1 of the paper: "
-        "error r = p − y, logit S = diag(p) − p pᵀ, feature z, and products. Covariance is not "
-        "centred. Squared Hessian distance = logit×covariance² + 2·logit×feature² + logit²; "
-        "squared gradient distance = error×feature² + error². Relative: root mean square over "
-        "pairs of the distance beyond noise, by the root mean square size of the attribute of a "
-        "single sample. Of the noise: root mean square of measured distances by that of noise."
-    )
     own = {"loss": head.losses.double().square(), **sums.own}
     found, relative = {}, {}
     for name in TABLE_1:
         found[name] = distance_matrix(inner[name], groups)
         size_of_one = float(own[name].mean()) ** 0.5
         relative[name] = found[name].typical() / size_of_one if size_of_one > 0 else 0.0
-    return AttributeReport(found, relative, how)
+    return AttributeReport(found, relative, explain("attributes"))
 
 
 def contribution_report(
@@ -171,14 +150,7 @@ def contribution_report(
             found.append(
                 PairContributions((e, f), name, classes, tuple(SampleShare(*s) for s in samples))
             )
-    how = (
-        "A sample's share of the squared distance ‖Δ‖² of two domains is ⟨h − M, Δ⟩/(n‖Δ‖²), with "
-        "h its own Hessian (or gradient), M the mean of the two domains' and the sign of its side; "
-        "shares of all samples add up to 100 %, and a class's share is the sum over its samples. "
-        "Negative: without it the domains would be further apart. Samples are numbered from 0 in "
-        "the order in which their domain lists them."
-    )
-    return ContributionReport(tuple(found), how)
+    return ContributionReport(tuple(found), explain("contributions"))
 
 
 def _shares(reach: Tensor, draw: Draw, rows: Tensor, e: int, f: int) -> Tensor:
@@ -276,14 +248,7 @@ def shift_report(sums: PairSums, draw: Draw, pairs: Sequence[tuple[int, int]]) -
         variation = float((priors[e] - priors[f]).abs().sum() / 2)
         parts = {name: _split(sums, counts, variances[name], name, e, f) for name in DERIVATIVES}
         found.append(PairShift((e, f), variation, parts["hessian"], parts["gradient"]))
-    how = (
-        "Class shares: total variation distance, half the sum of absolute differences. The "
-        "difference of two domains' means is Σ_c (π_e − π_f)(H_e^c + H_f^c)/2 (label) plus "
-        "Σ_c (π_e + π_f)/2 (H_e^c − H_f^c) (feature), exactly; shares are inner products of each "
-        "with the whole, by the squared distance, less the expected noise of sampling. A class "
-        "that one of the two lacks counts as label shift."
-    )
-    return ShiftReport(tuple(found), how)
+    return ShiftReport(tuple(found), explain("shift"))
 
 
 def _variances(

@@ -28,7 +28,7 @@ from hessalign.diagnosis.comparison import (
     shift_report,
 )
 from hessalign.diagnosis.distances import SpectralReport, make_groups, spectral_report
-from hessalign.diagnosis.draw import Draw, draw_samples
+from hessalign.diagnosis.draw import draw_samples, explain
 from hessalign.diagnosis.head import HeadReport, make_head
 from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
 from hessalign.diagnosis.pair_sums import combine, pair_sums
@@ -228,7 +228,7 @@ def diagnose(
         bounds,
         input_notes(draw, l2, focus),
         read(draw, head_report, distances, attributes, shift, holdout, crossing),
-        _how(draw, seed),
+        explain("samples", draw=draw, seed=seed),
     )
 
 
@@ -240,19 +240,3 @@ def _focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
     order = distance.mean(1).argsort(stable=True)
     places = torch.linspace(0, count - 1, _FOCUS).round().long()
     return tuple(sorted(order[places].tolist()))
-
-
-def _how(draw: Draw, seed: int) -> str:
-    total, everything = sum(draw.sizes), sum(draw.available)
-    drawn = (
-        f"A draw of {total:,} of {everything:,} samples, up to {max(draw.sizes):,} of each domain "
-        f"(seed {seed}); --samples N takes more or fewer"
-        if draw.sampled
-        else f"All {total:,} samples"
-    )
-    scale = (
-        "each feature scaled to mean 0 and variance 1 over all domains"
-        if draw.scaled
-        else "features as they are"
-    )
-    return f"{drawn}; {scale}."

@@ -23,10 +23,10 @@ from hessalign._shapes import Float, Int
 from hessalign.alignment import distances, squared_distances
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.operators import hessian_difference
-from hessalign.diagnosis.draw import Draw, evenly
+from hessalign.diagnosis.draw import Draw, evenly, explain
 
-REPLICATES: Final = 400
-SPLITS: Final = 100
+_REPLICATES: Final = 400
+_SPLITS: Final = 100
 _TAIL: Final = (1 - 0.95) / 2
 EDGES: Final = (_TAIL, 1 - _TAIL)  # quantiles of replicates between which 95 % of them lie
 _SPECTRAL_SAMPLES: Final = 1000  # of each domain, at most
@@ -110,10 +110,10 @@ def make_groups(domain: Int[Tensor, " g"], size: Int[Tensor, " g"], seed: int) -
     generator = torch.Generator().manual_seed(seed)
     counts, halves = [], []
     for many in domain.bincount().tolist():
-        drawn = torch.randint(many, (REPLICATES, many), generator=generator)
-        empty = torch.zeros(REPLICATES, many, dtype=torch.float64)
+        drawn = torch.randint(many, (_REPLICATES, many), generator=generator)
+        empty = torch.zeros(_REPLICATES, many, dtype=torch.float64)
         counts.append(empty.scatter_add_(1, drawn, torch.ones_like(empty)))
-        order = torch.rand(SPLITS, many, generator=generator).argsort(1)
+        order = torch.rand(_SPLITS, many, generator=generator).argsort(1)
         halves.append(torch.where(order < many // 2, 1.0, -1.0).double())
     weights = _normalised(torch.cat(counts, dim=1) * size, domain)
     return Groups(domain, size.double(), weights, torch.cat(halves, dim=1))
@@ -222,13 +222,7 @@ def spectral_report(
         low, high = (max(0.0, beyond + norm - float(end)) for end in (upper, lower))
         found.append(SpectralDistance((e, f), norm, noise, low, high))
     most = max(len(rows) for rows in few.values())
-    how = (
-        f"Largest absolute eigenvalue of H_e − H_f by Lanczos on Hessian-vector products, on up to "
-        f"{most:,} samples of each domain. Noise: half the root of the summed squares of what two "
-        f"random halves of either domain show. Interval: {len(groups.weights)} bootstrap "
-        "replicates over groups of samples, within the span of the two extreme eigenvectors, head "
-        "fixed, around √(measured² − noise²)."
-    )
+    how = explain("spectral", most=most, replicates=len(groups.weights))
     return SpectralReport(tuple(found), halves, how)
 
 

@@ -19,6 +19,7 @@ from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
 from hessalign.curvature.losses import Binary, HeadLoss
 from hessalign.heads.samples import HeadSamples, check_several, feature_scales, make_samples
+from hessalign.report.page import render_template
 
 TOTAL: Final = 6000  # samples of all domains together, unless the caller says how many of each
 _GROUPS: Final = 32  # groups that a domain's samples are dealt into, at most
@@ -160,6 +161,11 @@ def draw_samples(
         int(still.sum()),
         len(moving) - len({column.tobytes() for column in moving}),
     )
+
+
+def explain(part: str, **facts: object) -> str:
+    """How a section was computed: the numbers are given, the words are in `how.md.j2`."""
+    return render_template(__package__, "how.md.j2", part=part, **facts)
 
 
 def evenly(rows: Tensor, most: int) -> Tensor:

@@ -16,7 +16,7 @@ from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.losses import HeadLoss
-from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.draw import Draw, explain
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead, fit_head, minimise
 from hessalign.heads.samples import head_matrix, predicted
@@ -99,6 +99,8 @@ def make_head(
     statistics = linear_head(draw.z, logits, draw.y, draw.domain, loss=loss, bias=bias)
     right = predicted(statistics.logits, loss) == draw.y
     accuracy = torch.stack([part.double().mean() for part in right.split(draw.sizes)])
+    count = f"{int(rows.sum()):,}"
+    how = explain("head", fitted=head is None, l2=l2, samples=count, optimum=_AT_OPTIMUM)
     report = HeadReport(
         "fitted" if head is None else "given",
         parameters,
@@ -112,7 +114,7 @@ def make_head(
         relative,
         relative <= _AT_OPTIMUM,
         best,
-        _how(head is None, l2, int(rows.sum())),
+        how,
     )
     return report, statistics
 
@@ -163,17 +165,3 @@ def _given(
             f"{len(parameters)}."
         )
     return parameters, bias
-
-
-def _how(fitted: bool, l2: float, samples: int) -> str:
-    if fitted and l2 == 0:
-        made = f"fitted to {samples:,} samples by Newton's method, without an L2 term"
-    elif fitted:
-        made = f"fitted to {samples:,} samples by L-BFGS with L2 weight {l2:g}"
-    else:
-        made = f"given; its gradient is that of the mean loss of {samples:,} samples, no L2 term"
-    return (
-        f"The head was {made}. Gradient norms are relative to the mean gradient norm of single "
-        f"samples at a head of zeros; up to {_AT_OPTIMUM:g} counts as the optimum. Loss and "
-        "accuracy are those on the samples drawn."
-    )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.losses import HeadLoss
-from hessalign.diagnosis.draw import Draw, evenly
+from hessalign.diagnosis.draw import Draw, evenly, explain
 from hessalign.diagnosis.head import linear_logits, quick_fit
 from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective, Weights
 from hessalign.heads.fit import FittedHead
@@ -109,24 +109,16 @@ def holdout_report(
     count = len(draw.domain_names)
     bench = _Bench(draw, loss, l2, torch.Generator().manual_seed(seed))
     found = tuple(bench.hold_out(e) for e in domains)
-    choice = (
-        f"by accuracy on up to {_INNER_FOLDS} training domains held out in turn"
-        if count > 3
-        else f"by accuracy on every {_VALIDATION}th sample of the training domains, because two "
-        "training domains leave none to hold out"
-    )
-    aligned = (
-        f"Aligned: mean risk + L2 + α·Hessian dispersion + β·gradient dispersion by L-BFGS, "
-        f"{bench.kind} Hessian; at strength s both penalties start s times as large as the plain "
-        f"head's risk; s from {', '.join(f'{s:g}' for s in _STRENGTHS)} {choice}, never by the "
-        f"domain held out ({_INNER_TRAINING} samples to train on while choosing). Interval: 95 %, "
-        "of the gain on the same samples."
-        if count > 2
-        else "With two domains a single one is left to train on, and nothing to align it with."
-    )
-    how = (
-        f"Heads are fitted to up to {_TRAINING:,} samples of the other domains (L2 weight {l2:g}, "
-        f"biases free) and tested on the samples drawn of the one held out. {aligned}"
+    how = explain(
+        "holdout",
+        count=count,
+        kind=bench.kind,
+        l2=l2,
+        strengths=_STRENGTHS,
+        training=_TRAINING,
+        inner_training=_INNER_TRAINING,
+        folds=_INNER_FOLDS,
+        validation=_VALIDATION,
     )
     return HoldoutReport(found, _STRENGTHS if count > 2 else (), how)
 

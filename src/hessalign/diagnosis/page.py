@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -24,18 +24,6 @@ _SHIFT_KEYS: Final = (("part0", "features"), ("part1", "labels"), ("part2", "noi
 
 def render_diagnosis_page(diagnosis: Diagnosis) -> str:
     """A diagnosis as HTML."""
-    own = by_name(
-        _cards,
-        _distance_figures,
-        _attribute_figures,
-        _attribute_rows,
-        _contribution_figures,
-        _contribution_rows,
-        _shift_figures,
-        _holdout_figures,
-        _crossing_figures,
-        _bound_figures,
-    )
     return render_page(
         __package__,
         "diagnosis.html.j2",
@@ -43,7 +31,7 @@ def render_diagnosis_page(diagnosis: Diagnosis) -> str:
         footnote=f", seed {diagnosis.seed}",
         it=diagnosis,
         pairs=[pair_name(diagnosis, entry.pair) for entry in diagnosis.spectral.distances],
-        **own,
+        **by_name(__name__),
     )
 
 
@@ -78,20 +66,25 @@ def _distance_figures(diagnosis: Diagnosis) -> list[Figure]:
 
 
 def _distance_map(names: Sequence[str], matrix: DistanceMatrix, caption: str) -> Figure:
-    marks = []
-    for e, first in enumerate(names):
-        row = []
-        for f, second in enumerate(names):
-            if e == f:
-                value = float(matrix.halves[e])
-                text = f"two halves of {first}: {number(value)}"
-            else:
-                value = float(matrix.measured[e, f])
-                ends = interval(float(matrix.low[e, f]), float(matrix.high[e, f]))
-                text = f"{first} – {second}: {number(value)} (without noise, 95 %: {ends})"
-            row.append(Mark(value, number(value), text))
-        marks.append(row)
-    return Figure("heat_map", caption, caption, marks, names, names)
+    def mark(e: int, f: int) -> Mark:
+        if e == f:
+            value = float(matrix.halves[e])
+            return Mark(value, number(value), f"two halves of {names[e]}: {number(value)}")
+        value = float(matrix.measured[e, f])
+        ends = interval(float(matrix.low[e, f]), float(matrix.high[e, f]))
+        text = f"{names[e]} – {names[f]}: {number(value)} (without noise, 95 %: {ends})"
+        return Mark(value, number(value), text)
+
+    return _square(names, caption, mark)
+
+
+def _square(
+    names: Sequence[str], caption: str, mark: Callable[[int, int], Mark], title: str | None = None
+) -> Figure:
+    """A heat map of domains against domains."""
+    places = range(len(names))
+    marks = [[mark(row, column) for column in places] for row in places]
+    return Figure("heat_map", caption, title or caption, marks, names, names)
 
 
 def _attribute_figures(diagnosis: Diagnosis) -> list[Figure]:
@@ -174,15 +167,12 @@ def _shift_figures(diagnosis: Diagnosis) -> list[Figure]:
     for title in ("Gradient", "Hessian"):
         marks = []
         for entry in report.pairs:
-            part = entry.gradient if title == "Gradient" else entry.hessian
-            values = (("features", part.feature), ("labels", part.label), ("noise", part.noise))
-            total = sum(value for _, value in values) or 1.0
-            name = pair_name(diagnosis, entry.pair)
+            part = getattr(entry, title.lower())
+            values = (part.feature, part.label, part.noise)
+            total, name = sum(values) or 1.0, pair_name(diagnosis, entry.pair)
+            row = zip(_SHIFT_KEYS, values, strict=True)
             marks.append(
-                [
-                    Mark(value / total, "", f"{name}, {what}: {percent(value)}")
-                    for what, value in values
-                ]
+                [Mark(v / total, "", f"{name}, {what}: {percent(v)}") for (_, what), v in row]
             )
         caption = f"What the squared {title} distance is made of"
         drawings.append(Figure("bars", caption, caption, marks, labels, keys=_SHIFT_KEYS))
@@ -207,13 +197,12 @@ def _holdout_figures(diagnosis: Diagnosis, report: HoldoutReport) -> list[Figure
 
 def _crossing_figures(diagnosis: Diagnosis, report: CrossingReport) -> list[Figure]:
     names = [diagnosis.domains[e] for e in report.domains]
-    marks = [
-        [
-            Mark(float(value), number(float(value)), f"head of {first} on {second}: {value:.3g}")
-            for second, value in zip(names, row, strict=True)
-        ]
-        for first, row in zip(names, report.loss, strict=True)
-    ]
+
+    def loss(row: int, column: int) -> Mark:
+        value = float(report.loss[row, column])
+        text = f"head of {names[row]} on {names[column]}: {value:.3g}"
+        return Mark(value, number(value), text)
+
     measured = diagnosis.distances.hessian.measured
     points = []
     for i, e in enumerate(report.domains):
@@ -225,7 +214,7 @@ def _crossing_figures(diagnosis: Diagnosis, report: CrossingReport) -> list[Figu
     caption = "Loss of the head of one domain (row) on another (column)"
     title = "Loss of the head of one domain on another"
     return [
-        Figure("heat_map", caption, title, marks, names, names),
+        _square(names, caption, loss, title),
         Figure(
             "scatter",
             "Each dot is a pair of domains",
@@ -237,19 +226,13 @@ def _crossing_figures(diagnosis: Diagnosis, report: CrossingReport) -> list[Figu
 
 
 def _bound_figures(diagnosis: Diagnosis, report: BoundReport) -> list[Figure]:
-    names = {e: diagnosis.domains[e] for e in diagnosis.focus}
+    names = [diagnosis.domains[e] for e in diagnosis.focus]
     values = {(entry.source, entry.target): entry.value for entry in report.pairs}
-    marks = [
-        [
-            Mark(0.0, "", f"{names[s]} itself")
-            if s == t
-            else Mark(
-                values[s, t], number(values[s, t]), f"{names[s]} → {names[t]}: {values[s, t]:.3g}"
-            )
-            for t in names
-        ]
-        for s in names
-    ]
-    caption = "Bound of the transfer measure, from row to column"
-    everyone = list(names.values())
-    return [Figure("heat_map", caption, caption, marks, everyone, everyone)]
+
+    def mark(row: int, column: int) -> Mark:
+        if row == column:
+            return Mark(0.0, "", f"{names[row]} itself")
+        value = values[diagnosis.focus[row], diagnosis.focus[column]]
+        return Mark(value, number(value), f"{names[row]} → {names[column]}: {value:.3g}")
+
+    return [_square(names, "Bound of the transfer measure, from row to column", mark)]

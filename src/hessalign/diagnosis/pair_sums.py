@@ -25,21 +25,14 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
+from hessalign.alignment import TABLE_1
 from hessalign.curvature import LinearHead
 from hessalign.diagnosis.draw import Draw
 
 _BLOCK: Final = 256  # samples whose inner products with all others are held at once
 _PRECISE: Final = 2048  # up to this many samples everything is multiplied in float64
 _WRITTEN_OUT: Final = 1024  # up to this many components curvatures are written out to be multiplied
-_BASIC: Final = (
-    "feature",
-    "covariance",
-    "error",
-    "error_feature",
-    "logit",
-    "logit_feature",
-    "logit_covariance",
-)
+_BASIC: Final = TABLE_1[1:]  # all but the loss
 DERIVATIVES: Final = ("hessian", "gradient")
 
 

@@ -19,12 +19,6 @@ from hessalign.report.page import render_template
 
 # A domain is the odd one out if it is this many times as far from the others as they are apart.
 _STANDS_OUT: Final = 1.5
-_SHOWN: Final = 5
-_MOSTLY: Final = 0.5
-_UNSURE: Final = 0.05
-# A gain from this on that only the domain held out could have shown is mentioned.
-_HINDSIGHT: Final = 0.02
-_CLOSE_IN_LABELS: Final = 0.02  # total variation distance up to which class shares count as alike
 
 
 @final
@@ -66,6 +60,7 @@ def read(
         "crossing": crossing,
         "odd": odd,
         "ratio": ratio,
+        "infinity": float("inf"),
         "pairs": int(upper.sum()),
         "hessian_pairs": int((distances.hessian.low[upper] > 0).sum()),
         "gradient_pairs": int((distances.gradient.low[upper] > 0).sum()),
@@ -84,23 +79,12 @@ def read(
 
 def input_notes(draw: Draw, l2: float, focus: tuple[int, ...]) -> tuple[str, ...]:
     """What the reader should know about the input."""
-    return _sentences(
-        "notes",
-        {"draw": draw, "l2": l2, "focus": focus, "lone": _lone_classes(draw), "shown": _SHOWN},
-    )
+    facts = {"draw": draw, "l2": l2, "focus": focus, "lone": _lone_classes(draw)}
+    return _sentences("notes", facts)
 
 
 def _sentences(part: str, facts: Mapping[str, object]) -> tuple[str, ...]:
-    limits = {
-        "mostly": _MOSTLY,
-        "unsure": _UNSURE,
-        "hindsight": _HINDSIGHT,
-        "close_in_labels": _CLOSE_IN_LABELS,
-        "infinity": float("inf"),
-    }
-    found = render_template(
-        __package__, "reading.md.j2", part=part, title=attribute_title, **limits, **facts
-    )
+    found = render_template(__package__, "reading.md.j2", part=part, title=attribute_title, **facts)
     return tuple(text.removesuffix("\n") for text in re.split(r"(?m)^- ", found)[1:])
 
 

@@ -19,7 +19,7 @@ from hessalign._shapes import Float
 from hessalign.alignment import squared_distances
 from hessalign.curvature.losses import HeadLoss
 from hessalign.diagnosis.distances import EDGES, Groups
-from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.draw import Draw, explain
 from hessalign.diagnosis.head import linear_logits, quick_fit
 from hessalign.heads.aligned_objective import AlignedObjective
 from hessalign.heads.bound import bound_at, largest_third_derivative
@@ -113,14 +113,7 @@ def crossing_report(
         low, high = np.quantile(sound, EDGES).tolist()
     pairs = len(chosen) * (len(chosen) - 1) // 2
     p_value, tried = _permuted(measured, regret, rho, seed)
-    how = (
-        "A head is fitted to a random half of each domain alone; its loss on the other half of "
-        "another domain, less that of the other domain's own head there, is the regret. "
-        "Correlation: Spearman's, over pairs of domains, of the Hessian distance (all domains' "
-        f"head) with the mean regret of both directions. Interval: 95 %, {len(groups.weights)} "
-        "bootstrap replicates over groups of samples, heads fixed; it does not cover the choice of "
-        f"domains. p: share of {tried} orders of the domains with a correlation at least as large."
-    )
+    how = explain("crossing", replicates=len(groups.weights), tried=tried)
     return CrossingReport(heads.domains, loss, regret, rho, low, high, p_value, pairs, how)
 
 
@@ -216,22 +209,7 @@ def bound_report(
         bends = third[s] + third[t]
         bound = bound_at(data, s, t, heads.fits[s], tolerance, bends, accuracy=_ACCURACY)
         radius = max(radius, bound.radius)
-        found.append(
-            PairBound(
-                heads.domains[s],
-                heads.domains[t],
-                bound.value,
-                bound.hessian_term,
-                bound.gradient_term,
-                bound.target_term,
-                bound.remainder,
-            )
-        )
-    how = (
-        f"Theorem 1 (with the radius corrected) at the head fitted to a half of the source: every "
-        f"head whose risk on the source is within {tolerance:g} of the best lies within δ = "
-        f"√(2·{tolerance:g}/μ) of it, μ = {l2:g} the L2 weight. Bound = ½δ²‖H_T − H_S‖₂ + "
-        "δ‖g_T − g_S‖ + target term, up to third order; the remainder bounds the rest. Spectral "
-        "norm by Lanczos. An upper bound: the loss need not get that bad."
-    )
+        terms = (bound.hessian_term, bound.gradient_term, bound.target_term, bound.remainder)
+        found.append(PairBound(heads.domains[s], heads.domains[t], bound.value, *terms))
+    how = explain("bounds", tolerance=tolerance, l2=l2)
     return BoundReport(tuple(found), tolerance, radius, how)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from inspect import isfunction
 from typing import Any, Final
 
 from torch import Tensor
@@ -32,16 +34,15 @@ BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "ta
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
     """A diagnosis as text: the reading first, then a table for each section."""
-    own = (_attribute_rows, _contribution_rows, _crossing_rows, markdown_table)
-    return render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(*own))
+    return render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(__name__))
 
 
-def by_name(*functions: Callable[..., object]) -> dict[str, object]:
-    """What a template calls: what text and page share, and functions of its own."""
-    shared = (head_rows, bound_rows, distance_rows, shift_rows, holdout_rows, holdout_columns)
-    others = (correlation_text, number, *functions)
-    called = {function.__name__.lstrip("_"): function for function in (*shared, *others)}
-    return {**called, "head_columns": HEAD_COLUMNS, "bound_columns": BOUND_COLUMNS}
+def by_name(module: str) -> dict[str, object]:
+    """What a template calls: functions of a module and those that text and page share."""
+    found = {**globals(), **vars(sys.modules[module])}
+    called = {name.lstrip("_"): each for name, each in found.items() if isfunction(each)}
+    columns = {"head_columns": HEAD_COLUMNS, "bound_columns": BOUND_COLUMNS}
+    return {**called, **columns, "markdown_table": markdown_table}
 
 
 def head_rows(diagnosis: Diagnosis) -> list[list[str]]:

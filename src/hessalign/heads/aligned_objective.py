@@ -47,11 +47,6 @@ PLAIN: Final = Weights()
 _Form = Callable[[Tensor], Tensor]
 
 
-def _by_pairs(matrix: Float[Tensor, "n n"], rows: Float[Tensor, "n l"]) -> Float[Tensor, "n l"]:
-    """M s by the matrix over pairs of samples."""
-    return matrix @ rows
-
-
 def _by_means(
     right: Float[Tensor, "n c"], domains: Domains, rows: Float[Tensor, "n l"]
 ) -> Float[Tensor, "n l"]:
@@ -67,7 +62,7 @@ def _linear_form(right: Float[Tensor, "n c"], domains: Domains) -> _Form:
     """The form for rows ⊗ right."""
     samples, width = right.shape
     if 2 * width > samples and samples**2 <= _FORM_ELEMENTS:
-        return partial(_by_pairs, _pair_weights(domains) * (right @ right.T))
+        return partial(torch.matmul, _pair_weights(domains) * (right @ right.T))
     return partial(_by_means, right, domains)
 
 
@@ -78,7 +73,7 @@ def _outer_form(z: Float[Tensor, "n d"], domains: Domains) -> _Form | None:
     if samples * min(samples, columns) > _FORM_ELEMENTS:
         return None
     if 2 * columns > samples:
-        return partial(_by_pairs, _pair_weights(domains) * (z @ z.T).double().square())
+        return partial(torch.matmul, _pair_weights(domains) * (z @ z.T).double().square())
     # Products of features, √2 times those off the diagonal: their inner products are (z̃·z̃')².
     above, beside = torch.triu_indices(width, width, device=z.device)
     twice = torch.where(above == beside, 1.0, 2.0).to(z.dtype).sqrt()

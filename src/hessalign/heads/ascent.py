@@ -74,14 +74,9 @@ def without_normal(normals: Points, directions: Points, border: Tensor) -> Point
 def ascend(
     objective: _Objective, region: _Region, starts: Points, *, steps: int, tolerance: float
 ) -> tuple[Points, Values]:
-    """Climb from each start to a local maximum in the region, in so many evaluations at most.
-
-    A row is done where moving across the region along the slope that is left would bring less than
-    a share `tolerance` of its value.
-
-    Returns:
-        The best point of each row, and its value.
-    """
+    """The best point that a climb from each start finds in so many evaluations, and its value."""
+    # A row is done where moving across the region along the slope that is left would bring less
+    # than a share `tolerance` of its value.
     x = region.retract(starts)
     rows = torch.arange(len(x), device=x.device)
     value, gradient = objective(x, rows)

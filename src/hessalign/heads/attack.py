@@ -24,8 +24,7 @@ from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss
 from hessalign.heads.ascent import Ball
-from hessalign.heads.exact_attack import exact_attack
-from hessalign.heads.gaps import Gaps, make_gaps, proved
+from hessalign.heads.gaps import Gaps, exact_attack, make_gaps, proved
 from hessalign.heads.samples import (
     HeadSamples,
     Point,

@@ -146,17 +146,9 @@ def bound_at(
     strong_convexity: Convexity = "auto",
     accuracy: float = 0.0,
 ) -> TransferBound:
-    """The bound for one pair of domains, given the source's minimiser, without measured remainder.
-
-    What is left of the minimiser's gradient widens the radius; `third_derivatives` is the sum of
-    `largest_third_derivative` of both domains, `accuracy` that of the spectral norm.
-
-    Returns:
-        The bound.
-
-    Raises:
-        InputError: If μ is zero.
-    """
+    """The bound for one pair of domains without measured remainder; a μ of 0 is an InputError."""
+    # What is left of the minimiser's gradient widens the radius; `third_derivatives` is the sum of
+    # `largest_third_derivative` of both domains, `accuracy` that of the spectral norm.
     mu = fitted.strong_convexity(strong_convexity)
     if not mu.value > 0:
         raise InputError(

@@ -310,13 +310,7 @@ def minimise(
     still: float = 0.0,
     max_steps: int = MAX_STEPS,
 ) -> FittedHead:
-    """Minimise by SciPy's L-BFGS from zero or a start, as precisely as the features are.
-
-    A step that lowers the objective by a share below `still` ends the search, too.
-
-    Returns:
-        The head; a local minimum if it has converged.
-    """
+    """A local minimum by SciPy's L-BFGS from zero or a start, as precisely as the features are."""
     from scipy.optimize import minimize
 
     samples = objective.samples
@@ -327,16 +321,17 @@ def minimise(
         value, gradient = objective.value_and_gradient(head, weights)
         return value, gradient.flatten().cpu().numpy()
 
-    zero = np.zeros(samples.num_parameters)
+    begin = torch.zeros(samples.shape) if start is None else start
     found = minimize(
         flat,
-        zero if start is None else start.double().flatten().cpu().numpy(),
+        begin.double().flatten().cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
         options={
             "maxiter": max_steps,
             "maxfun": 20 * max_steps,
             "gtol": goal,
+            # A step that lowers the objective by a smaller share ends the search, too.
             "ftol": max(_ROUNDING[samples.features.dtype], still),
             "maxcor": _MEMORY,
         },

@@ -1,4 +1,4 @@
-r"""The gaps of all ordered pairs of domains around a head: to second order, and what limits them.
+r"""The largest gap between any two domains near a head, on all samples, and what limits it.
 
 A gap $f = L_i - L_j$ is a difference of convex functions at best, so that no ascent knows whether
 its maximum is the largest. Two bounds hold for all moves x with ‖x‖ ≤ δ, given a bound M of the
@@ -15,20 +15,26 @@ third derivative along unit directions:
 For squared error M = 0, and the first one is attained. For cross-entropy the second one is attained
 where the slope outweighs the curvature, as it does for a small radius.
 
-Indices: e, i, j domain, q ordered pair, p parameter.
+Every ordered pair (i, j) is ascended from several starts at once, each step two matrix products per
+domain. All starts get a few steps, the best starts of each pair some more, and the best pairs as
+many as they need, if they beat what is known. A gap has many local maxima, with an activation very
+many; so random starts follow, half of them beside the best maximum known.
+
+Indices: e, i, j domain, q ordered pair, b start, p parameter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.operators import hessian_difference
-from hessalign.heads.ascent import ON_THE_BORDER
+from hessalign.heads.ascent import ON_THE_BORDER, Ball, ascend
 from hessalign.heads.bound import largest_third_derivative
 from hessalign.heads.samples import HeadSamples, Point
 
@@ -144,3 +150,181 @@ def make_gaps(data: HeadSamples, centre: Point) -> Gaps:
         eigenvalues,
         slopes,
     )
+
+
+_TRIAL_STEPS = 8  # evaluations per start before only the best starts of each pair go on
+_PAIR_STEPS = 15  # evaluations of these before only the best start of the leading pairs goes on
+_LEADING_PAIRS = 3
+_STEPS = 200
+
+# Of the slope that is left; the value is right to about its square.
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
+# Of each pair, the head with the largest gap, and this gap.
+_Found = tuple[Tensor, Tensor]
+
+
+class _Effort(NamedTuple):
+    """How much is tried beside the starts that the expansion suggests."""
+
+    restarts: int  # unless the caller says how many
+    starts: int  # of each of three kinds, for each pair, radius and restart
+    leading: int  # starts of each pair that go on after their first steps
+    near: float  # restarts but the first leave out pairs with less than this share of the largest
+
+
+# A gap of convex losses has few local maxima, and these are not far from the largest.
+_CONVEX = _Effort(restarts=2, starts=8, leading=2, near=0.8)
+# Losses with an activation have very many.
+_NON_CONVEX = _Effort(restarts=6, starts=32, leading=8, near=0.5)
+
+
+def exact_attack(
+    data: HeadSamples,
+    radii: tuple[float, ...],
+    gaps: Gaps,
+    given: Float[Tensor, "r p"],
+    restarts: int | None,
+    generator: torch.Generator,
+) -> tuple[Float[Tensor, "r q p"], Float[Tensor, "r q"]]:
+    """For each ascending radius and ordered pair, the head with the largest gap found, and it."""
+    # The first starts are both ways along the eigenvector of H_i − H_j, along the gradient and the
+    # solution of the previous radius, and a given head; then, from the largest radius down, the
+    # solution of the next larger one, drawn in. Each restart adds random ones for the pairs that
+    # may still have the largest gap. What is found within a radius is a candidate for all larger
+    # ones, so the maximum never falls as the radius grows. A restart depends only on those before
+    # it, so it never falls as restarts are added either. Steps are in the precision of the
+    # features, results in float64.
+    centre, pairs = gaps.centre, gaps.pairs
+    effort = _CONVEX if data.convex else _NON_CONVEX
+    before: _Found = (centre.expand_as(gaps.gradient), gaps.gap)
+    known: list[_Found] = []
+    for radius, extra in zip(radii, given, strict=True):
+        axis, slope = gaps.direction, gaps.gradient
+        directions = torch.stack([axis, -axis, slope, before[0] - centre])
+        same = (extra - centre).expand_as(slope).unsqueeze(0)
+        starts = torch.cat([_on_sphere(directions, radius), same])
+        found = _climb(data, centre, radius, starts, pairs, before[1])
+        before = _best(gaps, before, found, extra.expand_as(found))
+        known.append(before)
+    for index in reversed(range(len(radii) - 1)):
+        heads, values = known[index + 1]
+        top = values.topk(min(_LEADING_PAIRS, len(pairs))).indices
+        inwards = _on_sphere(heads[top] - centre, radii[index]).unsqueeze(0)
+        found = known[index][0].clone()
+        found[top] = _climb(data, centre, radii[index], inwards, pairs[top], known[index][1][top])
+        known[index] = _best(gaps, known[index], found)
+    _carry_outwards(gaps, known)
+    for restart in range(effort.restarts if restarts is None else restarts):
+        share = effort.near if restart else 0.5
+        for index, radius in enumerate(radii):
+            heads, values = known[index]
+            near = _contenders(gaps.limits(radius, heads), values, share)
+            if len(near) == 0:
+                continue
+            neighbours = [known[i][0][near] for i in (index - 1, index + 1) if 0 <= i < len(radii)]
+            moves = torch.stack([heads[near], *neighbours]) - centre
+            random = _random_starts(moves[0], radius, data.shape, effort.starts, generator)
+            starts = torch.cat([random, _on_sphere(moves[1:], radius)])
+            found = heads.clone()
+            found[near] = _climb(data, centre, radius, starts, pairs[near], values[near])
+            known[index] = _best(gaps, known[index], found)
+        _carry_outwards(gaps, known)
+    return torch.stack([heads for heads, _ in known]), torch.stack([gap for _, gap in known])
+
+
+def _contenders(
+    limits: Float[Tensor, " q"], gaps: Float[Tensor, " q"], near: float
+) -> Int[Tensor, " c"]:
+    """Pairs that may have the largest gap: none has been proved, and theirs comes near."""
+    largest = float(gaps.max())
+    possible = torch.tensor([not proved(largest, float(limit)) for limit in limits])
+    return (possible.to(gaps.device) & (gaps >= near * largest)).nonzero().squeeze(1)
+
+
+def _random_starts(
+    moves: Float[Tensor, "q p"],
+    radius: float,
+    shape: tuple[int, int],
+    count: int,
+    generator: torch.Generator,
+) -> Float[Tensor, "b q p"]:
+    """Anywhere in the ball, away from given points, and from these with one output drawn anew."""
+    pairs, outputs = len(moves), shape[0]
+
+    def draw(make: Callable[..., Tensor], *sizes: int) -> Tensor:
+        drawn = make(count, pairs, *sizes, generator=generator, device=generator.device)
+        return drawn.to(moves)
+
+    def anywhere(size: int) -> Tensor:
+        return _on_sphere(draw(torch.randn, size), radius) * draw(torch.rand, 1).sqrt()
+
+    renewed = moves.view(pairs, *shape).repeat(count, 1, 1, 1)
+    output = (draw(torch.rand) * outputs).long().clamp_max(outputs - 1)
+    start, pair = torch.meshgrid(
+        *(torch.arange(n, device=moves.device) for n in output.shape), indexing="ij"
+    )
+    renewed[start, pair, output] = anywhere(shape[1])
+    return torch.cat(
+        [anywhere(moves.shape[1]), moves + anywhere(moves.shape[1]), renewed.flatten(2)]
+    )
+
+
+def _carry_outwards(gaps: Gaps, known: list[_Found]) -> None:
+    """What is inside a radius is inside all larger ones."""
+    for index in range(1, len(known)):
+        known[index] = _best(gaps, known[index], known[index - 1][0])
+
+
+def _on_sphere(directions: Float[Tensor, "*b p"], radius: float) -> Float[Tensor, "*b p"]:
+    norms = directions.norm(dim=-1, keepdim=True)
+    scaled: Tensor = radius * directions / norms.clamp_min(torch.finfo(norms.dtype).tiny)
+    return scaled
+
+
+def _best(gaps: Gaps, known: _Found, *others: Float[Tensor, "q p"]) -> _Found:
+    """For each pair the head with the largest gap, of the best one known and others."""
+    heads, best = known
+    for candidate in others:
+        values, _ = gaps.data.gap(candidate, gaps.pairs)
+        better = values > best
+        heads = torch.where(better.unsqueeze(1), candidate, heads)
+        best = torch.where(better, values, best)
+    return heads, best
+
+
+def _climb(
+    data: HeadSamples,
+    centre: Tensor,
+    radius: float,
+    starts: Float[Tensor, "b q p"],
+    pairs: Tensor,
+    known: Float[Tensor, " q"],
+) -> Float[Tensor, "q p"]:
+    """Ascend all starts a little, the best further, and what beats the known to the end."""
+    dtype = data.features.dtype
+    origin, region = centre.to(dtype), Ball(radius)
+    effort, tolerance = _CONVEX if data.convex else _NON_CONVEX, _TOLERANCE[dtype]
+
+    def climb(points: Tensor, of: Tensor, steps: int) -> _Found:
+        def gap(moves: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return data.gap(origin + moves, of[rows])
+
+        return ascend(gap, region, points, steps=steps, tolerance=tolerance)
+
+    def leading(found: _Found, count: int) -> Tensor:
+        """The best points of each pair."""
+        points, values = found
+        best = values.view(-1, len(pairs)).topk(count, dim=0).indices
+        every = torch.arange(len(pairs), device=best.device)
+        return points.view(-1, *starts.shape[1:])[best, every]
+
+    trial = climb(starts.flatten(0, 1).to(dtype), pairs.repeat(len(starts), 1), _TRIAL_STEPS)
+    some = leading(trial, min(effort.leading, len(starts)))
+    middle = climb(some.flatten(0, 1), pairs.repeat(len(some), 1), _PAIR_STEPS)
+    points = leading(middle, 1)[0]
+    values = middle[1].view(-1, len(pairs)).amax(0)
+    top = values.topk(min(_LEADING_PAIRS, len(pairs))).indices
+    top = top[values[top] > known[top]]
+    if len(top):
+        points[top], _ = climb(points[top], pairs[top], _STEPS)
+    return centre + region.retract(points.to(centre.dtype))

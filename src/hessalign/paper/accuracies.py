@@ -28,6 +28,7 @@ from hessalign.paper.experiment import (
     Report,
     comparison,
     paper_six,
+    reading,
 )
 from hessalign.paper.figures import plot_accuracies
 from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
@@ -41,21 +42,6 @@ _ALSO_KEPT: Final = ("hessian_distance", "train_loss", "test_loss")
 _PER_RUN: Final = ("train", "test", "slope", *_ALSO_KEPT)  # what a row keeps of each of its runs
 _NAMES: Final = ("table2", "table3", "table9", "table10")
 _TAKEN_FROM: Final = "taken_from"
-_TAKEN: Final = (
-    "What is marked *from {result}*, whole rows or the seeds that are named, is not from runs in "
-    "the cache: the numbers of each run are those that `{command}` has written there, for the same "
-    "algorithm, options, data and seeds."
-)
-_READING: Final = (
-    "Accuracies in percent before the last update, mean ± standard deviation over {restarts} "
-    "restarts (seeds {first} to {last}); the difference is that of the OOD accuracies. A number is "
-    "reproduced if it differs from the published one by at most 2 combined standard deviations, in "
-    "training and in OOD accuracy. A predictor that ignores colour reaches 75 in both. The slope "
-    "is the rise of the accuracy on unseen images per unit of the correlation of colour and label, "
-    "as in the experiment `profile`: 0 if colour is ignored; negative if it is used backwards, "
-    "which raises the OOD accuracy. ‖H₁ − H₂‖ is the exact distance between the Hessians of the "
-    "training domains at the end."
-)
 
 
 @final
@@ -87,14 +73,14 @@ def _row(
     values = {name: [each.values[name] for each in restarts] for name in _PER_RUN}
     seeds = [each.seed for each in restarts]
     entry = method.entry(options=dict(method.options), runs=len(restarts), seeds=seeds, **values)
-    train, test = measured(values["train"]), measured(values["test"])
-    entry |= {"train_mean": train.mean, "train_std": train.std}
-    entry |= {"test_mean": test.mean, "test_std": test.std}
+    ours = {part: measured(values[part]) for part in ("train", "test")}
+    for part, found in ours.items():
+        entry |= {f"{part}_mean": found.mean, f"{part}_std": found.std}
     paper = published.get(method.published or method.algorithm)
     if paper is not None:
-        entry |= {"published": paper, "difference": test.mean - paper.test}
-        entry["train_verdict"] = verdict(train, paper.train, paper.train_std)
-        entry["test_verdict"] = verdict(test, paper.test, paper.test_std)
+        entry |= {"published": paper, "difference": ours["test"].mean - paper.test}
+        entry["train_verdict"] = verdict(ours["train"], paper.train, paper.train_std)
+        entry["test_verdict"] = verdict(ours["test"], paper.test, paper.test_std)
     sources: dict[str, dict[str, Any]] = {}
     for each in restarts:
         if each.source is not None:
@@ -153,11 +139,14 @@ def _read_written(path: Path) -> dict[str, Any]:
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
     """A row as text, one for each column."""
-    title = entry["method"]
-    for source in entry.get(_TAKEN_FROM, ()):
-        which = ", ".join(map(str, source["seeds"]))
-        part = "" if source["seeds"] == entry["seeds"] else f"seed{'s' * (',' in which)} {which} "
-        title += f", *{part}from {source['result']}*"
+    title: str = entry["method"]
+    taken: dict[str, list[int]] = {}
+    for source in entry.get(_TAKEN_FROM, ()):  # several commands may have written one result
+        taken.setdefault(source["result"], []).extend(source["seeds"])
+    for result, seeds in taken.items():
+        which = ", ".join(map(str, sorted(seeds)))
+        part = f"seed{'s' * (len(seeds) > 1)} {which} " if len(seeds) < entry["runs"] else ""
+        title += f", *{part}from {result}*"
     ours = [
         title,
         *(str(measured(entry[name])) for name in ("train", "test")),
@@ -184,8 +173,8 @@ def _make_table(
 
     def present(finished: Finished) -> Report:
         options = finished.options
-        first, last = options.seeds[0], options.seeds[-1]
-        texts = [_READING.format(restarts=options.restarts, first=first, last=last)]
+        facts = {"restarts": options.restarts, "first": options.seeds[0], "last": options.seeds[-1]}
+        texts: list[str] = []
         found: dict[str, list[dict[str, Any]]] = {}
         for heading, version in versions.items():
             written = list(_written_restarts(name, heading, options))
@@ -200,12 +189,13 @@ def _make_table(
             table = markdown_table(_HEADER, [_cells(entry) for entry in entries])
             texts.append(f"## {heading}\n\n{table}" if len(versions) > 1 else table)
             sources = [each for entry in entries for each in entry.get(_TAKEN_FROM, ())]
-            texts += dict.fromkeys(_TAKEN.format(**source) for source in sources)
+            texts += dict.fromkeys(reading("taken", **source) for source in sources)
             if lacking:
                 wanted = f"Not all of the {options.restarts} restarts are finished"
                 texts.append(f"{wanted}: {', '.join(lacking)}.")
         data = {"overrides": dict(options.entries), "versions": found}
-        return Report("\n\n".join(texts), data, {name: lambda path: plot_accuracies(found, path)})
+        figures = {name: lambda path: plot_accuracies(found, path)}
+        return Report(texts, data, figures, facts)
 
     return Experiment(name, title, present, rows)
 

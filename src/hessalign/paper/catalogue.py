@@ -16,7 +16,7 @@ from hessalign.bench.sweep import check_jobs, sweep_jobs
 from hessalign.paper.accuracies import TABLES_2_3_9_10
 from hessalign.paper.changed_images import FIGURE_5, PROFILE
 from hessalign.paper.domainbed import TABLES_4_7_8
-from hessalign.paper.experiment import Experiment, Finished, Options, Report, have_done
+from hessalign.paper.experiment import Experiment, Finished, Options, Report, have_done, reading
 from hessalign.paper.figure2 import FIGURE_2
 from hessalign.paper.sweeps import read_sweep
 from hessalign.paper.table1 import TABLE_1_MEASURED
@@ -40,20 +40,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def reproduce(experiment: Experiment, options: Options, output: Path, command: str) -> Path:
-    """Have done what is missing, then write the report.
-
-    Args:
-        experiment: What to reproduce.
-        options: How.
-        output: Where results go.
-        command: The command that asks for it, for the report.
-
-    Returns:
-        The Markdown page.
-
-    Raises:
-        InputError: If no run of its sweeps is finished.
-    """
+    """Have done what is missing by a command, then write the report; its Markdown page."""
     launcher = options.launcher
     sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
     jobs = {sweep: sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps}
@@ -75,10 +62,11 @@ def reproduce(experiment: Experiment, options: Options, output: Path, command: s
             "identifies a run; or leave out --finished to have them done."
         )
     report = experiment.present(Finished(options, results))
+    texts = [reading(experiment.name, **report.facts), *report.texts]
     if options.entries and not experiment.swept:
         entries = ", ".join(f"{key} = {value}" for key, value in options.entries.items())
-        warning = f"**Not the published protocol:** {entries}."
-        report = dataclasses.replace(report, text=f"{warning}\n\n{report.text}")
+        texts = [f"**Not the published protocol:** {entries}.", *texts]
+    report = dataclasses.replace(report, texts=texts)
     return _write_report(experiment, report, command, output)
 
 
@@ -92,7 +80,7 @@ def _write_report(experiment: Experiment, report: Report, command: str, folder: 
         for suffix in _FIGURE_FORMATS:
             draw(target / f"{figure}.{suffix}")
         pictures.append(f"![{title}]({figure}.{_FIGURE_FORMATS[0]})")
-    page = "\n\n".join([f"# {title}", f"Made by `{command}`.", report.text, *pictures])
+    page = "\n\n".join([f"# {title}", f"Made by `{command}`.", *report.texts, *pictures])
     content = {"experiment": name, "command": command, "software": describe_software()}
     text = json.dumps({**content, **report.data}, indent=1, ensure_ascii=False, default=vars)
     write_atomically(target / f"{name}.json", (text + "\n").encode())

@@ -36,20 +36,13 @@ from hessalign.bench.algorithms import Batch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.irm import TARGET, measure
 from hessalign.paper.experiment import Experiment, Finished, Report, comparison, paper_six, plain
-from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, means, save, tidy
+from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, means, save
 from hessalign.paper.published import measured, measured_columns
 from hessalign.report.tables import markdown_table
 
 _INVARIANT: Final = 75.0  # accuracy of the digit's shape alone: a quarter of the labels is wrong
 _FLAT: Final = 2.0  # the largest mean slope, and spread of slopes, that counts as nearly invariant
 _COLOURED: Final = comparison(None)
-_PROFILE_READING: Final = (
-    "The unseen domain's images with their colour redrawn so that its correlation with the label "
-    "is ρ. Accuracy is exactly linear in ρ: *at 0* is its value where colour says nothing, *slope* "
-    "its rise per unit of ρ (positive: trusts colour; negative: uses it backwards; invariant: 0), "
-    "*distance* the root mean square distance of the line from the invariant predictor's "
-    f"{_INVARIANT:.0f} % over ρ from −1 to 1. Mean ± standard deviation over restarts."
-)
 
 
 def _profile(run: Run) -> dict[str, float]:
@@ -105,9 +98,10 @@ def _present_profile(finished: Finished) -> Report:
         )
     header = ["method", "runs", "train", "OOD test", "at 0", "slope", "distance", "reading"]
     return Report(
-        f"{_PROFILE_READING}\n\n{markdown_table(header, rows)}",
+        [markdown_table(header, rows)],
         {"profiles": entries},
         {"profile": lambda path: _plot_profiles(entries, path)},
+        {"invariant": _INVARIANT},
     )
 
 
@@ -139,7 +133,6 @@ def _plot_profiles(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.set(xlabel="correlation of colour and label", xticks=(-1, -0.5, 0, 0.5, 1))
         for rho, line in ((0.6, "-"), (0.8, "-"), (-0.8, "--")):
             axes.axvline(rho, color="black", linewidth=0.6, alpha=0.4, linestyle=line)
-        tidy(axes)
     place = {"ha": "center", "fontsize": 8, "bbox": {"color": "white", "pad": 1}}
     left.annotate("training\ndomains", (0.7, 3), **place)
     left.annotate("unseen\ndomain", (-0.8, 22), **place)
@@ -151,13 +144,6 @@ _EPSILONS: Final = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3)
 _ITERATED: Final = (0.1, 0.3)
 _STEPS: Final = 10
 _ATTACKED: Final = (*paper_six(), *plain("full"))
-_ATTACK_READING: Final = (
-    "OOD accuracy in percent when every pixel is moved by ε against the classifier (both colour "
-    "channels, clipped to 0…1), mean ± standard deviation over restarts. The paper shows the six "
-    "methods as curves without numbers and finds Hutchinson the most robust. The columns with "
-    f"{_STEPS} steps are from the iterated attack, which takes the slope anew at each step: what "
-    "it finds beyond the single step, that step missed."
-)
 
 
 def _attacked_accuracy(run: Run, epsilons: Sequence[float], steps: int = 1) -> list[float]:
@@ -208,13 +194,14 @@ def _present_attack(finished: Finished) -> Report:
         for method, found in curves.items()
     ]
     return Report(
-        f"{_ATTACK_READING}\n\n{markdown_table(['method', 'runs', *columns], rows)}",
+        [markdown_table(["method", "runs", *columns], rows)],
         {
             "epsilons": list(_EPSILONS),
             "iterated": {"epsilons": list(_ITERATED), "steps": _STEPS},
             "curves": entries,
         },
         {"figure5": lambda path: _plot_attack(entries, path)},
+        {"steps": _STEPS},
     )
 
 
@@ -229,7 +216,6 @@ def _plot_attack(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set(
         xlabel=r"perturbation amplitude $\varepsilon$", ylabel="OOD accuracy (%)", ylim=(0, None)
     )
-    tidy(axes)
     axes.legend(frameon=False, fontsize=8)
     save(figure, path)
 

@@ -27,13 +27,6 @@ from hessalign.paper.published import (
 from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
 from hessalign.report.tables import markdown_table
 
-_READING: Final = (
-    "Model selection: {selection}. Accuracies in percent on the larger part of the test domain, "
-    "mean ± standard deviation over trials. A number is reproduced if it differs from the "
-    "published one by at most 2 combined standard deviations; the paper prints none for this "
-    "table, so ours stands for both. Differences to ERM are those of the same trial, mean ± "
-    "standard error over trials."
-)
 _ALL_DATASETS: Final = "All data sets"
 
 _REFERENCE: Final = "erm"  # what the others are compared with
@@ -191,10 +184,7 @@ def _make_table(number: int, words: str, selection: str, published: PublishedTab
         return head_sweeps(options, entries, selection)
 
     def present(finished: Finished) -> Report:
-        texts = [
-            _READING.format(selection=find_selection(selection).title),
-            *disclaimer(departures(finished.sweeps[0].sweep.spec)),
-        ]
+        texts = disclaimer(departures(finished.sweeps[0].sweep.spec))
         heads: dict[str, dict[str, list[dict[str, Any]]]] = {}
         panels: dict[str, list[dict[str, Any]]] = {}
         for results in finished.sweeps:
@@ -208,7 +198,8 @@ def _make_table(number: int, words: str, selection: str, published: PublishedTab
                 panels[f"{head}, {dataset}"] = rows
             texts += results.lacking()
         data = {"scale": finished.options.scale, "selection": selection, "heads": heads}
-        return Report("\n\n".join(texts), data, {name: lambda path: plot_trials(panels, path)})
+        facts = {"selection": find_selection(selection).title}
+        return Report(texts, data, {name: lambda path: plot_trials(panels, path)}, facts)
 
     return Experiment(name, title, present, sweeps=sweeps)
 

@@ -32,6 +32,7 @@ from hessalign.bench.sweep import (
     training_work,
 )
 from hessalign.bench.sweep.report import SweepProgress
+from hessalign.report.page import render_template
 
 if TYPE_CHECKING:
     from hessalign.paper.sweeps import Results, Sweep
@@ -56,39 +57,25 @@ _SETTLED: Final[Mapping[str, str]] = {
 class Options:
     """How to reproduce.
 
-    Attributes:
-        launcher: What has runs done; None runs nothing and reports on the runs that are there.
-        entries: What differs from the published protocol: values of all runs on Colored MNIST, or
-            keys of sweeps.
-        restarts: Runs of each row on Colored MNIST, with seeds `seed`, `seed + 1`, …
-        seed: The first seed.
-        cache: The folder of runs that experiments share.
-        written: Where results are that were written before, from which tables of accuracies take
-            what is not in the cache; None takes nothing.
-        scale: Name of the size of experiments on DomainBed.
-        data_dir: The folder that holds their data sets; None for that of the size.
-        backbone: What is fine-tuned, or whose features; None for ResNet-50, or for the backbone of
-            the only banks there are.
-        sweeps: Folders of their sweeps, one for each head; or that of the one on a feature bank on
-            which an experiment reports beside Colored MNIST.
-        dataset: That feature bank; it is below `data_dir`.
-        progress: Makes the display of runs that are done.
-        display: Makes the display of long measurements on finished runs.
+    Runs on Colored MNIST have a few options of their own, sweeps on DomainBed others. An experiment
+    on Colored MNIST may report beside it on the one sweep of a feature bank `dataset`, which is
+    below `data_dir`.
     """
 
-    launcher: Launcher | None = None
+    launcher: Launcher | None = None  # None runs nothing and reports on the runs that are there
+    # What differs from the published protocol: values of all runs on Colored MNIST, or sweep keys.
     entries: Mapping[str, object] = field(default_factory=dict)
-    restarts: int = 10
+    restarts: int = 10  # of each row on Colored MNIST, with seeds `seed`, `seed + 1`, …
     seed: int = 0
-    cache: Path = Path("outputs/runs")
-    written: Path | None = None
-    scale: str = "full"
-    data_dir: str | None = None
-    backbone: str | None = None
-    sweeps: tuple[Path, ...] = ()
+    cache: Path = Path("outputs/runs")  # the folder of runs that experiments share
+    written: Path | None = None  # earlier results, for tables of accuracies to take from, or none
+    scale: str = "full"  # size of experiments on DomainBed
+    data_dir: str | None = None  # the folder that holds data sets; None for that of the size
+    backbone: str | None = None  # None for ResNet-50, or for that of the only banks there are
+    sweeps: tuple[Path, ...] = ()  # folders, one for each head
     dataset: str | None = None
     progress: _MakeProgress = lambda statuses, to: SweepProgress(statuses, to, StringIO())
-    display: _Display = lambda title, unit: lambda done, total: None
+    display: _Display = lambda title, unit: lambda done, total: None  # of long measurements
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -212,11 +199,15 @@ def plain(*algorithms: str) -> tuple[Method, ...]:
 @final
 @dataclass(frozen=True)
 class Report:
-    """What an experiment is made into: Markdown without a title, numbers, and figures to draw."""
+    """What an experiment is made into: paragraphs, numbers, and figures to draw.
 
-    text: str
+    The first paragraph is what a reader has to know; `readings.md.j2` has its words.
+    """
+
+    texts: Sequence[str]  # in Markdown, without a title
     data: Mapping[str, Any]  # of JSON values and dataclasses
     figures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)  # of the reading that comes first
 
 
 @final
@@ -272,6 +263,11 @@ class Experiment:
             for job in method.jobs(options, version)
         ]
         return sorted(dict.fromkeys(found), key=lambda job: job.trial_seed)
+
+
+def reading(part: str, **facts: object) -> str:
+    """What a reader has to know of an experiment, or of a part of it."""
+    return render_template(__package__, "readings.md.j2", part=part, **facts)
 
 
 def no_runs(titles: Sequence[str]) -> list[str]:

@@ -17,8 +17,16 @@ import torch
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
-from hessalign.paper.experiment import Experiment, Finished, Report, no_runs, paper_six, plain
-from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save, tidy
+from hessalign.paper.experiment import (
+    Experiment,
+    Finished,
+    Report,
+    no_runs,
+    paper_six,
+    plain,
+    reading,
+)
+from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save
 from hessalign.paper.published import measured, measured_columns
 from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
 from hessalign.report.tables import markdown_table
@@ -26,30 +34,8 @@ from hessalign.report.tables import markdown_table
 _DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _SAMPLES: Final = 1000
 _METHODS: Final = (*paper_six(), *plain("coral", "full"))
-_READING: Final = (
-    "The head of each trained run is moved within ‖θ − θ*‖ ≤ δ so that the losses of two domains "
-    "(two sources, one target) differ as much as possible: exact attack, {samples:,} images of "
-    "each domain, features fixed. Above, the largest gap found, with Theorem 1's second-order "
-    "prediction for that pair in brackets; below, the accuracy of the unseen domain at the "
-    "attacked head. Mean over restarts, ± standard deviation. The paper attacks ResNet-50 heads "
-    "and shows accuracies without numbers; it finds that Hessian alignment loses least."
-)
-
 _BANK_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _BANK_SAMPLES: Final = 500
-_BANK_READING: Final = (
-    "The same attack on {dataset}: for each trial ({trials} in all) and test domain the draw of "
-    "hyper-parameters that is best on the training domains' held-out parts, among {draws}; "
-    "{samples:,} samples of each domain, all domains under attack, the unseen one too. Mean over "
-    "test domains, then over trials, ± standard deviation over trials. First the largest gap "
-    "found, Theorem 1's second-order prediction in brackets; then the gap that the published "
-    "procedure finds (Adam with learning rate 5e-5, ten epochs), which cannot move further than "
-    "about {reach:.2g}, so that beyond it its radius makes no difference; then the accuracies of "
-    "the unseen domain and of the training domains at the attacked head. Losses and accuracies of "
-    "every domain are in the JSON file and the figures. *‖z‖* is the mean norm of the features: a "
-    "head that moves by δ moves logits by at most δ·‖z‖ (and the bias), so the same δ is a weaker "
-    "attack where features are small."
-)
 
 
 def _worst_case(
@@ -96,15 +82,15 @@ def _present(finished: Finished) -> Report:
             tables.append(markdown_table(header, rows))
         figures["figure2"] = partial(_plot_methods, radii, entries)
     missing = no_runs([method.title for method in _METHODS if method not in attacked])
-    texts = ["## Colored MNIST", _READING.format(samples=_SAMPLES), *tables, *missing]
+    texts = [*tables, *missing]
     data: dict[str, Any] = {"deltas": list(radii), "heads": entries}
     sweep = feature_sweep(finished.options)
     if sweep is not None:
         features = _present_features(sweep)
-        texts += [f"## {sweep.dataset}", features.text]
+        texts += [f"## {sweep.dataset}", *features.texts]
         data["features"] = features.data
         figures |= features.figures
-    return Report("\n\n".join(texts), data, figures)
+    return Report(texts, data, figures, {"samples": _SAMPLES})
 
 
 def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
@@ -149,13 +135,13 @@ def _present_features(sweep: FeatureSweep) -> Report:
     data |= {"deltas": list(radii), "methods": entries}
     lacking = no_runs([each.title for each in methods if each.algorithm not in attacked])
     if not entries:
-        return Report("\n\n".join(lacking), data)
-    text = _describe_features(entries, sweep.dataset)
+        return Report(lacking, data)
+    texts = [*_describe_features(entries, sweep.dataset), *lacking]
     figures = {"figure2-features": partial(_plot_methods, radii, entries)}
     for values in ("accuracies", "losses"):
         draw = partial(_plot_domains, radii, entries, names, values)
         figures[f"figure2-features-{values}"] = draw
-    return Report("\n\n".join([text, *lacking]), data, figures)
+    return Report(texts, data, figures)
 
 
 _TABLES: Final = {
@@ -177,10 +163,11 @@ def _over_trials(heads: Rows) -> dict[str, list[list[float]]]:
     }
 
 
-def _describe_features(entries: Rows, dataset: str) -> str:
+def _describe_features(entries: Rows, dataset: str) -> list[str]:
     """Tables of the attacked heads of a feature bank."""
     heads = [head for entry in entries for head in entry["heads"]]
-    reading = _BANK_READING.format(
+    text = reading(
+        "figure2-features",
         dataset=dataset,
         trials=max(len(entry["gap"]) for entry in entries),
         draws=draw_range(head["draws"] for head in heads),
@@ -188,7 +175,7 @@ def _describe_features(entries: Rows, dataset: str) -> str:
         reach=max(head["reach"] for head in heads),
     )
     header = ["method", "heads", "‖z‖", *(f"δ = {delta:g}" for delta in (0.0, *_BANK_DELTAS))]
-    texts = [reading]
+    texts = [text]
     for key, title in _TABLES.items():
         rows = []
         for entry in entries:
@@ -196,7 +183,7 @@ def _describe_features(entries: Rows, dataset: str) -> str:
             count = str(len(entry["heads"]))
             rows.append([entry["method"], count, f"{norm:.2g}", *_cells(entry, key)])
         texts += [f"### {title}", markdown_table(header, rows)]
-    return "\n\n".join(texts)
+    return texts
 
 
 def _cells(entry: Mapping[str, Any], key: str) -> list[str]:
@@ -220,7 +207,6 @@ def _plot_methods(radii: Sequence[float], entries: Rows, path: Path) -> None:
     right.set(ylabel="accuracy on the unseen domain (%)", ylim=(0, 100))
     for axes in (left, right):
         axes.set_xlabel(r"radius $\delta$")
-        tidy(axes)
     add_legend(figure, [right], 4)
     save(figure, path)
 
@@ -243,7 +229,6 @@ def _plot_domains(
                     axes.plot(radii, curve, label=entry["method"], **style)
             if name == test:
                 axes.set_facecolor("#f3efe4")
-            tidy(axes)
         column[0].set_title(f"{test} unseen", fontsize=9)
         column[-1].set_xlabel(r"radius $\delta$")
     for axes, name in zip(grid[:, 0], names, strict=True):
@@ -276,7 +261,6 @@ def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, titl
     accuracies.legend(frameon=False, fontsize=8)
     for axes in all_axes:
         axes.set_xlabel(r"radius $\delta$")
-        tidy(axes)
     figure.suptitle(f"Attacked head ({result.mode}): {title}", fontsize=11)
     save(figure, path)
 

@@ -53,19 +53,19 @@ def make_axes(
     return figure, grid
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a figure; the suffix of the path chooses the format."""
+def save(figure: Any, path: Path, *, boxed: bool = False) -> None:
+    """Write a figure, unless boxed with a faint grid instead of a box around its axes.
+
+    The suffix of the path chooses the format.
+    """
+    for axes in () if boxed else figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else None  # the same bytes every time
     with naming(path):
         figure.savefig(path, dpi=160, metadata=metadata)
     load_pyplot().close(figure)
-
-
-def tidy(axes: Any) -> None:
-    """Axes without a box, with a faint grid."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
 
 
 def add_legend(
@@ -142,7 +142,6 @@ def _name_rows(axes: Any, rows: Rows, **text: object) -> None:
     axes.set_yticks(range(len(rows)), [row["method"] for row in rows], **text)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("accuracy (%)")
-    tidy(axes)
 
 
 def _explain_marks(figure: Any, bar: int, *labels: str) -> None:

@@ -68,8 +68,6 @@ class Head:
 class _Scale:
     """A size: the keys of its sweeps, and what is trained, each in a sweep of its own."""
 
-    name: str
-    text: str
     entries: Mapping[str, Any]
     heads: tuple[Head, ...]
     algorithms: tuple[str, ...] = ()  # empty for those of the published table
@@ -78,24 +76,21 @@ class _Scale:
 
 _DRAWS: Final = 20
 _TRIALS: Final = 3
-_FULL: Final = _Scale(
-    "full",
-    "the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps",
-    {"data_dir": "data", "draws": _DRAWS, "trials": _TRIALS},
-    (Head("", "fine-tuned network", _PUBLISHED),),
-)
-_SMALL: Final = _Scale(
-    "small",
-    "the same protocol on the feature banks that are there: 8 draws, 3 trials, 301 steps",
-    {"data_dir": "outputs/features", "draws": 8, "trials": _TRIALS, "steps": 301},
-    (Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
-    (
-        *("erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup"),
-        *("hgp", "hutchinson", "full", "gradient", "diagonal"),
+_SCALES: Final[Mapping[str, _Scale]] = {
+    "full": _Scale(
+        {"data_dir": "data", "draws": _DRAWS, "trials": _TRIALS},
+        (Head("", "fine-tuned network", _PUBLISHED),),
     ),
-    features=True,
-)
-_SCALES: Final[Mapping[str, _Scale]] = {each.name: each for each in (_FULL, _SMALL)}
+    "small": _Scale(
+        {"data_dir": "outputs/features", "draws": 8, "trials": _TRIALS, "steps": 301},
+        (Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
+        (
+            *("erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup"),
+            *("hgp", "hutchinson", "full", "gradient", "diagonal"),
+        ),
+        features=True,
+    ),
+}
 
 
 @final

@@ -19,6 +19,7 @@ from hessalign.alignment import TABLE_1
 from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run import TrainedHead, trained_head
+from hessalign.paper import sweeps
 from hessalign.paper.experiment import (
     Experiment,
     Finished,
@@ -29,18 +30,10 @@ from hessalign.paper.experiment import (
     hutchinson,
     no_runs,
     plain,
+    reading,
 )
 from hessalign.paper.figures import Rows, make_axes, save
 from hessalign.paper.published import TABLE_1 as PUBLISHED
-from hessalign.paper.sweeps import (
-    REFERENCE,
-    draw_range,
-    feature_sweep,
-    second_start,
-    select_jobs,
-    train_all,
-    twin,
-)
 from hessalign.report.tables import markdown_table
 
 Domains = Literal["sources", "all"]
@@ -148,43 +141,16 @@ _Wanted = dict[Method, list[tuple[Job, Job]]]  # runs of a method, each with its
 _Pairs = dict[int, list[tuple[TrainedHead, TrainedHead]]]
 """By trial, heads of a method each with its reference."""
 
-_READING: Final = (
-    "Each cell is the dispersion of an attribute over domains, (1/E) Σ_e ‖M_e − M̄‖², as a multiple "
-    "of ERM's: 1 means no change, less means closer domains; geometric mean, in brackets the "
-    "smallest and largest trial. *Raw* compares dispersions as they are, so a method that shrinks "
-    "features shrinks everything. *Relative* first divides each dispersion by the mean squared "
-    "norm of the attribute over samples, so that scale drops out. ✓ and ✗ are the paper's Table 1, "
-    "which has one row for all Hessian alignment. ↓ marks a ratio below {low:g} and ↑ one above "
-    "{high:g} where all trials are on the same side of 1. *Chance* is the share of ERM's "
-    "dispersion that finite samples alone explain; a column where it is above {unclear:.0%} is "
-    "marked ? and not judged."
-)
 _COMPARED: Final[dict[Domains, str]] = {
     "sources": "between training domains",
     "all": "between all domains, the unseen one too",
 }
-_COLORED_MNIST: Final = (
-    "The unseen domain's images, none of them trained on, a third coloured like each domain. The "
-    "reference is ERM with the same seed, so the same data and the same start. With everything but "
-    "colour alike, the mean of an attribute is linear in the correlation of colour and label, so "
-    "without sampling noise the raw ratios between training domains and between all domains are "
-    "the same; those between all domains have far less of it."
-)
-_FEATURES: Final = (
-    "{dataset}, the parts of domains that were held out. For each trial and test domain the draw "
-    "of hyper-parameters that is best on the training domains' held-out parts (among {draws}); the "
-    "reference is ERM with the same learning rate, weight decay, dropout, batch size and split. "
-    "Ratios of a trial are the geometric mean over its test domains. *ERM over another start* "
-    "compares selected runs of ERM with the same training from another start that was not "
-    "selected: what chance does, and selection, which looks at the same held-out samples. ↓ and ↑ "
-    "are only given where a change is larger than that."
-)
 
 
 def _present(finished: Finished) -> Report:
     """Measure all methods on what there is."""
     options = finished.options
-    texts = [_READING.format(low=_THRESHOLD, high=1 / _THRESHOLD, unclear=_UNCLEAR)]
+    texts: list[str] = []
     data: dict[str, Any] = {"data_sets": {}}
     figures: dict[str, Callable[[Path], None]] = {}
     reference = _ERM.jobs(options, None)
@@ -193,17 +159,20 @@ def _present(finished: Finished) -> Report:
         for method in (_ERM, *_METHODS)
     }
     runs = {run.job: run for method in wanted for run in finished(method)}
-    parts = [("Colored MNIST", _COLORED_MNIST, wanted, runs)]
-    sweep = feature_sweep(options)
+    parts = [("Colored MNIST", reading("table1-colored-mnist"), wanted, runs)]
+    sweep = sweeps.feature_sweep(options)
     if sweep is not None:
-        chosen = select_jobs(sweep, [REFERENCE, *(method.algorithm for method in _METHODS)])
-        draws = draw_range(each.draws for group in chosen.values() for each in group.values())
-        text = _FEATURES.format(dataset=sweep.dataset, draws=draws)
-        wanted = {_NOISE: [(job, second_start(job)) for job in chosen[REFERENCE]]}
-        for method in plain(*(method.algorithm for method in _METHODS)):
-            wanted[method] = [(job, twin(job)) for job in chosen[method.algorithm]]
+        methods = plain(*(method.algorithm for method in _METHODS))
+        names = [sweeps.REFERENCE, *(method.algorithm for method in methods)]
+        chosen = sweeps.select_jobs(sweep, names)
+        picked = [each for group in chosen.values() for each in group.values()]
+        draws = sweeps.draw_range(each.draws for each in picked)
+        text = reading("table1-features", dataset=sweep.dataset, draws=draws)
+        wanted = {_NOISE: [(job, sweeps.second_start(job)) for job in chosen[sweeps.REFERENCE]]}
+        for method in methods:
+            wanted[method] = [(job, sweeps.twin(job)) for job in chosen[method.algorithm]]
         jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
-        parts.append((sweep.dataset, text, wanted, train_all(sweep, jobs)))
+        parts.append((sweep.dataset, text, wanted, sweeps.train_all(sweep, jobs)))
         data["selected"] = {name: list(group.values()) for name, group in chosen.items()}
     for title, text, wanted, runs in parts:
         found = _pair_heads(wanted, runs)
@@ -215,7 +184,8 @@ def _present(finished: Finished) -> Report:
         if values["methods"]:
             name = title.lower().replace(" ", "-").replace("@", "-")
             figures[f"table1-{name}"] = partial(_plot_reductions, values["methods"], title)
-    return Report("\n\n".join(texts), data, figures)
+    facts = {"low": _THRESHOLD, "high": 1 / _THRESHOLD, "unclear": _UNCLEAR}
+    return Report(texts, data, figures, facts)
 
 
 def _pair_heads(wanted: _Wanted, runs: Mapping[Job, FinishedRun]) -> dict[Method, _Pairs]:
@@ -324,7 +294,7 @@ def _plot_reductions(methods: Rows, title: str, path: Path) -> None:
     figure.suptitle(
         f"Table 1 measured on {title} (✓ ✗: the paper's; grey: mostly chance)", fontsize=11
     )
-    save(figure, path)
+    save(figure, path, boxed=True)
 
 
 def _heat_map(

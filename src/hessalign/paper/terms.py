@@ -47,14 +47,6 @@ _WEIGHT_TITLES: Final = {
 _SYMBOLS: Final = {"α": "penalty_alpha", "β": "penalty_beta"}
 """The weights, with their names in records."""
 
-_READING: Final = (
-    "Test domain sketch of PACS. Accuracies in percent on its larger part, at the step that "
-    "training-domain validation selects; mean ± standard deviation over trials. Without the "
-    "Hessian term the algorithms are the same, so it is run once. Gains are those of the same "
-    "trial, mean ± standard error over trials; Hutchinson's gradient-only runs and ERM stand for "
-    "all."
-)
-
 _Cells = Mapping[str, Mapping[str, ByTrial]]  # accuracies by terms, algorithm and trial
 
 
@@ -99,7 +91,7 @@ def _present(finished: Finished) -> Report:
     results, scale = finished.sweeps, finished.options.scale
     published = next(each for each in results if each.sweep.setting == "published both")
     departed = departures(published.sweep.spec, draws=1)
-    texts = [_READING, *disclaimer(departed)]
+    texts = disclaimer(departed)
     sections: dict[str, dict[str, _Cells]] = {}
     panels: dict[str, list[dict[str, Any]]] = {}
     for head in dict.fromkeys(each.sweep.head for each in results):
@@ -120,7 +112,7 @@ def _present(finished: Finished) -> Report:
         texts += [f"{name}: {line}" for name, each in group.items() for line in each.lacking()]
     data = {"scale": scale, "published": TABLE_6, "heads": sections}
     figures = {"table6": lambda path: plot_trials(panels, path)}
-    return Report("\n\n".join(texts), data, figures)
+    return Report(texts, data, figures)
 
 
 def _accuracies_by_terms(group: Mapping[str, Results], weights: str) -> _Cells:

@@ -32,7 +32,7 @@ from hessalign.paper.experiment import (
     hutchinson,
     plain,
 )
-from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, save, tidy
+from hessalign.paper.figures import COLOURS, add_legend, draw_band, make_axes, save
 from hessalign.paper.published import TABLE_5 as PUBLISHED
 from hessalign.paper.published import measured
 from hessalign.report.tables import markdown_table
@@ -49,30 +49,9 @@ _METRICS: Final = {
 }
 """What is drawn: its label and unit."""
 _JUDGED: Final = ("test_accuracy", "test_loss")
-_READING_3: Final = (
-    "‖H₁ − H₂‖ between the training domains, OOD accuracy and OOD loss during training; then the "
-    "first against the others, one point for each evaluation from the step at which the weight of "
-    "the penalty jumps. The correlations are those of log ‖H₁ − H₂‖ with OOD accuracy and with OOD "
-    "loss over these evaluations of a run, mean ± standard deviation over {restarts} restarts. The "
-    "paper speaks of a strong negative correlation with OOD accuracy and gives no numbers."
-)
-_READING_4: Final = (
-    "‖H₁ − H₂‖ between the training domains during training, mean over {restarts} restarts, and "
-    "its value at the last step. The paper shows curves without numbers."
-)
-
 _Groups = Mapping[tuple[str, Method], Sequence[FinishedRun]]
 """Runs by title of the version of the data, and method."""
-
-
-def _groups(finished: Finished) -> _Groups:
-    """The runs both figures need, without rows that have none."""
-    return {
-        (title, method): runs
-        for title, version in _VERSIONS.items()
-        for method in _METHODS[version]
-        if (runs := finished(method, version))
-    }
+_Described = tuple[dict[str, Any], list[str]]  # values of a group, and cells of a table
 
 
 def _series(run: FinishedRun, metric: str, start: int = 0) -> list[float]:
@@ -91,49 +70,49 @@ def _correlations(runs: Sequence[FinishedRun], metric: str) -> list[float]:
     return found
 
 
-def _present_figure3(finished: Finished) -> Report:
-    """Hessian distance against OOD accuracy and loss."""
-    groups = _groups(finished)
-    entries: list[dict[str, Any]] = []
-    rows = []
-    for (title, method), runs in groups.items():
-        found = {metric: _correlations(runs, metric) for metric in _JUDGED}
-        entries.append({"data": title, "method": method.title, "runs": len(runs), **found})
-        shown = [measured(x).show("+.2f", ".2f") if x else "–" for x in found.values()]
-        rows.append([title, method.title, str(len(runs)), *shown])
-    header = ["data", "method", "runs", "with OOD accuracy", "with OOD loss"]
-    table = markdown_table(header, rows, text_columns=2)
-    return Report(
-        f"{_READING_3.format(restarts=finished.options.restarts)}\n\n{table}",
-        {"correlations": entries},
-        {"figure3": partial(_plot_course, groups), "figure3-pairs": partial(_plot_pairs, groups)},
-    )
+def _describe_correlations(runs: Sequence[FinishedRun]) -> _Described:
+    found = {metric: _correlations(runs, metric) for metric in _JUDGED}
+    cells = [measured(x).show("+.2f", ".2f") if x else "–" for x in found.values()]
+    return {"runs": len(runs), **found}, cells
 
 
-def _present_figure4(finished: Finished) -> Report:
-    """Hessian distance along training."""
-    groups = _groups(finished)
-    entries: list[dict[str, Any]] = []
-    rows = []
-    for (title, method), runs in groups.items():
-        last = [run.final["hessian_distance"] for run in runs]
-        curves = [_series(run, "hessian_distance") for run in runs]
-        entries.append(
-            {
-                "data": title,
-                "method": method.title,
-                "final": last,
-                "steps": [record.step for record in runs[0].records],
-                "mean_curve": [math.fsum(each) / len(each) for each in zip(*curves, strict=True)],
-            }
-        )
-        rows.append([title, method.title, str(len(runs)), measured(last).show(".1e", ".0e")])
-    table = markdown_table(["data", "method", "runs", "final ‖H₁ − H₂‖"], rows, text_columns=2)
-    return Report(
-        f"{_READING_4.format(restarts=finished.options.restarts)}\n\n{table}",
-        {"distances": entries},
-        {"figure4": partial(_plot_distances, groups)},
-    )
+def _describe_distances(runs: Sequence[FinishedRun]) -> _Described:
+    last = [run.final["hessian_distance"] for run in runs]
+    curves = [_series(run, "hessian_distance") for run in runs]
+    middle = [math.fsum(each) / len(each) for each in zip(*curves, strict=True)]
+    steps = [record.step for record in runs[0].records]
+    cells = [measured(last).show(".1e", ".0e")]
+    return {"final": last, "steps": steps, "mean_curve": middle}, cells
+
+
+def _make_figure(
+    number: int,
+    words: str,
+    describe: tuple[str, Sequence[str], Callable[[Sequence[FinishedRun]], _Described]],
+    plots: Mapping[str, Callable[[_Groups, Path], None]],
+) -> Experiment:
+    """A figure of what happens along training, with what it says of each group of runs."""
+    key, columns, find = describe  # its name in the JSON file, columns of the table, what finds it
+
+    def present(finished: Finished) -> Report:
+        groups = {
+            (title, method): runs
+            for title, version in _VERSIONS.items()
+            for method in _METHODS[version]
+            if (runs := finished(method, version))
+        }
+        entries: list[dict[str, Any]] = []
+        rows = []
+        for (title, method), runs in groups.items():
+            values, cells = find(runs)
+            entries.append({"data": title, "method": method.title, **values})
+            rows.append([title, method.title, str(len(runs)), *cells])
+        table = markdown_table(["data", "method", "runs", *columns], rows, text_columns=2)
+        figures = {name: partial(plot, groups) for name, plot in plots.items()}
+        facts = {"restarts": finished.options.restarts}
+        return Report([table], {key: entries}, figures, facts)
+
+    return Experiment(f"figure{number}", f"Figure {number}: {words}", present, _METHODS)
 
 
 def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
@@ -155,7 +134,6 @@ def plot_dynamics(runs: Sequence[Run], path: Path, title: str) -> None:
     jump = runs[0].plan.options.jump
     for axes in (left, right):
         axes.axvline(jump, color="black", linewidth=0.8, alpha=0.5)
-        tidy(axes)
     place = {"xy": (jump, 0.02), "xycoords": ("data", "axes fraction")}
     right.annotate(" penalty weight\n jumps", **place, **small)
     add_legend(figure, [left])
@@ -175,7 +153,6 @@ def _plot_course(groups: _Groups, path: Path) -> None:
         column[2].set_xlabel("step")
         for axes in column:
             _mark_jump(axes, runs)
-            tidy(axes)
     add_legend(figure, grid[0])
     save(figure, path)
 
@@ -189,7 +166,6 @@ def _plot_pairs(groups: _Groups, path: Path) -> None:
         for axes, metric in zip(columns[title], _JUDGED, strict=True):
             values = [_METRICS[metric][1] * record.metrics[metric] for record in records]
             axes.scatter(distances, values, s=9, alpha=0.6, linewidths=0, **_style(method))
-            tidy(axes)
         columns[title][1].set_xlabel(_DISTANCE)
     for axes in grid.flat:
         _log_distances(axes)
@@ -209,7 +185,6 @@ def _plot_distances(groups: _Groups, path: Path) -> None:
     if groups:
         _mark_jump(axes, next(iter(groups.values())))
     axes.set(xlabel="step", ylabel="Hessian distance " + _DISTANCE, yscale="log")
-    tidy(axes)
     add_legend(figure, [axes], 2, fontsize=8)
     save(figure, path)
 
@@ -263,15 +238,6 @@ _TIMED: Final = (
     *(*_SAMPLED, "diagonal", "full"),
 )
 _SPECIAL: Final = {"dense": "ERM, dense inputs", "released": "Hutchinson, released procedure"}
-_READING_5: Final = (
-    "Time of a full-batch training step relative to ERM's, one thread, median of {rounds} rounds "
-    "in which every method takes one step in turn; in brackets the first and third quartile. The "
-    "published column is Table 5 (100 steps, its unit is not given) divided by its ERM. *released* "
-    "is the same step with the released code's procedure, {probes} double-backward probes per "
-    "domain and for the mean loss. Ours has {lit} of the images' {pixels} inputs to multiply, "
-    "because one colour channel is always dark and some pixels are never lit; *dense* is ERM "
-    "without that saving."
-)
 
 
 def _present_table5(finished: Finished) -> Report:
@@ -307,11 +273,9 @@ def _present_table5(finished: Finished) -> Report:
             ]
         )
     lit = batch.x.ne(0).any(1).any(0)
-    text = _READING_5.format(
-        rounds=_ROUNDS, probes=_PROBES, lit=int(lit.sum()), pixels=2 * lit.numel()
-    )
+    facts = {"rounds": _ROUNDS, "probes": _PROBES, "lit": int(lit.sum()), "pixels": 2 * lit.numel()}
     header = ["method", "relative to ERM", "100 steps, s", "published, relative to ERM"]
-    return Report(f"{text}\n\n{markdown_table(header, rows)}", {"rows": entries})
+    return Report([markdown_table(header, rows)], {"rows": entries}, {}, facts)
 
 
 def _mixed(batch: Batch) -> Batch:
@@ -364,14 +328,17 @@ def _take_released_step(network: Network, batch: Batch) -> None:
     (losses[-1] + penalty).backward()
 
 
-FIGURE_3: Final = Experiment(
-    "figure3",
-    "Figure 3: Hessian distance and OOD performance during training",
-    _present_figure3,
-    _METHODS,
+FIGURE_3: Final = _make_figure(
+    3,
+    "Hessian distance and OOD performance during training",
+    ("correlations", ("with OOD accuracy", "with OOD loss"), _describe_correlations),
+    {"figure3": _plot_course, "figure3-pairs": _plot_pairs},
 )
-FIGURE_4: Final = Experiment(
-    "figure4", "Figure 4: Hessian distance during training", _present_figure4, _METHODS
+FIGURE_4: Final = _make_figure(
+    4,
+    "Hessian distance during training",
+    ("distances", ("final ‖H₁ − H₂‖",), _describe_distances),
+    {"figure4": _plot_distances},
 )
 TABLE_5_MEASURED: Final = Experiment(
     "table5", "Table 5: training time relative to ERM", _present_table5

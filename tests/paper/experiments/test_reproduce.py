@@ -514,6 +514,10 @@ def test_a_row_judges_both_accuracies():
     assert _cells(entry)[:5] == ours
     assert entry["test_loss"] == [0.7, 0.7]
     assert _cells(_row(Method("A", "erm"), runs, {}))[5:] == ["–"] * 4
+    # What several commands have written of one result is named once.
+    taken = [{"result": "results/table9", "command": c, "seeds": [s]} for s, c in enumerate("ab")]
+    assert _cells({**entry, "taken_from": taken})[0] == "A, *from results/table9*"
+    assert _cells({**entry, "taken_from": taken[1:]})[0] == "A, *seed 1 from results/table9*"
 
 
 def test_restarts_are_averaged_and_the_paper_stands_beside():
