@@ -28,12 +28,6 @@ from hessalign.report.progress import Progress, duration, warn
 _SHOWN: Final = 10
 """How many failed runs are shown, unless all are asked for."""
 
-_KEYS: Final = (
-    "datasets", "algorithms", "test_domains", "selections", "data_dir", "trials", "draws", "preset",
-    "steps", "evaluate", "output", "keep_models",
-)  # fmt: skip
-"""Flags that are keys of a specification."""
-
 
 def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
     """The specification that a command line asks for."""
@@ -50,8 +44,8 @@ def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
         entries["output"] = str(folder)
     if options.data_dir is not None:
         entries.pop("data_folder", None)  # what is named here counts
-    for key in _KEYS:
-        value = getattr(options, key)
+    for key in (each.name for each in dataclasses.fields(sweep.SweepSpec)):
+        value = getattr(options, key, None)  # all but two are flags
         if value is not None and value is not False:
             entries[key] = "all" if value == ["all"] else value
     if words:

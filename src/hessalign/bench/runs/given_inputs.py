@@ -45,12 +45,11 @@ def given_batches(
     # `unreadable` is called with what is wrong with an image, which is then left out.
     check_count(batch_size, "a batch_size")
     if isinstance(given, np.ndarray | Tensor):
-        yield from _array_batches(given, kind, shape, batch_size, "x", "")
+        yield from _array_batches(given, kind, shape, batch_size)
         return
     arrays, images = _told_apart(_paths(given))
     for path in arrays:
-        rows = _read_array(path)
-        yield from _array_batches(rows, kind, shape, batch_size, str(path), f"{path}#")
+        yield from _array_batches(_read_array(path), kind, shape, batch_size, path)
     if images:
         if kind != "images":
             raise InputError(
@@ -158,9 +157,9 @@ def _array_batches(
     kind: InputKind,
     shape: _Shape,
     batch_size: int,
-    what: str,
-    prefix: str,
+    path: Path | None = None,
 ) -> Iterator[_Batch]:
+    what, prefix = ("x", "") if path is None else (str(path), f"{path}#")
     tensor = _checked(rows, shape, what)
     if kind == "images" and tensor.dtype != torch.uint8:
         least, most = float(tensor.min()), float(tensor.max())

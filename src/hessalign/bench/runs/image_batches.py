@@ -205,22 +205,20 @@ class _Numbers:
 
 
 @final
+@dataclass(eq=False)
 class _Batches(Dataset["Exception | None"]):
     """The batches, by number, each in its place in shared memory; a worker gets a copy."""
 
-    def __init__(
-        self,
-        reader: ImageReader,
-        rows: Mapping[int, np.ndarray],
-        batch_size: int,
-        seed: int,
-        augmentation: Augmentation | None,
-        places: int,
-    ) -> None:
-        self._reader, self._rows, self._batch_size = reader, rows, batch_size
-        self._seed, self._augmentation = seed, augmentation
-        size = reader.size if augmentation is None else augmentation.size
-        shape = (places, len(rows) * batch_size)
+    reader: ImageReader
+    rows: Mapping[int, np.ndarray]
+    batch_size: int
+    seed: int
+    augmentation: Augmentation | None
+    places: int
+
+    def __post_init__(self) -> None:
+        size = self.reader.size if self.augmentation is None else self.augmentation.size
+        shape = (self.places, len(self.rows) * self.batch_size)
         self._x = torch.empty(*shape, 3, size, size).share_memory_()
         self._y = torch.empty(shape, dtype=torch.int64).share_memory_()
 
@@ -238,13 +236,13 @@ class _Batches(Dataset["Exception | None"]):
         return None
 
     def _fill(self, number: int, x: Tensor, y: Tensor) -> None:
-        generator = torch.Generator().manual_seed(seed_hash(self._seed, number))
-        size = self._batch_size
-        parts = zip(self._rows.items(), x.split(size), y.split(size), strict=True)
+        generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
+        size = self.batch_size
+        parts = zip(self.rows.items(), x.split(size), y.split(size), strict=True)
         for (domain, rows), inputs, labels in parts:
             drawn = rows[torch.randint(len(rows), (size,), generator=generator).numpy()]
-            labels[:] = self._reader.data.domains[domain].labels[drawn]
-            _prepare(self._reader, domain, drawn, self._augmentation, generator, inputs)
+            labels[:] = self.reader.data.domains[domain].labels[drawn]
+            _prepare(self.reader, domain, drawn, self.augmentation, generator, inputs)
 
 
 def _portable(error: Exception) -> Exception:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import (
-    MENDABLE,
-    ConfigurationError,
-    InputError,
-    UserError,
-    attempt,
-    describe_error,
-)
+from hessalign._errors import ConfigurationError, InputError, UserError, attempt
 from hessalign._names import UnknownNameError
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.options import Value
@@ -203,13 +197,15 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
         dataclasses.replace(bare, hparams=json.dumps({key: value}))
         for key, value in overrides.items()
     ]
-    for part in parts:
-        try:
+    # Of an unknown algorithm nobody knows which hyper-parameters it has.
+    unsaid = () if algorithm is not None else (UnknownNameError,)
+
+    def check(part: Job) -> None:
+        with suppress(*unsaid):
             _checked_plan(part, protocol, data_dir)
-        except MENDABLE as error:
-            # Of an unknown algorithm nobody knows which hyper-parameters it has.
-            if algorithm is not None or not isinstance(error, UnknownNameError):
-                problems.append(describe_error(error))
+
+    for part in parts:
+        attempt(problems, check, part)
     return list(dict.fromkeys(problems))
 
 
