@@ -24,6 +24,8 @@ from hessalign.bench.runs.machine import device_of
 EVALUATION_BATCH: Final = 64
 """Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
 
+_Warn = Callable[[str], None]
+
 
 class Sampler(Protocol):
     """A source of batches."""
@@ -138,13 +140,7 @@ class ImageInputs:
     """Images from their cache where there is one, else from their files; see `TensorInputs`."""
 
     def __init__(
-        self,
-        data: DomainDataset,
-        size: int,
-        seed: int,
-        *,
-        augment: bool = True,
-        warn: Callable[[str], None] = lambda message: None,
+        self, data: DomainDataset, size: int, seed: int, *, augment: bool, warn: _Warn
     ) -> None:
         if data.root is None:
             self.reader = ImageReader(data, size, None, allow_truncated=False)
