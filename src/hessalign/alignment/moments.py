@@ -52,6 +52,9 @@ _BLOCK_PRICES = (20.0, 0.25, 0.22)
 _NOT_WRITTEN_OUT_PRICE = 60.0
 """Added to the former for curvatures that are not written out."""
 
+_LARGE_MOMENT = 20_000
+"""Components from which on the dual form takes less time for some hundred samples."""
+
 MOST_SECONDS = 60.0
 """What takes longer on one core is not begun unless an evaluation is asked for by name."""
 
@@ -84,9 +87,16 @@ class Moment:
 
     def cheaper(self, *, shared: bool = False) -> Literal["primal", "dual"]:
         """The evaluation that takes less time, of those that fit into memory."""
+        if torch.compiler.is_compiling():
+            return self._for_all_sizes(shared=shared)
         primal, dual = self.cost("primal"), self.cost("dual", shared=shared)
         fits = primal.memory <= MOST_BYTES
         return "primal" if fits and primal.time <= dual.time else "dual"
+
+    def _for_all_sizes(self, *, shared: bool) -> Literal["primal", "dual"]:
+        """A choice for graphs, which is the same for all batches that fit, so that one serves."""
+        large = self.left.size * self.right.size > _LARGE_MOMENT
+        return "dual" if self._pairs_fit() and (shared or large) else "primal"
 
     def cost(self, evaluation: Literal["primal", "dual"], *, shared: bool = False) -> Cost:
         """What an evaluation will take, estimated from the shapes.

@@ -26,7 +26,13 @@ from torch.nn import functional
 from hessalign._errors import InputError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype, sample_weights
+from hessalign.curvature.domains import (
+    PAIR_ELEMENTS,
+    DomainLike,
+    Domains,
+    accumulation_dtype,
+    sample_weights,
+)
 from hessalign.curvature.factors import Features, LogitCurvature, ScaledCurvature
 from hessalign.curvature.fused import is_traced
 from hessalign.curvature.inputs import (
@@ -299,7 +305,8 @@ class LinearHead:
         Gram matrix of the features gives it without forming the gradient.
         """
         samples, width = self.features.z.shape
-        if width * len(self.domains) <= samples:
+        few = samples**2 <= PAIR_ELEMENTS  # for graphs, a choice that serves batches of all sizes
+        if not few if torch.compiler.is_compiling() else width * len(self.domains) <= samples:
             return self._logits(self.gradient)
         products = self.features.inner(slice(None), bias=self.bias)
         return (self.domains.weights.within * products) @ self.error
