@@ -4,12 +4,16 @@ The released procedure is written out as a loop over automatic differentiation, 
 paper's released DomainBed code: Rademacher probes for every domain and again for the mean loss,
 each probe a Hessian-vector product that keeps its graph.
 
-Indices: e domain, n sample, d feature, c class.
+The plain forms are the same closed forms as ours, in the dozen lines that one would write for
+oneself: the precision of the features, no checks, autograd's own backward pass.
+
+Indices: e domain, n and m sample, d feature, c class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor, autograd, nn
@@ -179,3 +183,115 @@ def make_curvlinops_diagonals(batch: Batch, probes: int) -> Callable[[], list[Te
         return result
 
     return diagonals
+
+
+def pair_weights(
+    sizes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    r"""The constants of the plain forms, matrices over pairs of samples.
+
+    Args:
+        sizes: Samples of each domain, which are contiguous.
+        dtype: Their precision.
+
+    Returns:
+        The weights whose sum over pairs is a dispersion, $\frac1E \sum_e c_{en} c_{em}$ with
+        c the deviation of the domains' means; and the means over a sample's own domain.
+
+    Example:
+        >>> dispersing, within = pair_weights((1, 2))
+        >>> within
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000],
+                [0.0000, 0.5000, 0.5000]])
+        >>> values = torch.tensor([4.0, 1.0, 3.0])  # means 4 and 2, each 1 away from 3
+        >>> values @ dispersing @ values
+        tensor(1.)
+    """
+    averaging = torch.block_diag(*(torch.full((1, n), 1 / n, dtype=dtype) for n in sizes))
+    within = torch.block_diag(*(torch.full((n, n), 1 / n, dtype=dtype) for n in sizes))
+    centring = averaging - averaging.mean(0)
+    return centring.T @ centring / len(sizes), within
+
+
+def plain_full(z: Tensor, logits: Tensor, y: Tensor, dispersing: Tensor) -> Tensor:
+    r"""Dispersion of Hessians and of gradients in plain operations.
+
+    $$\sum_{nm} w_{nm} \left(\mathrm{tr}(S_n S_m) K_{nm}^2 + r_n^\top r_m K_{nm}\right)$$
+
+    Args:
+        z: Features.
+        logits: Logits.
+        y: Class indices.
+        dispersing: The weights w of pairs; see `pair_weights`.
+
+    Returns:
+        Their sum.
+    """
+    gram = z @ z.T + 1
+    p = logits.softmax(1)
+    overlap, squares = p @ p.T, p.square()
+    curvature = overlap - squares @ p.T - p @ squares.T + overlap.square()
+    error = p - functional.one_hot(y, p.shape[1])
+    return (dispersing * (curvature * gram.square() + (error @ error.T) * gram)).sum()
+
+
+def plain_product(
+    z: Tensor, logits: Tensor, y: Tensor, dispersing: Tensor, within: Tensor
+) -> Tensor:
+    r"""Dispersion of Hessian-gradient products and of gradients in plain operations.
+
+    $$\sum_{nm} w_{nm} \left(v_n^\top v_m + r_n^\top r_m\right) K_{nm}, \quad
+    v_n = S_n \sum_{m \in e(n)} \tfrac{1}{n_e} K_{nm} r_m$$
+
+    Args:
+        z: Features.
+        logits: Logits.
+        y: Class indices.
+        dispersing: The weights w of pairs; see `pair_weights`.
+        within: The weights of means over a sample's own domain.
+
+    Returns:
+        Their sum.
+    """
+    gram = z @ z.T + 1
+    p = logits.softmax(1)
+    error = p - functional.one_hot(y, p.shape[1])
+    scaled = p * ((within * gram) @ error)
+    product = scaled - p * scaled.sum(1, keepdim=True)
+    return (dispersing * (product @ product.T + error @ error.T) * gram).sum()
+
+
+def cma_penalty(batch: Batch) -> Tensor:
+    r"""The Hessian term of CMA (Chen et al., UAI 2025), by the algorithm it is published with.
+
+    $$\frac{1}{2 E^2 C^2} \sum_{ef} \|H_e - H_f\|^2, \quad \langle H_e, H_f\rangle =
+    \operatorname{mean}_{nm} \mathrm{tr}(S_n S_m)\, \mathrm{tr}(z_n z_n^\top z_m z_m^\top)$$
+
+    for the weights of the head without its bias. The matrices are formed for every sample and
+    multiplied for every pair; of two domains each pair of samples is taken once.
+
+    Args:
+        batch: Features and head.
+
+    Returns:
+        The penalty, differentiable in features and weights.
+    """
+    domains, classes = len(batch.sizes), len(batch.weight)
+    outer, curvature = [], []
+    for z in batch.z:
+        p = functional.linear(z, batch.weight).softmax(0)
+        outer.append(torch.outer(z, z))
+        curvature.append(torch.diag(p) - torch.outer(p, p))
+    members = torch.arange(len(outer)).split(batch.sizes)
+    total = torch.zeros((), dtype=batch.z.dtype)
+    for e, f in combinations_with_replacement(range(domains), 2):
+        traces = [
+            torch.trace(curvature[n] @ curvature[m]) * torch.trace(outer[n] @ outer[m])
+            for n in members[e].tolist()
+            for m in members[f].tolist()
+        ]
+        # ‖H_e‖² is in the distances to all other domains, ⟨H_e, H_f⟩ in two of them.
+        weight = domains - 1 if e == f else -2
+        total = total + weight * torch.stack(traces).mean()
+    return total / (domains**2 * classes**2)

@@ -52,6 +52,16 @@ class Timing:
         return statistics.median(self.cpu)
 
     @property
+    def low(self) -> float:
+        """First decile of the processor time: what disturbs a measurement only adds to it.
+
+        Example:
+            >>> Timing(tuple(float(i) for i in range(20, 0, -1)), (0.0,)).low
+            3.0
+        """
+        return sorted(self.cpu)[len(self.cpu) // 10]
+
+    @property
     def quartiles(self) -> tuple[float, float]:
         """First and third quartile of the processor time."""
         if len(self.cpu) < 2:
