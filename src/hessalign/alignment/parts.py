@@ -279,7 +279,7 @@ def communication(
         >>> shapes = {"processes": 4, "features": 512, "outputs": 7, "domains": 3}
         >>> sent = communication("diagonal", samples=96, **shapes)
         >>> sent.form, sent.bytes
-        ('sums', 258912)
+        ('sums', 258948)
         >>> sent = communication("full", samples=96, **shapes)
         >>> sent.form, sent.bytes
         ('samples', 602712)
