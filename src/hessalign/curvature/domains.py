@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -225,8 +226,25 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
         >>> domains.ids.tolist(), domains.sizes, domains.order.tolist()
         ([-1, 7], (1, 2), [1, 0, 2])
     """
+    if domain.device.type == "cpu":
+        return _grouped_here(domain)
     contiguous = bool((domain[1:] >= domain[:-1]).all())
     order = None if contiguous else torch.argsort(domain, stable=True)
     grouped = domain if order is None else domain[order]
     ids, counts = torch.unique_consecutive(grouped, return_counts=True)
     return Domains(ids, tuple(counts.tolist()), order)
+
+
+def _grouped_here(domain: Int[Tensor, " n"]) -> Domains:
+    """The same by numpy, which takes a fraction of the time for a batch."""
+    values = domain.numpy()
+    changes = values[1:] != values[:-1]
+    order = None
+    if (values[1:] < values[:-1]).any():
+        order = np.argsort(values, kind="stable")
+        values = values[order]
+        changes = values[1:] != values[:-1]
+    starts = np.flatnonzero(np.concatenate([[True], changes])[: len(values)])
+    sizes = np.diff(starts, append=len(values)).tolist()
+    ids = torch.from_numpy(values[starts])
+    return Domains(ids, tuple(sizes), None if order is None else torch.from_numpy(order))

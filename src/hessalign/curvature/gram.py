@@ -5,15 +5,16 @@ whatever the precision of the features: a product of float32 numbers is exact th
 features into pieces whose float32 products are exact gives the same, at two to three times the
 price of float64 on a processor. What flows back is small already and stays in the features' own
 precision, where rounding errors are some 1e-7 of its terms, 2e-3 of a slope where the dispersion is
-1e-8 of the squared norm. On a processor, where a look at values costs nothing, slopes are float64
-so near to alignment; so they are everywhere for few features.
+1e-8 of the squared norm. On a processor, where a look at values costs nothing, a sum over pairs is
+first made of products in the features' precision; if it turns out small, products and slopes are
+float64. For few features they are everywhere.
 
 Indices: n and m sample, d feature, c class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -33,13 +34,15 @@ _MANY_FEATURES = 256
 """Rows from this length on are multiplied by slopes in their own precision."""
 
 
-def _slope_precision(z: Tensor, cancels: Callable[[], bool]) -> torch.dtype:
-    """What slopes are multiplied in: float64 for few features, or where one may see sums cancel."""
+def _slope_precision(z: Tensor) -> torch.dtype:
+    """What slopes are multiplied in, unless one sees sums cancel: float64 for few features."""
     wide = torch.promote_types(z.dtype, accumulation_dtype(z.device))
-    if z.shape[1] < _MANY_FEATURES or z.dtype == wide:
-        return wide
-    looks = z.device.type == "cpu" and not is_traced(z)
-    return wide if looks and cancels() else z.dtype
+    return wide if z.shape[1] < _MANY_FEATURES else z.dtype
+
+
+def _may_look(z: Tensor) -> bool:
+    """Whether a look at values costs nothing."""
+    return z.device.type == "cpu" and not is_traced(z)
 
 
 @final
@@ -69,13 +72,13 @@ class _Gram(Fused):
         z, products = ctx.saved_tensors
         weights = slopes[0] + slopes[0].mT
 
-        def cancels() -> bool:
+        precision = _slope_precision(z)
+        if precision != weights.dtype and _may_look(z):
             # The Gram matrix knows the size of the sums w z before they are formed.
             sums = ((weights @ products) * weights).sum()
             terms = (weights.abs() @ products.diagonal().sqrt()).square().sum()
-            return not bool(terms <= _CANCELLATION**2 * sums)
-
-        precision = _slope_precision(z, cancels)
+            if not bool(terms <= _CANCELLATION**2 * sums):
+                precision = weights.dtype
         return ((weights.to(precision) @ z.to(precision)).to(z.dtype),)
 
 
@@ -247,27 +250,27 @@ class _PairSums(Fused):
     @staticmethod
     def forward(ctx: Context, base: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
         *lefts, weights, (kinds, bias) = rest
-        products = base
-        if bias is not None:
-            wide = base.to(weights.dtype)
-            products = wide @ wide.mT
-            products = products.add_(1) if bias else products
-        weighted = weights * products
-        sums, slopes, saved = [], [], []
-        for left, (kind, power) in zip(lefts, kinds, strict=True):
-            pairs: Tensor = left
+        pairs, saved = [], []
+        for left, (kind, _) in zip(lefts, kinds, strict=True):
             more: list[Tensor] = []
             if kind == "softmax":
-                pairs, more = _softmax_forward(left)
-            elif kind == "rows":
-                pairs = left @ left.mT
-            slopes.append((weighted if power == 2 else weights) * pairs)
-            sums.append(torch.dot(slopes[-1].view(-1), products.reshape(-1)))
+                own, more = _softmax_forward(left)
+            else:
+                own = left @ left.mT if kind == "rows" else left
+            pairs.append(own)
             saved.append(more)
         # What flows back is small already, and needs no more precision than the features have.
-        narrow = products.dtype
+        # So do the products, where a look shows that nothing cancels.
+        narrow, products = weights.dtype, base
         if bias is not None:
-            narrow = _slope_precision(base, lambda: _any_cancels(sums, slopes, products))
+            narrow = _slope_precision(base)
+            looks = narrow != weights.dtype and _may_look(base)
+            products = _products(base, bias, narrow if looks else weights.dtype, weights.dtype)
+        sums, slopes, weighted = _weigh(products, weights, pairs, kinds)
+        if bias is not None and looks and _any_cancels(sums, slopes, products):
+            narrow = weights.dtype
+            products = _products(base, bias, narrow, narrow)
+            sums, slopes, weighted = _weigh(products, weights, pairs, kinds)
         kept = [x.to(narrow) for x in (products, weighted, *slopes)]
         ctx.save_for_backward(base, *lefts, *kept, *(x for more in saved for x in more))
         ctx.others = (weights, (kinds, bias))
@@ -305,6 +308,26 @@ class _PairSums(Fused):
         if bias is None:
             return d_products, *d_lefts
         return (2 * (d_products @ base.to(narrow))).to(base.dtype), *d_lefts
+
+
+def _products(z: Tensor, bias: bool, multiplied: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """Inner products of features, multiplied in one precision and given in another."""
+    wide = z.to(multiplied)
+    products = (wide @ wide.mT).to(dtype)
+    return products.add_(1) if bias else products
+
+
+def _weigh(
+    products: Tensor, weights: Tensor, pairs: list[Tensor], kinds: Sequence[tuple[str, int]]
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """The sums of w L Kᵖ, w L Kᵖ⁻¹ of each, and w K."""
+    weighted = weights * products
+    slopes = [
+        (weighted if power == 2 else weights) * own
+        for own, (_, power) in zip(pairs, kinds, strict=True)
+    ]
+    sums = [torch.dot(slope.view(-1), products.reshape(-1)) for slope in slopes]
+    return sums, slopes, weighted
 
 
 def _any_cancels(sums: list[Tensor], slopes: list[Tensor], products: Tensor) -> bool:
