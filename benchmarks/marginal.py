@@ -47,7 +47,7 @@ CMA_SAMPLES: Final = 4
 
 FLOOR: Final = "cross-entropy alone"
 CMA: Final = "CMA's own, full without gradient term"
-UNCHECKED: Final = "layout, checks=False"
+UNCHECKED: Final = "layout, on another device"
 COMPILED: Final = "layout, compiled"
 
 BOUNDS: Final = {"ids": 1.2, "layout": 1.2, COMPILED: 1.0}
@@ -182,15 +182,15 @@ def counts(case: Case) -> dict[str, Counts]:
     layout, leaves = hessalign.domain_layout(batch.sizes), (batch.z, batch.logits)
     whole = (batch.z, *batch.parameters)
     found = {FLOOR: count(lambda: cross_entropy(batch), whole, case.features)}
+    # The meta device stands for one that is not to be waited for.
+    elsewhere = [x.detach().to("meta").requires_grad_() for x in leaves]
     for kind in PLAIN_KINDS:
-        penalties = {
-            "plain": plain(batch, kind),
-            "ids": ours(kind, batch.domain),
-            UNCHECKED: ours(kind, layout, checks=False),
-        }
+        penalties = {"plain": plain(batch, kind), "ids": ours(kind, batch.domain)}
         for way, penalty in penalties.items():
             value = partial(penalty, *leaves, batch.y)
             found[f"{_title(kind)}, {way}"] = count(value, leaves, case.features)
+        value = partial(ours(kind, layout.to(torch.device("meta"))), *elsewhere, batch.y.to("meta"))
+        found[f"{_title(kind)}, {UNCHECKED}"] = count(value, elsewhere, case.features)
     return found
 
 
