@@ -52,8 +52,8 @@ _BLOCK_PRICES = (20.0, 0.25, 0.22)
 _NOT_WRITTEN_OUT_PRICE = 60.0
 """Added to the former for curvatures that are not written out."""
 
-_LARGE_MOMENT = 20_000
-"""Components from which on the dual form takes less time for some hundred samples."""
+_LARGE_MOMENT = 1_000
+"""Components from which on graphs, where means are float64 throughout, take the dual form."""
 
 MOST_SECONDS = 60.0
 """What takes longer on one core is not begun unless an evaluation is asked for by name."""
