@@ -153,6 +153,8 @@ def test_fake_tensors(kind):
         z, logits, y = problems.make_batch("cross_entropy", SIZES)
         penalty = align(z, logits, y, ha.domain_layout(SIZES)).penalty
         torch.autograd.grad(penalty, (z, logits))
+    made = ha.domain_layout(SIZES).weights.averaging
+    assert type(made) is torch.Tensor, "constants of fakes are found by others"
 
 
 @pytest.mark.parametrize("kind", EXACT)

@@ -13,10 +13,12 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 
 from hessalign._errors import InputError
 from hessalign._numbers import is_whole
 from hessalign._shapes import Float, Int
+from hessalign.curvature.fused import is_traced
 from hessalign.curvature.lazy import lazy
 
 PAIR_ELEMENTS = 1 << 19
@@ -99,11 +101,18 @@ class Weights:
         """The matrix whose product with per-sample rows is the mean over their own domain."""
         return self.membership @ self.averaging
 
+    def prepared(self) -> Weights:
+        """The same with what graphs would otherwise have to make of the sizes."""
+        _ = self.centring, self.membership
+        if sum(self.sizes) ** 2 <= PAIR_ELEMENTS:
+            _ = self.dispersing, self.within
+        return self
+
 
 @lru_cache(maxsize=8)
 def _weights(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Weights:
-    """The same matrices for all batches of one shape."""
-    return Weights(sizes, device, dtype)
+    """The same matrices for all batches of one shape, made at once where they are small."""
+    return Weights(sizes, device, dtype).prepared()
 
 
 @final
@@ -128,7 +137,10 @@ class Domains:
     def weights(self) -> Weights:
         """What sums over samples and pairs are weighed with."""
         device = self.ids.device
-        return _weights(self.sizes, device, accumulation_dtype(device))
+        dtype = accumulation_dtype(device)
+        if is_traced(self.ids) or detect_fake_mode() is not None:  # not for others to find
+            return Weights(self.sizes, device, dtype)
+        return _weights(self.sizes, device, dtype)
 
     def arrange(self, samples: Tensor) -> Tensor:
         """Reorder samples (first axis), if need be, so that domains are contiguous."""
@@ -207,11 +219,7 @@ def domain_layout(domain: DomainLike, device: torch.device | str | None = None) 
         if not sizes or not all(is_whole(size) and size >= 1 for size in sizes):
             raise InputError(f"Expected sizes of domains of 1 or more, got {sizes}.")
         layout = Domains(torch.arange(len(sizes), device=device), sizes, None)
-    # Everything that graphs would otherwise have to make of the sizes.
-    weights = layout.weights
-    _ = weights.centring, weights.membership
-    if sum(layout.sizes) ** 2 <= PAIR_ELEMENTS:
-        _ = weights.dispersing, weights.within
+    layout.weights.prepared()
     return layout
 
 
