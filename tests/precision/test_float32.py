@@ -15,7 +15,7 @@ from tests.cases import Batch
 
 from hessalign.alignment import HessianAlignment, dispersion, distances, inner_products
 from hessalign.alignment.quantities import quantity_dispersion
-from hessalign.curvature import linear_head, products
+from hessalign.curvature import gram, linear_head, products
 
 TOLERANCE = 1e-3
 HEADS = {
@@ -239,3 +239,26 @@ def test_wide_heads(features, classes, ratio):
         assert value == pytest.approx(wanted, rel=1e-5)
     for ours, theirs in zip((*found[1], *found[2]), (*expected[1], *expected[2]), strict=True):
         assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
+
+
+def test_float64_products_only_where_domains_nearly_agree(monkeypatch):
+    """Products in the features' precision serve far from alignment, and are made again near it."""
+    made = []
+    plain = gram._products
+
+    def spy(z, bias, multiplied, dtype):
+        made.append(multiplied)
+        return plain(z, bias, multiplied, dtype)
+
+    monkeypatch.setattr(gram, "_products", spy)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(40, 600, generator=generator).relu()
+    logits = torch.randn(40, 5, generator=generator)
+    domain = torch.arange(2).repeat_interleave(20)
+    twice = torch.cat([z[:20], z[:20] + 1e-5]), torch.cat([logits[:20], logits[:20] + 1e-5])
+    rough, exact = torch.float32, torch.float64
+    for (features, outputs), expected in (((z, logits), [rough]), (twice, [rough, exact])):
+        made.clear()
+        head = linear_head(features, outputs, None, domain)
+        quantity_dispersion(head, "hessian", "dual")
+        assert made == expected
