@@ -56,9 +56,8 @@ class _Gram(Fused):
 
     @staticmethod
     def forward(ctx: Context, z: Float[Tensor, "n d"], bias: bool) -> Float[Tensor, "n n"]:
-        wide = z.to(accumulation_dtype(z.device))
-        products = wide @ wide.mT
-        products = products.add_(1) if bias else products
+        wide = accumulation_dtype(z.device)
+        products = _products(z, bias, wide, wide)
         ctx.save_for_backward(z, products)
         ctx.others = (bias,)
         return products
@@ -225,13 +224,13 @@ class PairTerm(NamedTuple):
     power: Literal[1, 2]
 
 
-_Spec = tuple[tuple[tuple[str, int], ...], bool | None]
-"""Kind and power of each term; whether features have a bias, None if they are inner products."""
-
-
 @final
 class _PairSums(Fused):
-    """Sums over pairs of w L Kᵖ, several at once: one node instead of many small ones."""
+    """Sums over pairs of w L Kᵖ, several at once: one node instead of many small ones.
+
+    The last argument has kind and power of each term, and whether the features have a bias; None if
+    inner products are given instead of features.
+    """
 
     @staticmethod
     def plain(base: Tensor, *rest: Any) -> tuple[Float[Tensor, ""], ...]:  # noqa: ANN401
