@@ -16,6 +16,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import torch
 
 from benchmarks import cmnist, engine, growth, head
+from benchmarks.history import append_entry, make_entry, read_history, regressions
 from benchmarks.machine import machine_facts
 from benchmarks.report import write_report
 from benchmarks.targets import Target
@@ -90,7 +91,7 @@ def run_table(name: str, quick: bool, progress: Progress) -> tuple[dict[str, Any
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, write the results after each table, and say which targets are missed.
+    """Measure, write the results after each table, and say what is missed or worse than before.
 
     Args:
         arguments: The command line.
@@ -102,6 +103,7 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     settle_allocator()
     progress, tables, targets = Progress(), dict[str, Any](), list[Target]()
+    record: dict[str, Any] = {}
     for name in options.tables:
         tables[name], found = run_table(name, options.quick, progress)
         targets += found
@@ -114,6 +116,12 @@ def main(arguments: list[str]) -> int:
         if not target.met:
             progress.say(f"missed: {target.what}: {target.measured:.3g}, bound {target.bound:g}")
     progress.say(f"{sum(target.met for target in targets)} of {len(targets)} met")
+    progress.title, history = "history", options.output / "history.jsonl"
+    entry, earlier = make_entry(record, targets), read_history(history)
+    for sentence in regressions(entry, earlier, targets):
+        progress.say(f"worse: {sentence}")
+    append_entry(history, entry)
+    progress.say(f"{len(earlier) + 1} runs in {history}")
     return 0
 
 

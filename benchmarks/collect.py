@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-import hessalign
 from benchmarks.output import add_output, write_result
+from benchmarks.process import measure_command
 from hessalign.bench.algorithms.search import common_space, hyper_parameters
 from hessalign.bench.data.catalog import DATASETS, DEFAULT_STEPS
 from hessalign.bench.sweep import Job, held_out_sets
@@ -33,15 +30,6 @@ STEPS = (
     DEFAULT_STEPS - 1,
 )
 """After which a run is evaluated."""
-
-# Its own process, so that the peak is its own; the last line of stderr is the peak in kilobytes.
-MEASURED = """
-import resource, sys
-from hessalign.cli import main
-code = main(sys.argv[1:])
-sys.stderr.write(f"\\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\\n")
-sys.exit(code)
-"""
 
 
 def jobs(runs: int) -> Iterator[Job]:
@@ -122,33 +110,6 @@ def write_sweep(folder: Path, runs: int) -> int:
     return size
 
 
-def measure(folder: Path) -> tuple[float, float]:
-    """Collect a sweep in a process of its own.
-
-    Args:
-        folder: The sweep.
-
-    Returns:
-        Seconds, start of the interpreter included, and the peak of resident memory in megabytes.
-
-    Raises:
-        RuntimeError: If collecting fails.
-    """
-    start = time.perf_counter()
-    result = subprocess.run(
-        [sys.executable, "-c", MEASURED, "collect", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(hessalign.__file__).parents[1])},
-    )
-    seconds = time.perf_counter() - start
-    if result.returncode != 0:
-        raise RuntimeError(f"Collecting {folder} failed: {result.stderr}")
-    kilobytes = int(result.stderr.splitlines()[-1])
-    return seconds, kilobytes / 1024
-
-
 def main(arguments: list[str]) -> int:
     """Write, collect, and report both measurements.
 
@@ -164,14 +125,20 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="hessalign-collect-") as folder:
         size = write_sweep(Path(folder), options.runs)
-        seconds, megabytes = measure(Path(folder))
+        used = measure_command(["collect", folder])
     text = (
         "# Collecting a sweep\n\n"
         f"`hessalign collect` on {options.runs:,} runs with {len(STEPS)} records each, "
-        f"{size / 2**20:.0f} MB: {seconds:.1f} s (at most {MAX_SECONDS}), {megabytes:.0f} MB of "
-        f"memory (at most {MAX_MEGABYTES}). Made by `python -m benchmarks.collect`."
+        f"{size / 2**20:.0f} MB: {used.seconds:.1f} s (at most {MAX_SECONDS}), "
+        f"{used.megabytes:.0f} MB of memory (at most {MAX_MEGABYTES}). "
+        "Made by `python -m benchmarks.collect`."
     )
-    record = {"runs": options.runs, "bytes": size, "seconds": seconds, "megabytes": megabytes}
+    record = {
+        "runs": options.runs,
+        "bytes": size,
+        "seconds": used.seconds,
+        "megabytes": used.megabytes,
+    }
     write_result(options.output, "collect", record, text)
     return 0
 

@@ -269,7 +269,7 @@ def affordable(entry: Entry, patience: float) -> bool:
     if entry.probed is None:
         return True
     few, many = (entry.make(count) for count in entry.probed)
-    time = extrapolate(warm_up(few), warm_up(many), entry.probed, PROBES)
+    time = extrapolate(warm_up(few)[0], warm_up(many)[0], entry.probed, PROBES)
     memory = extrapolate(peak_memory(few), peak_memory(many), entry.probed, PROBES)
     return time <= patience and memory <= memory_size() / 2
 

@@ -28,6 +28,9 @@ call that does not count and brings back the caches that the previous procedure 
 SLOW = 0.5
 """Seconds from which a single call is enough to warm up."""
 
+VERY_SLOW = 3.0
+"""Seconds from which that call is the measurement as well."""
+
 
 @final
 @dataclass(frozen=True)
@@ -142,17 +145,17 @@ def seconds(run: Run, calls: int) -> tuple[float, float]:
     return cpu / calls, wall / calls
 
 
-def warm_up(run: Run) -> float:
+def warm_up(run: Run) -> tuple[float, float]:
     """Call a procedure until it has found its pace.
 
     Args:
         run: The procedure.
 
     Returns:
-        Seconds of the last call.
+        Processor and elapsed seconds of a call.
     """
-    first, _ = seconds(run, 1)
-    return first if first >= SLOW else min(seconds(run, 1)[0] for _ in range(3))
+    first = seconds(run, 1)
+    return first if first[0] >= SLOW else min(seconds(run, 1) for _ in range(3))
 
 
 def measure(procedures: Mapping[str, Run], effort: Effort, progress: Progress) -> dict[str, Timing]:
@@ -171,16 +174,18 @@ def measure(procedures: Mapping[str, Run], effort: Effort, progress: Progress) -
         The timing of each procedure.
     """
     calls, repeats = {}, {}
+    cpu: dict[str, list[float]] = {name: [] for name in procedures}
+    wall: dict[str, list[float]] = {name: [] for name in procedures}
     for name, run in procedures.items():
         progress.note(f"warming up {name}")
-        pilot = warm_up(run)
+        pilot, elapsed = warm_up(run)
         calls[name] = max(1, math.ceil(MINIMUM_SAMPLE / max(pilot, 1e-6)))
         repeats[name] = effort.repeats(pilot * calls[name])
+        if pilot >= VERY_SLOW:
+            repeats[name], cpu[name], wall[name] = 0, [1e3 * pilot], [1e3 * elapsed]
     rounds = max(repeats.values())
     gc.collect()
     gc.freeze()  # what exists by now need not be looked at again in every round
-    cpu: dict[str, list[float]] = {name: [] for name in procedures}
-    wall: dict[str, list[float]] = {name: [] for name in procedures}
     for index in range(rounds):
         gc.collect()
         for name, run in procedures.items():

@@ -75,12 +75,12 @@ def diagnose(X: np.ndarray, y: np.ndarray, hospital: np.ndarray) -> None:
 def compare(seeds: int) -> None:
     """Plain and aligned models, where they were fitted and where not."""
     print(f"\nAccuracy in %, mean ± standard deviation over {seeds} seeds:")
-    print(f"{'beta':>6}{'fitted to':>14}{'left out':>14}{'worst':>14}{'next':>14}")
-    for beta in (0, 1, 10, 100):
+    print(f"{'strength':>8}{'fitted to':>14}{'left out':>14}{'worst':>14}{'next':>14}")
+    for strength in (0, 0.1, 1, 10):
         rows = []
         for seed in range(seeds):
             X, y, hospital, (X_next, y_next) = make_data(seed)
-            model = ha.AlignedClassifier("full", alpha=1 if beta else 0, beta=beta)
+            model = ha.AlignedClassifier("full", alpha=strength, beta=strength)
             left_out = cross_val_score(
                 model, X, y, groups=hospital, cv=LeaveOneGroupOut(), params={"domain": hospital}
             )
@@ -89,7 +89,7 @@ def compare(seeds: int) -> None:
             rows.append((seen, left_out.mean(), left_out.min(), unseen))
         mean, spread = 100 * np.mean(rows, axis=0), 100 * np.std(rows, axis=0, ddof=1)
         cells = (f"{a:.1f} ± {b:.1f}" for a, b in zip(mean, spread, strict=True))
-        print(f"{beta:6}" + "".join(f"{cell:>14}" for cell in cells))
+        print(f"{strength:8}" + "".join(f"{cell:>14}" for cell in cells))
     print(
         "The mean over the hospitals left out in turn hardly tells the models apart; the worst\n"
         "of them does, and it is known before the next hospital is. Alignment costs a little\n"

@@ -65,3 +65,37 @@ def measure(page, width, folder):
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)
     assert found, f"The page was not measured: {escape(dom[:500])}"
     return json.loads(unescape(found[1]))
+
+
+def scripted(page, script, folder):
+    """What a script finds on a page that a browser shows; `show` ends it."""
+    harness, content = folder / "harness.html", json.dumps(page).replace("<", "\\u003c")
+    show = (
+        "const show = found => { const result = document.createElement('pre'); result.id = "
+        "'result'; result.textContent = JSON.stringify(found); document.body.append(result); };"
+    )
+    harness.write_text(
+        '<!doctype html><meta charset="utf-8"><iframe></iframe><script type="application/json" '
+        f'id="source">{content}</script><script>{show} const frame = '
+        f"document.querySelector('iframe'); frame.onload = () => {{ {script} }}; frame.srcdoc = "
+        "JSON.parse(document.querySelector('#source').textContent);</script>"
+    )
+    dom = chromium(["--virtual-time-budget=3000", "--dump-dom", harness.as_uri()], folder)
+    return json.loads(unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.DOTALL)[1]))
+
+
+def screenshot(page, width, scheme, folder, height):
+    """A picture of the page as a reader with that colour scheme sees it."""
+    source, picture = folder / "page.html", folder / f"{width}-{scheme}.png"
+    source.write_text(page, encoding="utf-8")
+    chromium(
+        [
+            f"--blink-settings=preferredColorScheme={['dark', 'light'].index(scheme)}",
+            "--hide-scrollbars",
+            f"--window-size={width},{height}",
+            f"--screenshot={picture}",
+            source.as_uri(),
+        ],
+        folder,
+    )
+    return picture

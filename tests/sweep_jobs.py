@@ -100,6 +100,27 @@ def train_in_sight(job, folder):
     train_job(job, folder, report=report)
 
 
+def train_patiently(job, folder):
+    """As `train`, slowly, and telling which process it is."""
+    run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    log(folder, f"process {job.folder} {os.getpid()}")
+
+    def report(record):
+        log(folder, f"step {job.folder} {record.step}")
+        time.sleep(0.1)
+
+    train_job(job, folder, report=report)
+
+
+def train_on_ray(job, folder, seconds=0.1):
+    """As `train_slowly`, and telling which machine of a cluster and which GPUs it has."""
+    import ray
+
+    here, devices = ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()
+    log(folder, f"machine {job.folder} {here} {','.join(map(str, devices)) or 'none'}")
+    train_slowly(job, folder, seconds)
+
+
 def kill_workers(sweep, count, ended):
     """Kill whatever process began a job last, at random moments; the processes killed."""
     source, killed = random.Random(0), []

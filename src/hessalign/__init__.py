@@ -7,7 +7,8 @@ Three lines in a training loop of your own:
     loss = cross_entropy(logits, y) + terms.penalty
 
 `import hessalign` alone imports next to nothing: torch comes with the first name that is asked for,
-scikit-learn with `AlignedClassifier`. A new name has a line in both branches below.
+scikit-learn with `AlignedClassifier` and `AlignedClassifierCV`. A new name has a line in both
+branches below.
 """
 
 import typing as _typing
@@ -21,6 +22,7 @@ if _typing.TYPE_CHECKING:
     from hessalign.alignment import attribute_distances as attribute_distances
     from hessalign.alignment import communication as communication
     from hessalign.alignment import hessian_distance as hessian_distance
+    from hessalign.bench.data.heart import load_heart as load_heart
     from hessalign.bench.runs.trained import load as load
     from hessalign.curvature import Binary as Binary
     from hessalign.curvature import CrossEntropy as CrossEntropy
@@ -33,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from hessalign.diagnosis import Diagnosis as Diagnosis
     from hessalign.diagnosis import diagnose as diagnose
     from hessalign.estimator import AlignedClassifier as AlignedClassifier
+    from hessalign.estimator_cv import AlignedClassifierCV as AlignedClassifierCV
     from hessalign.heads import transfer_bound as transfer_bound
     from hessalign.heads import transfer_measure as transfer_measure
     from hessalign.heads import worst_case_gap as worst_case_gap
@@ -44,13 +47,15 @@ else:
         "hutchinson_diagonal linear_head",
         "diagnosis": "Diagnosis diagnose",
         "estimator": "AlignedClassifier",
+        "bench.data.heart": "load_heart",
+        "estimator_cv": "AlignedClassifierCV",
         "bench.runs.trained": "load",
         "heads": "transfer_bound transfer_measure worst_case_gap",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
     _MODULES = {"bench", "paper", "report", *_NAMES}
     # What needs torch and numpy alone: a star takes it, and help() looks at it.
-    __all__ = [name for name, home in _HOMES.items() if home != "estimator"]
+    __all__ = [name for name, home in _HOMES.items() if "estimator" not in home]
 
     def __getattr__(name: str) -> object:
         """A public name or a part of the package, imported when it is first asked for."""

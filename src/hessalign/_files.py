@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from hessalign._errors import InputError
 
 PARTIAL: Final = ".partial"  # how files that are being written end
 
@@ -64,6 +67,14 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file all at once: a reader, or a crash, sees the old content or the new."""
     with atomic_file(path) as partial:
         partial.write_bytes(content)
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401
+    """A value of JSON; what cannot be read is a ValueError, also for its depth."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InputError("it is nested too deeply") from error
 
 
 def file_digest(path: Path) -> str:

@@ -36,15 +36,19 @@ def shown(value: object) -> str:
     return f"{value!r}, a {type(value).__name__}. Give a number."
 
 
+HUGE = 1e30
+"""Weights, tolerances and radii above this are refused as if infinite: their products overflow."""
+
+
 def check_not_negative(value: object, name: str) -> None:
     """Refuse what is not a finite number of 0 or more."""
-    if not 0 <= number(value) < math.inf:
+    if not 0 <= number(value) <= HUGE:
         raise InputError(f"Expected a finite {name} of 0 or more, got {shown(value)}")
 
 
 def check_positive(value: object, name: str) -> None:
     """Refuse what is not a finite number above 0."""
-    if not 0 < number(value) < math.inf:
+    if not 0 < number(value) <= HUGE:
         raise InputError(f"Expected a positive, finite {name}, got {shown(value)}")
 
 

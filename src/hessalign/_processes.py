@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -49,6 +50,7 @@ _POLL_SECONDS: Final = 0.5
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
+_Error = TypeVar("_Error", bound=BaseException)
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
@@ -75,6 +77,8 @@ def start_worker(*, interruptible: bool = False) -> None:
     # A SIGTERM, which may be sent to all processes of a job, is its parent's business, and so is
     # Ctrl-C: the parent asks workers to save by a SIGINT, and of a second one they would not save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # by which batch systems announce their end
+        signal.signal(number, signal.SIG_IGN)
     if interruptible:
         os.setpgrp()  # the terminal sends Ctrl-C to the group
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -109,6 +113,15 @@ def describe_end(code: int | None) -> str:
     known = {number.value: number.name for number in signal.Signals}
     reason = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
     return f"was killed by {known.get(-code, f'signal {-code}')}{reason}"
+
+
+def portable(error: _Error) -> _Error | RuntimeError:
+    """An error as it can go to another process; of what cannot, its kind and its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # classes of errors may do anything
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def kill_unless_ended(processes: Iterable[BaseProcess], seconds: float) -> None:

@@ -15,8 +15,11 @@ from hessalign.bench.algorithms.search import common_space
 from hessalign.bench.data import PRESETS
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.runs import read_records, trained
+from hessalign.bench.runs.computing import COMPUTING_KEYS
 from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
 from hessalign.bench.runs.irm import STEPS, IrmOptions
+from hessalign.bench.runs.trackers import TRACKERS
+from hessalign.bench.sweep import SlurmOptions
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.cli import arguments, main
@@ -81,7 +84,8 @@ def test_tensorboard_curves_can_be_read(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert main(["train", "--algorithm", "hgp", *TINY, "--tensorboard", str(tmp_path)]) == 0
-    curves = EventAccumulator(str(tmp_path / "hgp-seed0")).Reload()
+    (folder,) = tmp_path.glob("HGP-ColoredMNIST-IRM-test2-trial0-draw0-*")
+    curves = EventAccumulator(str(folder)).Reload()
     assert {"terms/loss", "terms/hessian", "metrics/test_accuracy"} <= set(curves.Tags()["scalars"])
     assert [event.step for event in curves.Scalars("terms/loss")] == [0, 3]
 
@@ -261,8 +265,11 @@ NAMES = {
     "_COLORED_KEYS": [field.name for field in fields(IrmOptions)],
     "_COMMON_KEYS": common_space("big"),
     "_NETWORK_KEYS": MODEL_KEYS,
+    "_COMPUTING_KEYS": COMPUTING_KEYS,
+    "_SLURM_KEYS": [field.name for field in fields(SlurmOptions)],
     "_SELECTIONS": SELECTIONS,
     "_FORMATS": FORMATS,
+    "_TRACKERS": TRACKERS,
     "_EXPORTS": trained.FORMATS,
     "_ATTACKS": get_args(Mode),
     "_BENCHMARKS": PRESETS,

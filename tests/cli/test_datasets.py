@@ -18,12 +18,12 @@ def test_list_names_every_benchmark_and_where_to_get_it(capsys):
     out = capsys.readouterr().out
     for preset in PRESETS.values():
         assert f"| {preset.name} " in out
-        assert f"{preset.name}: {preset.source}" in out
+        assert re.search(rf"\b{preset.name}\b.*: {re.escape(preset.describe())}\.\n", out)
     assert re.search(
         r"\| PACS +\| PACS +\| art_painting, cartoon, photo, sketch +\| +7 \| +9,991 \|", out
     )
     assert "put that file beside the domains as exclude.txt" in out
-    assert "ColoredMNIST and RotatedMNIST are made from the four MNIST files" in out
+    assert "ColoredMNIST, RotatedMNIST: made from the four MNIST files" in out
 
 
 def test_check_of_a_good_folder(tmp_path, capsys):

@@ -44,10 +44,11 @@ def test_arrays_on_the_terminal_as_json_and_as_a_page(arrays, tmp_path, capsys):
     assert found["available"] == [60] * 4
     assert found["seed"] == 3
     assert "A draw of 160 of 240 samples" in captured.out
-    assert f"{found['holdout']['domains'][0]['plain'] * 100:.1f} %" in captured.out
+    right = found["transfer"]["sites"][0]["unseen"]["accuracy"]["value"]
+    assert f"{right * 100:.1f} %" in captured.out
     assert f"Written: {html}" in captured.out
-    assert "How different are the domains of clinics?" in html.read_text()
-    assert "diagnosing 6/7  leaving one domain out" in captured.err
+    assert "<h1>Diagnosis of clinics</h1>" in html.read_text()
+    assert "diagnosing 8/9  trying remedies" in captured.err
 
 
 def test_a_table_gives_what_the_same_arrays_give(arrays, tmp_path, capsys):
@@ -84,7 +85,7 @@ def test_a_run_is_diagnosed_at_its_own_head(folder, tmp_path, capsys):
     for e in range(3):
         wanted = float(right[domain == e].double().mean())
         assert found["head"]["accuracy"][e] == pytest.approx(wanted, abs=1e-6)
-    assert "NOT at its optimum" in capsys.readouterr().out
+    assert "not at the best of its own training loss" in capsys.readouterr().out
 
 
 def test_a_run_without_a_model(folder, tmp_path, capsys):
@@ -123,9 +124,9 @@ def test_mistakes_are_named(arrays, words, text, capsys):
 
 def test_a_row_that_is_not_finite_is_named(tmp_path, capsys):
     table = tmp_path / "table.csv"
-    table.write_text("a,y,domain\n1,0,0\nnan,1,0\n")
+    table.write_text("a,y,domain\n1,0,0\ninf,1,0\n")
     assert main(["diagnose", str(table)]) == 2
-    assert "row 2 (line 3) has 'nan' in column 'a'" in capsys.readouterr().err
+    assert f"in column 'a' of {table}; line 3 has 'inf'" in capsys.readouterr().err
 
 
 def test_inputs_that_are_not_features(tmp_path, capsys):

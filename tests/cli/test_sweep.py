@@ -12,7 +12,8 @@ import yaml
 from tests.conftest import python_environment
 from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
-from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, Task
+from hessalign.bench.runs import read_records
+from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, SerialLauncher, Task
 from hessalign.bench.sweep.report import SweepProgress
 from hessalign.cli import main
 
@@ -111,6 +112,11 @@ def test_runs_that_fail_are_shown_at_the_end_and_can_be_tried_again(folder, caps
         (["sweep.yaml", "hidden=2.7"], "Expected hidden as a whole number of 0 or more, got 2.7"),
         (["sweep.yaml", "--launcher", "lokal"], "Unknown launcher 'lokal'.* Did you mean 'local'"),
         (["sweep.yaml", "--address", "a:1"], "Expected --address only with --launcher ray"),
+        (["sweep.yaml", "--slurm", "time=1"], "Expected --slurm only with --launcher slurm"),
+        (["sweep.yaml", "--gpus-per-run", "1"], "--gpus-per-run only with --launcher ray or slurm"),
+        (["sweep.yaml", "--launcher", "slurm", "--slurm", "tme=1"], "Did you mean 'time'"),
+        (["sweep.yaml", "--launcher", "slurm"], "Expected Slurm's commands .* on this machine"),
+        (["sweep.yaml", "workers=-1"], "Expected workers of 0 or more, got -1"),
         (["sweep.yaml", "--jobs", "0"], "Expected 1 or more jobs, got 0"),
         (["sweep.yaml", "--launcher", "serial", "--jobs", "2"], "Expected one run at a time"),
         (["sweep.yaml", "other.yaml"], "Expected one file or folder of a sweep, got: sweep.yaml"),
@@ -203,3 +209,17 @@ def test_runs_with_one_training_domain_are_told_of_once(folder, capsys, launcher
     words = ["--algorithms", "erm", "--output", "plain"]
     assert main(["sweep", "run", "sweep.yaml", "--launcher", "serial", *words]) == 0
     assert "only one domain" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_on_two_gpus_is_two_processes_with_the_records_of_one(folder, monkeypatch):
+    """Here without GPUs; what starts the run is the same."""
+    words = ["--algorithms", "hgp", "--draws", "1", "--test-domains", "0"]
+    monkeypatch.setattr("hessalign.cli.sweep.make_launcher", lambda options: SerialLauncher())
+    found = {}
+    for count in ("1", "2"):
+        more = ["--launcher", "ray", "--gpus-per-run", count, "--output", count]
+        assert main(["sweep", "run", "sweep.yaml", *words, *more]) == 0
+        (run,) = (folder / count).glob("*/results.jsonl")
+        found[count] = [record.terms["loss"] for record in read_records(run)]
+    assert found["2"] == pytest.approx(found["1"], rel=1e-4)

@@ -116,7 +116,28 @@ def generate_code():
     error = difference(values_of(graph, inputs), values_of(module, inputs))
     exported = torch.export.export(module, tuple(x.detach() for x in inputs)).module()
     found = [exported(*(x.detach() for x in inputs))]
-    return {"error": error, "exported": difference(found, [module(*inputs).detach()])}
+    return {
+        "error": error,
+        "exported": difference(found, [module(*inputs).detach()]),
+        "branches": {str(kind): branches(kind) for kind in ("full", "product", None)},
+    }
+
+
+def branches(kind):
+    """Value and slopes of one graph far from alignment and near it, against float64."""
+    sizes = (20, 20)
+    module = Penalty(ha.HessianAlignment(1.0, 1.0, kind), ha.domain_layout(sizes))
+    graph = torch.compile(module, fullgraph=True)
+    z, logits, y = make_batch("cross_entropy", sizes, 400, torch.float32)
+    near = [
+        torch.cat([x[:20], x[:20] + 1e-4 * x[20:]]).detach().requires_grad_() for x in (z, logits)
+    ]
+    errors = []
+    for inputs in ((z, logits, y), (*near, y[:20].repeat(2))):
+        wide = [x.detach().double().requires_grad_() for x in inputs[:2]]
+        found, expected = values_of(graph, inputs), values_of(module, (*wide, inputs[2]))
+        errors.append(difference([x.double() for x in found], expected))
+    return errors
 
 
 def main(what, *chosen):

@@ -1,17 +1,21 @@
 """Theorem 1 with the radius corrected: the transfer measure is below its bound, which is tight."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests import trust_region
+from tests import oracles, trust_region
+from tests.cases import Batch
 from tests.transfer_problems import Problem, classification, regression
 from tests.trust_region import Quadratic
 
 from hessalign import transfer_bound, transfer_measure
+from hessalign._errors import InputError
 
 SLACK = 1 + 1e-9
 seeds = st.integers(0, 2**32 - 1)
@@ -192,3 +196,110 @@ def test_remainder_is_of_third_order():
         ratios.append(abs(found.measured_remainder) / found.radius**3)
         assert found.remainder / found.radius**3 >= ratios[-1]
     assert ratios[1] < 10 * ratios[0]
+
+
+# ---------------------------------------------------------------------- in the source's own metric
+
+
+def derivatives(problem, theta, domain):
+    """Hessian and gradient of a domain's risk at a head, by torch.func."""
+    rows = problem.domain == domain
+    z, y = problem.z[rows], problem.y[rows]
+    batch = Batch(z, oracles.augmented(z, problem.bias) @ theta.T, y, torch.zeros(len(z)).long())
+    options = {"loss": problem.loss, "bias": problem.bias}
+    hessian = oracles.dense_hessian(batch, **options)[0] + problem.l2 * torch.eye(theta.numel())
+    gradient = oracles.gradient(batch, **options)[0] + problem.l2 * theta.flatten()
+    return hessian.numpy(), gradient.numpy()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared"])
+def test_terms_in_the_source_metric(loss):
+    problem = regression(3) if loss == "squared" else classification(3, loss)
+    found = bound(problem, 0.02, metric="source")
+    (hs, gs), (ht, gt) = (derivatives(problem, found.source.parameters, e) for e in (0, 1))
+    largest = scipy.linalg.eigh(ht - hs, hs, eigvals_only=True)[-1]
+    assert found.hessian_distance == pytest.approx(largest)
+    assert found.hessian_term == pytest.approx(0.02 * max(0, largest))
+    length = math.sqrt((gt - gs) @ np.linalg.solve(hs, gt - gs))
+    assert found.gradient_term == pytest.approx(math.sqrt(0.04) * length)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@settings(max_examples=300)
+@given(seeds, powers_of_ten(-5, 1), powers_of_ten(-3, 0), st.integers(1, 3), st.booleans())
+def test_quadratics_stay_below_the_bound_of_the_source(seed, tolerance, l2, features, bias):
+    problem = regression(seed, features=features, l2=l2, bias=bias)
+    found = bound(problem, tolerance, metric="source")
+    assert found.remainder <= 1e-6 * found.value
+    assert brute_force(problem, tolerance) <= found.guaranteed * SLACK
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+@settings(max_examples=100)
+@given(seeds, powers_of_ten(-4, 0), powers_of_ten(-3, 0), st.integers(1, 3), st.booleans())
+def test_classifiers_stay_below_the_bound_of_the_source(loss, seed, tolerance, l2, features, bias):
+    """Against direct maximisation; and no head of the minimal set is outside of the radius."""
+    problem = classification(seed, loss, features=features, l2=l2, bias=bias)
+    measured = measure(problem, tolerance, restarts=0)
+    found = bound(problem, tolerance, measure=measured, metric="source")
+    assert measured.value <= found.guaranteed * SLACK
+    hessian, _ = derivatives(problem, found.source.parameters, 0)
+    move = (measured.maximiser - found.source.parameters).flatten().numpy()
+    assert math.sqrt(move @ hessian @ move) <= found.radius * SLACK
+    assert found.radius >= math.sqrt(2 * tolerance)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary"])
+@pytest.mark.parametrize("tolerance", [1e-3, 0.1])
+def test_a_classifier_stays_below_the_bound_of_the_source(loss, tolerance):
+    problem = classification(11, loss)
+    measured = measure(problem, tolerance, restarts=1)
+    found = bound(problem, tolerance, metric="source")
+    assert 0 < measured.value <= found.guaranteed
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 0.1, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_of_the_source_is_attained(seed, tolerance):
+    """With one minimiser it is the transfer measure, also where the source's Hessian is not 1."""
+    problem = shared_minimiser(seed)
+    change = torch.tensor(np.random.default_rng(seed).normal(size=(4, 4)))
+    problem = dataclasses.replace(problem, z=problem.z @ change)
+    found = bound(problem, tolerance, metric="source")
+    assert found.remainder == pytest.approx(0, abs=1e-6 * found.value)
+    assert brute_force(problem, tolerance) == pytest.approx(found.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.01, 30.0])
+def test_the_features_may_change_linearly(scale):
+    """Without L2 term the bound of the source is that of the predictors; the other one is not."""
+    problem = classification(5, "binary", sizes=(40, 50), l2=0.0)
+    change = torch.tensor(np.random.default_rng(1).normal(size=(3, 3))) * scale
+    other = dataclasses.replace(problem, z=problem.z @ change)
+    names = ("hessian_term", "gradient_term", "target_term", "radius", "guaranteed")
+    before, after = (bound(each, 0.01, metric="source") for each in (problem, other))
+    for name in names:
+        assert getattr(after, name) == pytest.approx(getattr(before, name), rel=1e-5), name
+    plain, changed = (bound(each, 0.01).value for each in (problem, other))
+    assert not 0.8 < changed / plain < 1.25
+
+
+def test_small_tolerances_leave_no_remainder():
+    problem = classification(7, "binary")
+    shares = []
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        found = bound(problem, tolerance, metric="source")
+        shares.append(found.remainder / found.value)
+    assert shares[0] > shares[1] > shares[2]
+    assert shares[2] < 0.02
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_flat_sources_are_refused():
+    with pytest.raises(InputError, match="positive definite Hessian"):
+        bound(classification(1, l2=0.0), 0.1, metric="source")
+    with pytest.raises(InputError, match="metric"):
+        bound(classification(1), 0.1, metric="sauce")

@@ -20,6 +20,17 @@ def test_the_grid_is_measured_and_reported(capsys, tmp_path, unchecked):
         fastest = min(row["milliseconds"][each] for each in ("primal", "dual"))
         assert row["ratio"] == row["milliseconds"]["auto"] / fastest
     assert text.count("\n| full | ") >= 1
+    assert not (tmp_path / "evaluation.jsonl").exists()
+
+
+def test_after_a_kill_it_goes_on(tmp_path, unchecked):
+    shape = dict(zip(benchmark.QUICK, (8, 16, 2, 2), strict=True))
+    known = {**shape, "kind": "full", "milliseconds": {"dual": 1.0, "auto": 7.0}, "ratio": 7.0}
+    (tmp_path / "evaluation.jsonl").write_text(json.dumps(known) + "\n")
+    assert benchmark.main(["--quick", "--output", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    assert rows[0] == known
+    assert len(rows) == 4 * len(benchmark.KINDS)
 
 
 def test_the_grid_of_the_benchmark_spans_the_shapes_in_use():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sklearn
 import torch
+from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -23,20 +24,21 @@ from hessalign.heads import fit_aligned_head
 pytestmark = pytest.mark.usefixtures("unchecked")
 
 KINDS = ("full", "diagonal", "sampled", "expected", "product", None)
+PLAIN = {"alpha": 0, "beta": 0}
 
 
 @parametrize_with_checks(
     [
         ha.AlignedClassifier(),
-        ha.AlignedClassifier("sampled", standardize=False),
-        ha.AlignedClassifier(None),
+        ha.AlignedClassifier(None, standardize=False),
+        ha.AlignedClassifierCV(),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # some checks allow few steps on purpose
+        # Some checks allow few steps on purpose, and none knows of domains.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "No domains were given|Choosing how strongly")
         check(estimator)
 
 
@@ -73,31 +75,26 @@ def test_without_penalties_it_is_logistic_regression(classes, standardize):
 
 
 @pytest.mark.parametrize("alignment", KINDS)
-def test_the_head_is_that_of_fit_aligned_head(alignment):
+def test_the_weights_are_relative_to_the_loss_of_the_plain_head(alignment):
     X, y, domain = samples()
     model = ha.AlignedClassifier(
-        alignment, alpha=0.5, beta=2, probes=7, l2=0.01, standardize=False, random_state=3
+        alignment, alpha=0.5, beta=2, probes=7, l2=0.01, standardize=False, random_state=3, tol=1e-9
     ).fit(X, y, domain)
-    seed = np.random.RandomState(3).randint(2**31 - 1)
-    head = fit_aligned_head(
+    problem = (
         torch.tensor(X),
         torch.tensor(["abc".index(label) for label in y]),
         torch.tensor([["east", "north", "west"].index(name) for name in domain]),
-        alpha=0.5,
-        beta=2.0,
-        hessian=alignment,
-        l2=0.01,
-        probes=7,
-        seed=int(seed),
     )
-    np.testing.assert_allclose(model.coef_, head.parameters[:, :-1], rtol=1e-10)
-    np.testing.assert_allclose(model.intercept_, head.parameters[:, -1], rtol=1e-10)
-    assert (model.hessian_dispersion_, model.gradient_dispersion_, model.n_iter_) == (
-        head.hessian,
-        head.gradient,
-        head.steps,
-    )
+    seed = int(np.random.RandomState(3).randint(2**31 - 1))
+    options = {"hessian": alignment, "l2": 0.01, "probes": 7, "seed": seed, "tolerance": 1e-9}
+    plain = fit_aligned_head(*problem, **options)
+    alpha = 0.5 * plain.loss / plain.hessian if alignment else 0.0
+    head = fit_aligned_head(*problem, alpha=alpha, beta=2 * plain.loss / plain.gradient, **options)
+    np.testing.assert_allclose(model.coef_, head.parameters[:, :-1], atol=1e-3)
+    assert model.hessian_dispersion_ == pytest.approx(head.hessian, rel=1e-2)
+    assert model.gradient_dispersion_ == pytest.approx(head.gradient, rel=1e-2)
     assert list(model.domains_) == ["east", "north", "west"]
+    assert model.alignment_ == alignment
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -121,8 +118,8 @@ def test_a_constant_column_has_no_weight_and_a_time_stamp_has():
     day = rng.normal(size=1000)
     y = (day + rng.logistic(size=1000) > 0).astype(int)
     X = np.c_[np.full(1000, 0.1), 1.7e9 + 1000 * day]
-    model = ha.AlignedClassifier().fit(X, y)
-    plain = ha.AlignedClassifier().fit(day[:, None], y)
+    model = ha.AlignedClassifier(**PLAIN, tol=1e-6).fit(X, y)
+    plain = ha.AlignedClassifier(**PLAIN, tol=1e-6).fit(day[:, None], y)
     assert model.coef_[0, 0] == 0
     np.testing.assert_allclose(model.coef_[0, 1], plain.coef_[0, 0] / 1000, rtol=1e-3)
     np.testing.assert_allclose(model.predict_proba(X), plain.predict_proba(day[:, None]), atol=1e-4)
@@ -198,7 +195,7 @@ def test_bad_domains_are_named(domain, message):
         ({"tol": "1e-3"}, "positive, finite tol, got '1e-3', a str"),
         ({"max_iter": "9"}, "max_iter as a whole number of 1 or more, got '9', a str"),
         ({"max_iter": 2.5}, "max_iter as a whole number of 1 or more, got 2.5"),
-        ({"probes": 1.5}, "probes as a whole number, got 1.5"),
+        ({"probes": 1.5}, "probes as a whole number of 1 or more, got 1.5"),
         ({"standardize": "no"}, "standardize as True or False, got 'no'"),
     ],
 )
@@ -249,7 +246,8 @@ def test_one_class_and_one_domain():
         ha.AlignedClassifier().fit(X, np.full(len(y), "a"), domain)
     with pytest.warns(UserWarning, match="All samples come from the domain 'x'"):
         lone = ha.AlignedClassifier().fit(X, y, np.full(len(y), "x"))
-    plain = ha.AlignedClassifier().fit(X, y)
+    with pytest.warns(UserWarning, match="No domains were given, .* beside groups="):
+        plain = ha.AlignedClassifier().fit(X, y)
     np.testing.assert_array_equal(lone.coef_, plain.coef_)
     assert plain.domains_ is None
 
@@ -286,7 +284,9 @@ def test_grid_search_leaves_one_domain_out(routing):
     refitted = ha.AlignedClassifier(**search.best_params_).fit(X, y, domain)
     np.testing.assert_array_equal(search.best_estimator_.coef_, refitted.coef_)
     # Were the domains lost on the way, alignment would make no difference.
-    plain = ha.AlignedClassifier(**search.best_params_).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No domains")
+        plain = ha.AlignedClassifier(**search.best_params_).fit(X, y)
     assert search.best_params_["beta"] == 0 or not np.allclose(plain.coef_, refitted.coef_)
 
 
@@ -347,12 +347,70 @@ def test_alignment_helps_on_an_unseen_domain(shift, least):
     """The same weights for every seed; the gain is far beyond its spread over seeds."""
     gains = np.array(
         [
-            accuracies(shift, seed, beta=100) - accuracies(shift, seed, alpha=0, beta=0)
+            accuracies(shift, seed, alpha=0, beta=10) - accuracies(shift, seed, **PLAIN)
             for seed in range(10)
         ]
     )
     assert gains.mean() > least
     assert gains.mean() > 3 * gains.std(ddof=1) / np.sqrt(len(gains))
+
+
+@pytest.mark.parametrize("alignment", ["full", "diagonal", None])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_weight_is_as_many_samples(alignment, classes):
+    X, y, domain = samples(classes=classes)
+    times = np.random.default_rng(0).integers(3, size=len(y))
+    options = {"alpha": 1, "beta": 1, "tol": 1e-7}
+    weighted = ha.AlignedClassifier(alignment, **options).fit(X, y, domain, sample_weight=5 * times)
+    repeated = ha.AlignedClassifier(alignment, **options).fit(
+        *(values.repeat(times, axis=0) for values in (X, y, domain))
+    )
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-3, atol=1e-4)
+    classes_ = {"a": 2.0, "b": 0.5, "c": 1.0}
+    by_class = ha.AlignedClassifier(alignment, class_weight=classes_, **options).fit(X, y, domain)
+    own = np.array([classes_[label] for label in y])
+    by_sample = ha.AlignedClassifier(alignment, standardize=False, **options).fit(
+        (X - X.mean(0)) / X.std(0), y, domain, sample_weight=own
+    )
+    np.testing.assert_allclose(by_class.coef_ * X.std(0), by_sample.coef_, rtol=1e-3, atol=1e-4)
+
+
+def test_balanced_classes_count_the_same():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 2)), np.r_[np.zeros(270), np.ones(30)]
+    plain = ha.AlignedClassifier(**PLAIN, class_weight="balanced", l2=1e-2, tol=1e-8).fit(X, y)
+    wanted = LogisticRegression(class_weight="balanced", C=1 / 3, tol=1e-10).fit(
+        (X - X.mean(0)) / X.std(0), y
+    )
+    np.testing.assert_allclose(plain.coef_ * X.std(0), wanted.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("alignment", ["full", "diagonal", None])
+@pytest.mark.parametrize("kind", [csr_matrix, csr_array])
+def test_sparse_features_are_the_same_features(alignment, kind):
+    X, y, domain = samples()
+    X[np.random.default_rng(0).random(X.shape) < 0.7] = 0
+    options = {"alpha": 1, "beta": 1, "tol": 1e-7}
+    dense = ha.AlignedClassifier(alignment, **options).fit(X, y, domain)
+    sparse = ha.AlignedClassifier(alignment, **options).fit(kind(X), y, domain)
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(sparse.predict_proba(kind(X)), dense.predict_proba(X), atol=1e-4)
+
+
+def test_the_kind_is_chosen_by_cost_and_said():
+    X, y, domain = samples()
+    assert ha.AlignedClassifier().fit(X, y, domain).alignment_ == "full"
+    rng = np.random.default_rng(0)
+    X, y, domain = rng.normal(size=(3000, 30)), np.arange(3000) % 20, np.arange(3000) // 1500
+    with pytest.warns(UserWarning, match="aligns Hessian diagonals: .* 20 classes and 30 features"):
+        assert ha.AlignedClassifier().fit(X, y, domain).alignment_ == "diagonal"
+
+
+def test_a_search_without_domains_says_so():
+    X, y, domain = samples()
+    search = GridSearchCV(ha.AlignedClassifier(), {"beta": [1.0]}, cv=LeaveOneGroupOut())
+    with pytest.warns(UserWarning, match="Give domain=…, .* in a search"):
+        search.fit(X, y, groups=domain)
 
 
 def test_it_is_imported_on_demand(python):

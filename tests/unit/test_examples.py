@@ -42,6 +42,7 @@ def test_every_example_is_tested_and_found_in_the_documentation():
     assert names == {
         "efficientnet_lite0.py",  # a backbone to import, not a script
         "embeddings_sklearn.py",
+        "four_hospitals.py",
         "hospitals.py",
         "own_algorithm.py",
         "penalty_in_a_loop.py",
@@ -62,8 +63,9 @@ def test_penalty_in_a_loop():
 def test_embeddings_sklearn():
     printed = run_example("embeddings_sklearn.py", "--seeds", "3")
     assert len(re.findall(r"(?m)^seed \d: alpha=\d+ beta=\d+$", printed)) == 3
-    plain, _, worst = (float(value) for value in ACCURACY.findall(printed))
+    plain, _, worst, chosen = (float(value) for value in ACCURACY.findall(printed))
     assert worst > plain + 1
+    assert chosen > plain
 
 
 def test_hospitals():
@@ -78,11 +80,25 @@ def test_hospitals():
     ((between, chance),) = re.findall(r"error_feature +([\d.]+) +([\d.]+)", printed)
     assert float(between) > 2 * float(chance)  # what the features say about the label differs
     assert re.search(r"Farthest from the others: (Aalen|Delft)", printed)
-    rows = [accuracies(printed, beta) for beta in ("0", "1", "10", "100")]
+    rows = [accuracies(printed, strength) for strength in ("0", "0.1", "1", "10")]
     _, _, worst, unseen = zip(*rows, strict=True)
     assert worst[-1] > worst[0] + 2
     assert unseen[-1] > unseen[0] + 4
     assert rows[-1][0] < rows[0][0]  # the price
+
+
+def test_four_hospitals():
+    printed = run_example("four_hospitals.py", "--attributes", "10", "--strengths", "0.1")
+    rows = {
+        name: [float(value) for value in re.search(rf"(?m)^{name} +(.*)$", printed)[1].split()]
+        for name in ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+    }
+    unseen = [row[4] for row in rows.values()]
+    assert 0.69 <= min(unseen) < max(unseen) <= 0.88
+    assert rows["Switzerland"][5] < rows["Switzerland"][1] - 20  # below always saying sick
+    for name in ("Cleveland", "Hungary"):
+        assert abs(rows[name][2] - rows[name][4]) < 0.04
+        assert rows[name][5] > rows[name][1] + 10
 
 
 @pytest.mark.parametrize("kept", [False, True])

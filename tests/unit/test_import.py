@@ -90,6 +90,7 @@ print(sorted(new & heavy))
 
 PUBLIC = (
     "AlignedClassifier",
+    "AlignedClassifierCV",
     "AlignmentTerms",
     "Binary",
     "CrossEntropy",
@@ -106,6 +107,7 @@ PUBLIC = (
     "hessian_distance",
     "hutchinson_diagonal",
     "linear_head",
+    "load_heart",
     "load",
     "transfer_bound",
     "transfer_measure",
@@ -146,9 +148,9 @@ print("torch" in sys.modules)
         "heads.PublishedAttack",
         "curvature.gram",
         "alignment.TABLE_1",
-        "diagnosis.Reading",
         "report",
         "bench",
+        "diagnosis.Verdict",
         "estimator.AlignedClassifier",
     ],
 )

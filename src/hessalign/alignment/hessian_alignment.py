@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
-from hessalign._numbers import check_not_negative, is_whole, shown
+from hessalign._names import UnknownNameError, check_name
+from hessalign._numbers import check_not_negative, check_positive, is_whole, shown
 from hessalign._shapes import Float
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
+from hessalign.alignment.metrics import METRICS, RIDGE, Metric
 from hessalign.alignment.moments import Evaluation, check_evaluation
 from hessalign.alignment.parts import (
     Communication,
@@ -24,7 +25,7 @@ from hessalign.alignment.parts import (
     make_processes,
     quantities_summed,
 )
-from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind, alignment_dispersions
+from hessalign.alignment.penalties import HessianKind, alignment_dispersions, check_hessian
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import DomainLike, check_several
@@ -32,6 +33,23 @@ from hessalign.curvature.losses import LossLike
 
 _UNBIASED = ("full", "diagonal", None)
 """The kinds whose terms are means over pairs of samples."""
+
+_METRIC_KINDS = ("full", None)
+"""The kinds that have other metrics."""
+
+
+def check_kind(hessian: HessianKind | None, metric: Metric, *, unbiased: bool) -> None:
+    """Raise an InputError if a kind has no such metric, or no unbiased version."""
+    if unbiased and hessian not in _UNBIASED:
+        raise InputError(
+            f'Expected unbiased=True with hessian="full", "diagonal" or None, got '
+            f"{hessian!r}, which is not a mean over pairs of samples."
+        )
+    if metric != "euclidean" and hessian not in _METRIC_KINDS:
+        raise InputError(
+            f'Expected metric="euclidean" with hessian={hessian!r}, got {metric!r}: other metrics '
+            'are for hessian="full" or None.'
+        )
 
 
 @final
@@ -91,6 +109,17 @@ class HessianAlignment:
             unbiased one is on average that of the domains they are drawn from, so that its mean
             over micro-batches converges to it. It can be negative, and needs two samples of each
             domain. For "full", "diagonal" and None.
+        metric: "euclidean" as above; or one that small features and sure predictions cannot lower,
+            for "full" and None: "relative" (each block of the Hessian against its own mean),
+            "whitened" (features by their covariance, curvature by its mean) or "exact" (by the mean
+            Hessian, which must fit into memory). In the last two the gradient term is what a
+            Newton step of its own would gain a domain, in units of the loss. α and β have no units
+            then. See `hessalign.alignment.metrics`.
+        ridge: What "whitened" and "exact" add to the eigenvalues of what they invert, as a share of
+            their mean.
+        conditional: Compare samples of a class with those of the same class in other domains, and
+            take the mean over classes: domains that differ in nothing but how frequent classes are
+            differ in nothing then. A class of a single domain is left out.
         checks: Whether to look at the values of what is given, which waits for its device: always,
             never, or if None always on the CPU and in the first call elsewhere.
         group: Processes of torch.distributed among which the batch is divided: a group, or "world"
@@ -123,6 +152,9 @@ class HessianAlignment:
     fidelity: Fidelity = "paper"
     evaluation: Evaluation = "auto"
     unbiased: bool = False
+    metric: Metric = "euclidean"
+    ridge: float = RIDGE
+    conditional: bool = False
     checks: bool | None = None
     group: ProcessGroupLike = None
     sent: Communication | None = field(default=None, init=False, repr=False, compare=False)
@@ -134,8 +166,7 @@ class HessianAlignment:
             check_not_negative(weight, name)
         if self.probes is not None and not is_whole(self.probes):
             raise InputError(f"Expected probes as a whole number, got {shown(self.probes)}")
-        if self.hessian is not None and self.hessian not in HESSIAN_KINDS:
-            raise UnknownNameError("hessian kind", self.hessian, (*HESSIAN_KINDS, None))
+        check_hessian(self.hessian)
         if self.fidelity not in get_args(Fidelity):
             raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
         self.probes = self.reading.probes
@@ -143,10 +174,14 @@ class HessianAlignment:
             raise InputError(f"Expected at least 1 probe, got {self.probes}.")
         check_evaluation(self.evaluation)
         make_loss(self.loss, self.activation)
-        if self.unbiased and self.hessian not in _UNBIASED:
+        check_name("metric", self.metric, METRICS)
+        check_positive(self.ridge, "ridge")
+        check_kind(self.hessian, self.metric, unbiased=self.unbiased)
+        plain = self.metric == "euclidean"
+        if self.group is not None and not (plain and not self.conditional):
             raise InputError(
-                f'Expected unbiased=True with hessian="full", "diagonal" or None, got '
-                f"{self.hessian!r}, which is not a mean over pairs of samples."
+                "Expected no group with conditional terms or a metric other than 'euclidean': they "
+                "are not divided among processes."
             )
 
     @property
@@ -272,12 +307,15 @@ class HessianAlignment:
     ) -> AlignmentTerms:
         if len(statistics.domains) == 1:
             return self._nothing(logits)
-        if self.unbiased:
+        if self.unbiased and not self.conditional:
             check_several(statistics.domains.sizes)
         reading = self.reading
         hessian, gradient = alignment_dispersions(
             statistics,
             self.hessian,
+            metric=self.metric,
+            ridge=self.ridge,
+            conditional=self.conditional,
             unbiased=self.unbiased,
             target=reading.target,
             evaluation=self.evaluation,
@@ -295,7 +333,8 @@ class HessianAlignment:
         if self.reading.summed:
             hessian, gradient = (domains * x for x in (hessian, gradient))
         hessian, gradient = hessian.to(dtype), gradient.to(dtype)
-        penalty = torch.add(self.alpha * hessian, gradient, alpha=self.beta)
+        alpha, beta = (float(w) if is_whole(w) else w for w in (self.alpha, self.beta))
+        penalty = torch.add(alpha * hessian, gradient, alpha=beta)
         return AlignmentTerms(penalty, hessian, gradient)
 
     def _nothing(self, logits: Tensor) -> AlignmentTerms:

@@ -34,11 +34,13 @@ from hessalign.curvature.factors import (
     Linear,
     Outer,
     RightFactor,
+    mean_inners,
     pair_term,
 )
 from hessalign.curvature.fused import is_traced
-from hessalign.curvature.gram import pair_sums
+from hessalign.curvature.gram import MANY_FEATURES, pair_sums
 from hessalign.curvature.linear import MOST_BYTES
+from hessalign.curvature.softmax import Compared
 
 Evaluation = Literal["auto", "primal", "dual"]
 
@@ -52,11 +54,27 @@ _BLOCK_PRICES = (20.0, 0.25, 0.22)
 _NOT_WRITTEN_OUT_PRICE = 60.0
 """Added to the former for curvatures that are not written out."""
 
-_LARGE_MOMENT = 1_000
+_SOFTMAX_PRICES: dict[Compared | None, tuple[float, ...]] = {
+    "full": (4.7e5, 14.0, 0.39, 0.054, 13.0),
+    "product": (4.1e5, 14.0, 0.31, 0.043, 10.0),
+    None: (3.1e5, 6.1, 0.10, 0.057, 3.7),
+}
+"""Nanoseconds of one core for `softmax_sums` of nothing, forward and backward; for a pair of
+samples; for each class and each feature of a pair; and for each logit."""
+
+LARGE_MOMENT = 1_000
 """Components from which on graphs, where means are float64 throughout, take the dual form."""
 
 MOST_SECONDS = 60.0
 """What takes longer on one core is not begun unless an evaluation is asked for by name."""
+
+
+def softmax_cost(compared: Compared | None, samples: int, width: int, classes: int) -> float:
+    """Nanoseconds of one core for `softmax_sums`, forward and backward."""
+    begin, pair, per_class, per_feature, logit = _SOFTMAX_PRICES[compared]
+    width = width if width >= MANY_FEATURES else 2 * width  # in float64
+    price = pair + per_class * classes + per_feature * width
+    return begin + samples**2 * price + samples * classes * logit
 
 
 def check_evaluation(evaluation: str) -> None:
@@ -95,7 +113,7 @@ class Moment:
 
     def _for_all_sizes(self, *, shared: bool) -> Literal["primal", "dual"]:
         """A choice for graphs, which is the same for all batches that fit, so that one serves."""
-        large = self.left.size * self.right.size > _LARGE_MOMENT
+        large = self.left.size * self.right.size > LARGE_MOMENT
         return "dual" if self._pairs_fit() and (shared or large) else "primal"
 
     def cost(self, evaluation: Literal["primal", "dual"], *, shared: bool = False) -> Cost:
@@ -118,7 +136,7 @@ class Moment:
             0 if shared and isinstance(self.right, Linear | Outer) else self.right.dual_size
         )
         price = pair + left * self.left.dual_size + right * multiplied
-        begin = OVERHEAD if multiplied else 0.6 * OVERHEAD  # the products are there
+        begin = (0.7 if multiplied else 0.45) * OVERHEAD  # else the products are there
         return Cost(begin + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))
 
     def inner(
@@ -134,8 +152,7 @@ class Moment:
         Returns:
             The Gram matrix of the domains, in float64.
         """
-        chosen = self._primal if self._chosen(evaluation) == "primal" else self._dual
-        return chosen(centred=centred)
+        return inners([self], evaluation, centred=centred)[0]
 
     def dispersion(
         self, evaluation: Evaluation = "auto", *, unbiased: bool = False
@@ -151,7 +168,7 @@ class Moment:
             pairs = weights.dispersing_unbiased
             return self._over_pairs(lambda block, products: (products * pairs).sum())
         if chosen == "primal":
-            found = dispersion(self._primal(centred=True))
+            found = dispersion(self.inner("primal", centred=True))
         else:
             centring = weights.centring / math.sqrt(len(self.domains))
             found = self._over_pairs(
@@ -201,9 +218,6 @@ class Moment:
             f'align hessian="diagonal" or "product" instead of "full"; or {otherwise}.'
         )
 
-    def _primal(self, *, centred: bool) -> Float[Tensor, "e e"]:
-        return self.right.mean_inner(self.left.rows(), self.domains, centred=centred)
-
     def _dual(self, *, centred: bool) -> Float[Tensor, "e e"]:
         means = self.domains.weights.centring if centred else self.domains.weights.averaging
         return self._over_pairs(lambda block, products: means[:, block] @ products @ means.T)
@@ -234,6 +248,24 @@ class Moment:
         return torch.stack(parts).sum(0)
 
 
+def inners(
+    moments: Sequence[Moment], evaluation: Evaluation = "auto", *, centred: bool = False
+) -> list[Float[Tensor, "e e"]]:
+    """`Moment.inner` of several moments of a head, whose means are formed together.
+
+    Returns:
+        A Gram matrix of the domains for each.
+    """
+    chosen = [each._chosen(evaluation) for each in moments]
+    primal = [each for each, how in zip(moments, chosen, strict=True) if how == "primal"]
+    factors, domains = [(each.left, each.right) for each in primal], moments[0].domains
+    means = iter(mean_inners(factors, domains, centred=centred))
+    return [
+        next(means) if how == "primal" else each._dual(centred=centred)
+        for each, how in zip(moments, chosen, strict=True)
+    ]
+
+
 def dispersions(
     moments: Sequence[Moment], evaluation: Evaluation = "auto", *, unbiased: bool = False
 ) -> list[Float[Tensor, ""]]:
@@ -253,16 +285,23 @@ def dispersions(
         The dispersions, in float64.
     """
     joint: list[int] = []
+    means: list[int] = []
     found: dict[int, Tensor] = {}
     for index, each in enumerate(moments):
         chosen = each._chosen(evaluation, shared=bool(joint))
         if chosen == "dual" and isinstance(each.right, Linear | Outer) and each._pairs_fit():
             joint.append(index)
+        elif chosen == "primal" and not unbiased:
+            means.append(index)
         else:
             found[index] = each._dispersion(chosen, unbiased=unbiased)
     if joint:
         sums = _joint_sums([moments[index] for index in joint], unbiased=unbiased)
         found.update(zip(joint, sums, strict=True))
+    if means:
+        factors = [(moments[index].left, moments[index].right) for index in means]
+        grams = mean_inners(factors, moments[0].domains, centred=True)
+        found.update(zip(means, map(dispersion, grams), strict=True))
     return [found[index] for index in range(len(moments))]
 
 

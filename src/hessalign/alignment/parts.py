@@ -35,9 +35,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from hessalign._errors import InputError, InputTypeError
+from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
 from hessalign.alignment.moments import Evaluation
-from hessalign.alignment.penalties import HessianKind
+from hessalign.alignment.penalties import HessianKind, check_hessian
 from hessalign.curvature.domains import (
     DomainLike,
     Domains,
@@ -284,6 +285,11 @@ def communication(
         >>> sent.form, sent.bytes
         ('samples', 602712)
     """
+    counts = {"processes": processes, "samples": samples, "features": features}
+    for name, count in {**counts, "outputs": outputs, "domains": domains}.items():
+        check_count(count, name)
+    check_count(targets, "targets", least=0)
+    check_hessian(hessian)
     row = dtype.itemsize * (features + outputs + weighted) + targets + 8
     quantities = quantities_summed(hessian, evaluation)
     width = None

@@ -23,19 +23,35 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
+from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
-from hessalign.alignment.moments import Evaluation
+from hessalign.alignment.metrics import (
+    RIDGE,
+    Metric,
+    class_parts,
+    mean_terms,
+    metric_dispersions,
+)
+from hessalign.alignment.moments import Evaluation, inners
 from hessalign.alignment.quantities import (
     inner_products,
+    moment,
     quantity_dispersion,
     quantity_dispersions,
 )
-from hessalign.curvature import HeadStatistics, hutchinson_diagonal
+from hessalign.curvature import HeadStatistics, LinearHead, hutchinson_diagonal
 from hessalign.curvature.hutchinson import pooled_diagonal
 
 HessianKind = Literal["full", "diagonal", "sampled", "expected", "product"]
 HESSIAN_KINDS: tuple[HessianKind, ...] = get_args(HessianKind)
+
+
+def check_hessian(kind: object) -> None:
+    """Raise unless something is a kind of Hessian term, or None for no such term."""
+    if kind not in (*HESSIAN_KINDS, None):
+        raise UnknownNameError("hessian kind", kind, (*HESSIAN_KINDS, None))
 
 
 @final
@@ -143,8 +159,14 @@ def expected_dispersion(
     Returns:
         The expectation, deterministic.
     """
-    full = inner_products(statistics, "hessian", evaluation, centred=shared)
-    diagonal = inner_products(statistics, "hessian_diagonal", evaluation, centred=shared)
+    quantities = ("hessian", "hessian_diagonal")
+    if isinstance(statistics, LinearHead):
+        moments = [moment(statistics, each) for each in quantities]
+        full, diagonal = inners(moments, evaluation, centred=shared)
+    else:
+        full, diagonal = (
+            inner_products(statistics, each, evaluation, centred=shared) for each in quantities
+        )
     off = full - diagonal
     if shared:
         extra = dispersion(off)
@@ -195,6 +217,16 @@ def hessian_dispersion(
     )
 
 
+def _closed_form(statistics: HeadStatistics) -> LinearHead:
+    """The statistics, if they are those of a linear head."""
+    if not isinstance(statistics, LinearHead):
+        raise InputError(
+            "Expected a linear head for a metric other than 'euclidean' or terms conditional on "
+            "the class, got another one."
+        )
+    return statistics
+
+
 _MOMENTS: dict[HessianKind, str] = {
     "full": "hessian",
     "diagonal": "hessian_diagonal",
@@ -207,6 +239,9 @@ def alignment_dispersions(
     statistics: HeadStatistics,
     kind: HessianKind | None,
     *,
+    metric: Metric = "euclidean",
+    ridge: float = RIDGE,
+    conditional: bool = False,
     unbiased: bool = False,
     target: Target = MEAN,
     evaluation: Evaluation = "auto",
@@ -217,6 +252,10 @@ def alignment_dispersions(
     Args:
         statistics: Either backend.
         kind: A name in `HESSIAN_KINDS`; None for a first term of 0.
+        metric: How they are measured; other than "euclidean" for "full" and None, see
+            `hessalign.alignment.metrics`.
+        ridge: Of the metrics "whitened" and "exact".
+        conditional: The mean over classes of what is found among the samples of one.
         unbiased: Without what finite samples add on average; for "full", "diagonal" and None.
         target: What each domain is compared with.
         evaluation: How the closed form evaluates what has two evaluations.
@@ -225,6 +264,21 @@ def alignment_dispersions(
     Returns:
         Both dispersions.
     """
+    if metric != "euclidean":
+        return metric_dispersions(
+            _closed_form(statistics),
+            metric,
+            ridge,
+            hessian=kind is not None,
+            conditional=conditional,
+            unbiased=unbiased,
+            evaluation=evaluation,
+        )
+    if conditional:
+        head = _closed_form(statistics)
+        options |= {"unbiased": unbiased, "target": target, "evaluation": evaluation}
+        parts = class_parts(head, least=1 + unbiased)
+        return mean_terms([alignment_dispersions(part, kind, **options) for part, _ in parts], head)
     if kind is None:
         gradient = quantity_dispersions(statistics, ["gradient"], evaluation, unbiased=unbiased)[0]
         return torch.zeros_like(gradient), gradient

@@ -22,6 +22,7 @@ logit_feature and logit_covariance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,18 +31,32 @@ from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
-from hessalign.alignment.moments import Evaluation, Moment, dispersions
+from hessalign.alignment.moments import (
+    LARGE_MOMENT,
+    Evaluation,
+    Moment,
+    check_evaluation,
+    dispersions,
+    softmax_cost,
+)
 from hessalign.curvature import HeadStatistics, LinearHead
+from hessalign.curvature.domains import PAIR_ELEMENTS
 from hessalign.curvature.factors import (
     Constant,
+    Cost,
+    Features,
     LeftFactor,
     Linear,
     Outer,
     RightFactor,
     Rows,
+    SoftmaxCurvature,
     Squares,
 )
 from hessalign.curvature.inputs import reads_values
+from hessalign.curvature.linear import MOST_BYTES
+from hessalign.curvature.losses import CrossEntropy
+from hessalign.curvature.softmax import Compared, softmax_sums
 
 _Factors = tuple[LeftFactor, RightFactor]
 
@@ -159,13 +174,12 @@ def quantity_dispersions(
         >>> quantity_dispersions(head, ["feature"])
         [tensor(1., dtype=torch.float64)]
     """
+    check_evaluation(evaluation)
     if isinstance(statistics, LinearHead):
+        if not unbiased and _are_softmax_sums(statistics, tuple(quantities), evaluation):
+            return _softmax_dispersions(statistics, _COMPARED.get(quantities[0]))
         moments = [moment(statistics, quantity) for quantity in quantities]
-        if unbiased and statistics.weight is not None:
-            found = dispersions(moments, evaluation)
-            chances = [_weighted_chance(each, statistics, evaluation) for each in moments]
-            return [value - chance for value, chance in zip(found, chances, strict=True)]
-        return dispersions(moments, evaluation, unbiased=unbiased)
+        return moment_dispersions(statistics, moments, evaluation, unbiased=unbiased)
     if unbiased:
         raise InputError("Expected a linear head for an unbiased dispersion, got another one.")
     return [
@@ -174,11 +188,81 @@ def quantity_dispersions(
     ]
 
 
-def _weighted_chance(each: Moment, head: LinearHead, evaluation: Evaluation) -> Float[Tensor, ""]:
-    r"""What finite samples add to a dispersion on average if they count differently.
+_COMPARED: dict[str, Compared] = {"hessian": "full", "hessian_gradient": "product"}
+"""Quantities beside whose dispersion softmax heads have that of the gradient from one function."""
+
+
+def _are_softmax_sums(
+    head: LinearHead, quantities: tuple[str, ...], evaluation: Evaluation
+) -> bool:
+    """Whether some dispersions are best made by the one function that softmax heads have."""
+    plain = isinstance(head.loss, CrossEntropy) and head.loss.plain and head.weight is None
+    if not plain or head.y is None or head.y.is_floating_point() or evaluation == "primal":
+        return False
+    *others, last = quantities
+    if last != "gradient" or len(others) > 1 or not _COMPARED.keys() >= set(others):
+        return False
+    samples, width = head.features.z.shape
+    if samples**2 > PAIR_ELEMENTS or head.features.known(bias=head.bias) is not None:
+        return False
+    classes = head.given.shape[1]
+    if torch.compiler.is_compiling():  # a choice that serves batches of all sizes
+        return evaluation == "dual" or classes * width > LARGE_MOMENT
+    shape = samples, width, classes, len(head.domains)
+    return evaluation == "dual" or _pairs_are_cheaper(quantities, shape, head.bias)
+
+
+@lru_cache(maxsize=64)
+def _pairs_are_cheaper(
+    quantities: tuple[str, ...], shape: tuple[int, int, int, int], bias: bool
+) -> bool:
+    """Whether `softmax_sums` takes less time than the domains' means of each quantity."""
+    samples, width, classes, domains = shape
+    rows = torch.empty(samples, classes, device="meta")
+    features = Features(torch.empty(samples, width, device="meta"))
+    linear = Linear(features, bias).mean_cost(classes, domains)
+    costs = {
+        "hessian": Outer(features, bias).mean_cost(SoftmaxCurvature(rows).size, domains),
+        "hessian_gradient": Cost(2.5 * linear.time, linear.memory),  # the gradients' logits, first
+        "gradient": linear,
+    }
+    means = [costs[each] for each in quantities]
+    time, memory = sum(cost.time for cost in means), max(cost.memory for cost in means)
+    compared = _COMPARED.get(quantities[0])
+    return memory > MOST_BYTES or softmax_cost(compared, samples, width, classes) <= time
+
+
+def _softmax_dispersions(head: LinearHead, compared: Compared | None) -> list[Float[Tensor, ""]]:
+    """Dispersions of Hessians or their products with gradients, if asked for, and of gradients."""
+    assert head.y is not None
+    z, weights = head.features.z, head.domains.weights
+    return list(softmax_sums(z, head.given, head.y, weights, compared, bias=head.bias))
+
+
+def moment_dispersions(
+    head: LinearHead, moments: Sequence[Moment], evaluation: Evaluation, *, unbiased: bool
+) -> list[Float[Tensor, ""]]:
+    """`dispersions` of a head's moments, whose samples may count differently."""
+    if not unbiased or head.weight is None:
+        return dispersions(moments, evaluation, unbiased=unbiased)
+    found = dispersions(moments, evaluation)
+    norms = [each.inner(evaluation).diagonal() for each in moments]
+    squares = [each.squared_norms() for each in moments]
+    return [value - chance(head, *each) for value, *each in zip(found, squares, norms, strict=True)]
+
+
+def chance(
+    head: LinearHead, squares: Float[Tensor, " n"], norms: Float[Tensor, " e"]
+) -> Float[Tensor, ""]:
+    r"""What finite samples add to a dispersion on average if they may count differently.
 
     With the weights $u_n$ of a domain's mean, which add up to 1, it is $\frac{E-1}{E^2} \sum_e
     \frac{\sum u_n^2 \|m_n\|^2 - \|M_e\|^2 \sum u_n^2}{1 - \sum u_n^2}$; see `Moment.chance`.
+
+    Args:
+        head: The head that the samples are of.
+        squares: The squared norm of each sample, weighted.
+        norms: The squared norm of each domain's mean.
 
     Returns:
         The share of chance.
@@ -193,8 +277,7 @@ def _weighted_chance(each: Moment, head: LinearHead, evaluation: Evaluation) -> 
             "Expected at least two samples that count in each domain for an unbiased dispersion, "
             "found a domain with one. Use larger batches."
         )
-    squares = torch.mv(averaging.square(), each.squared_norms())
-    within = (squares - own * each.inner(evaluation).diagonal()) / (1 - own)
+    within = (torch.mv(averaging.square(), squares) - own * norms) / (1 - own)
     return (count - 1) / count**2 * within.sum()
 
 

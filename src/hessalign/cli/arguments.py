@@ -26,7 +26,7 @@ from hessalign._version import __version__
 TRACEBACK_VARIABLE: Final = "HESSALIGN_TRACEBACK"
 """The environment variable that asks for the traceback of an error on the terminal."""
 
-LAUNCHERS: Final = ("serial", "local", "ray")
+LAUNCHERS: Final = ("serial", "local", "ray", "slurm")
 ALL_REPRODUCED: Final = "all-cmnist"
 ON_BANKS: Final = ("table1", "figure2")
 """Experiments that also report on a sweep over a feature bank."""
@@ -34,7 +34,8 @@ ON_BANKS: Final = ("table1", "figure2")
 # What help says of things that heavier modules define. The tests compare them.
 _COLORED_KEYS: Final = (
     "imbalance, train_images, test_images, jump, penalty_weight, learning_rate, l2, width, "
-    "evaluate_every, hessian_distance, optimizer, momentum, lr_schedule, warmup_steps"
+    "evaluate_every, hessian_distance, optimizer, momentum, lr_schedule, warmup_steps, "
+    "initial_seed, average, average_decay, average_start, n_converge, n_tolerance, tolerance_ratio"
 )
 _COMMON_KEYS: Final = (
     "data_augmentation, resnet18, resnet_dropout, class_balanced, nonlinear_classifier, lr, "
@@ -42,13 +43,22 @@ _COMMON_KEYS: Final = (
 )
 _NETWORK_KEYS: Final = (
     "backbone, weights, head, hidden, freeze_batch_norm, image_size, augment_validation, loss, "
-    "optimizer, momentum, lr_schedule, warmup_steps"
+    "optimizer, momentum, lr_schedule, warmup_steps, hessian_distance, precision, evaluate_every, "
+    "initial_seed, initial_head, average, average_decay, average_start, n_converge, n_tolerance, "
+    "tolerance_ratio"
 )
+_COMPUTING_KEYS: Final = "compile, channels_last, workers"
+_SLURM_KEYS: Final = "time, memory, partition, account, qos, constraint, exclude"
 _SELECTIONS: Final = "training-domain, leave-one-out, oracle"
 _FORMATS: Final = "text, domainbed, markdown, latex, csv, json"
+_TRACKERS: Final = "tensorboard, mlflow, wandb, trackio"
 _EXPORTS: Final = "safetensors, torchscript, onnx, pt2"
 _ATTACKS: Final = "exact, published"
-_BENCHMARKS: Final = "VLCS, PACS, OfficeHome, TerraIncognita, DomainNet"
+_BENCHMARKS: Final = (
+    "VLCS, PACS, OfficeHome, TerraIncognita, DomainNet, SVIRO, WILDSCamelyon, WILDSFMoW, "
+    "WILDSiWildCam, SpawriousO2O_easy, SpawriousO2O_medium, SpawriousO2O_hard, SpawriousM2M_easy, "
+    "SpawriousM2M_medium, SpawriousM2M_hard"
+)
 _SWEPT: Final = "table4, table6, table7, table8"
 _SCALES: Final = (
     "full: the published protocol: networks fine-tuned on images, 20 draws, 3 trials, 5,001 steps; "
@@ -79,10 +89,11 @@ _TYPES: Final[Mapping[str, Callable[[str], object]]] = {
 
 _LAUNCHER: Final = f"""
 --launcher NAME text=local  one of: {", ".join(LAUNCHERS)}
---jobs N int  runs at a time (default: all cores, or all of Ray)
+--jobs N int  runs at a time (default: all cores, all of Ray, or what Slurm allows)
 --address HOST:PORT  of a Ray cluster (default: start one here)
---cpus-per-run N float  for ray (default: 1)
---gpus-per-run N float  for ray (default: 0)
+--cpus-per-run N float  for ray and slurm (default: 1)
+--gpus-per-run N float  for ray, fractions too, and slurm (default: 0)
+--slurm KEY=VALUE...  of jobs of slurm: {_SLURM_KEYS}
 """
 _SPECIFICATION: Final = f"""
 entries SWEEP_|_KEY=VALUE...  a YAML file, or the folder of a sweep; and hyper-parameters to set in
@@ -100,9 +111,20 @@ entries SWEEP_|_KEY=VALUE...  a YAML file, or the folder of a sweep; and hyper-p
 --evaluate WHAT  needed (default) or all
 --keep-models
 """
+_TRACK: Final = f"""\
+--tensorboard DIR path  also log to TensorBoard
+--track NAME repeated  also log to one of: {_TRACKERS}; NAME=WHERE says to which folder, address or
+    project; or package.module:Name for your own
+"""
 _SOURCE: Final = f"""
-path PATH path  the data set, or package.module:function
---preset NAME  which benchmark it is: {_BENCHMARKS}
+path PATH path  the data set: a folder or file, the name of a benchmark, hf:NAME of Hugging Face,
+    or package.module:function
+--preset NAME  which benchmark a folder is: {_BENCHMARKS}
+--data-dir DIR path=data  what holds data sets that are given by name (default: data)
+"""
+_TABLE: Final = """
+--label COLUMN  of a table: the classes (default: y or label)
+--domain COLUMN  of a table: the domains (default: domain)
 """
 _CACHE: Final = """
 --size N int=224  height and width (default: 224)
@@ -124,15 +146,17 @@ Colored MNIST with four methods, in a few minutes
     "train": f"""
 train one algorithm; the defaults are the published protocol
 --config FILE path  keys and values as YAML
---dataset DATASET  ColoredMNIST-IRM, the name of one below --data-dir, or package.module:function
+--dataset DATASET  ColoredMNIST-IRM, heart, the name of one below --data-dir, or
+    package.module:function
+{_TABLE.strip()}
 --algorithm ALGORITHM  see `hessalign algorithms`
 --seed SEED seed  of the first restart
 --restarts N int=1  runs with seeds SEED, SEED+1, …
 --output DIR path  keep records, checkpoints and the model there; the same command continues a run
     that was killed
---tensorboard DIR path  also log to TensorBoard
---data-dir DIR  where data sets are: folders of images, files of arrays
---test-domains D,…  names or numbers of the domains not trained on
+{_TRACK}--data-dir DIR  where data sets are: folders of images, files of arrays
+--test-domains D,…  names or numbers of the domains not trained on; or official, the default of
+    data sets with an official split
 --hparams-seed N int  a draw of hyper-parameters; 0: defaults
 --steps N int  updates; unless given, those of the protocol
 entries KEY=VALUE...  what differs from the defaults
@@ -145,13 +169,16 @@ Keys for ColoredMNIST-IRM: {_COLORED_KEYS}; and the options of the algorithm.
 Keys for other data sets: {_COMMON_KEYS}; of the network: {_NETWORK_KEYS}; preset, whose ranges
 draws are made from; and the options of the algorithm.
 
+Keys that change speed alone, for all: {_COMPUTING_KEYS}.
+
 `hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags override
 the file.
 """,
     "predict": f"""
 classify images or arrays with a trained model
 run_folder RUN path  a trained run; with --select, a sweep
-inputs INPUT... required  images, folders of images, files of arrays (.npy, .npz, .safetensors)
+inputs INPUT... required  images, folders of images, files of arrays (.npy, .npz, .safetensors); a
+    table (.csv, .tsv) for a model that was trained on one
 --output FILE path  .csv: path, class and probabilities; .npz: features too (default: CSV, printed)
 --batch-size N int  samples at a time (default: 64, as in training)
 = the best run of a sweep (one with keep_models: true) =
@@ -209,8 +236,7 @@ Measures a few steps of each algorithm. Example of flags: {_EXAMPLE}
 """,
     "sweep run": f"""
 do all runs that are not done; the same command continues
-{_SPECIFICATION}{_LAUNCHER}
---retry-failed  do again what failed before
+{_SPECIFICATION}{_LAUNCHER}{_TRACK}--retry-failed  do again what failed before
 ---
 Several launchers, also on several machines, may work on one folder: each run is done once. Example
 of flags: {_EXAMPLE}
@@ -227,29 +253,59 @@ folder DIR path  the folder of the sweep
 --chosen  show run, step and hyper-parameters of each value
 --include-unfinished  count runs that did not finish
 --mix  allow runs of different protocols in one table
+--averaged  read the accuracies of averaged weights, of runs with `average`
 --output FILE path  write the tables there
 ---
 Reads results.jsonl of all runs below DIR. What is left out or odd is said on stderr; what a cell
 lacks stands below its table.
 """,
-    "diagnose": """
+    "report": """
+a sweep as one page: results, runs, curves, failures, costs
+folder SWEEP path  the folder of a sweep, ours or DomainBed's
+--html FILE path  write the page there; it needs no network
+--latex FILE path  write the tables there, the best in bold
+--watch  write again while the sweep goes on, until it is complete
+--mix  allow runs of different protocols in one table
+---
+Without --html it says in short what there is. The page shows the three model selections side by
+side with paired differences to ERM, accuracies per domain, every run against its hyper-parameters,
+learning curves, Hessian distances, what failed and why, and hours; its tables can be sorted.
+""",
+    "average": """
+one network from the runs of a sweep, by averaging their weights (DiWA)
+folder SWEEP path  a sweep that kept its models (--keep-models)
+--output DIR path  where the averages go, a run's folder each (default: SWEEP-RULE)
+--members RULE text=restricted  which runs are averaged. uniform: all of them. restricted: the best,
+    and in turn those that do not make the average worse on held-out parts of training domains
+--across-trials  average runs of all trials, not of each (uniform only)
+--data-dir DIR path  where the data are now, if moved
+---
+Averages the runs of each data set, algorithm and test domain, trial by trial, and measures the
+average beside the best single run. Runs should begin with the same weights: initial_seed=0 in the
+sweep sees to it. `hessalign collect` makes tables of the averages; predict, export and diagnose
+take each like any run.
+""",
+    "diagnose": f"""
 how different domains are, in what, and whether a head transfers
-path PATH path  a run, arrays, or a table of numbers
+path PATH path  a run, a table, arrays, or heart, four hospitals that come with the package
+{_TABLE.strip()}
 --backbone NAME  of images: see `hessalign features extract`
 --weights W  of the backbone: imagenet or a file; random if none
 --data-dir DIR path  of a run: where its data are, if moved
 --html FILE path  also write one page with figures
 --json FILE path  also write all numbers
---samples N int  of each domain (default: 6,000 in all)
---l2 W float=0.01  L2 weight of fits (default: 0.01)
+--samples N int  of each domain (default: 6,000 in all, more where models are tested)
+--l2 W float  L2 weight of fits (default: 0.01 where domains are compared, 1 / samples where models
+    are tested)
 --tolerance T float=0.01  excess loss of a nearly optimal head, for the transfer bound (default:
     0.01)
 --as-is  do not scale features to mean 0 and variance 1
 --seed SEED seed=0  of every draw
 ---
 PATH is the folder of a complete run (`train --output`), arrays (.npz or .safetensors with x, y and
-domain), a table (.csv with the columns y and domain, all others features), or, with --backbone, a
-folder or manifest of images. A head is fitted if there is none.
+domain), a table (.csv or .tsv: a column of classes, one of domains, all others features, numbers
+or words, some missing), or, with --backbone, a folder or manifest of images. A head is fitted if
+there is none. Example: hessalign diagnose table.csv --label outcome --domain clinic
 """,
     "attack": f"""
 the worst loss gap between domains near a trained head
@@ -287,17 +343,19 @@ the benchmarks, and where to obtain them
 """,
     "datasets check": f"""
 count and read all images; exit code 1 if something should be mended
-{_SOURCE}{_WORKERS}--all  show all findings
+{_SOURCE}{_TABLE}{_WORKERS}--all  show all findings
 ---
 PATH is a folder of the form domain/class/image, a manifest (.csv or .jsonl with path, class and
-domain) or arrays (.npz or .safetensors with x, y and domain). What a folder's exclude.txt lists, an
-image per line, is left out by every command.
+domain), a table (.csv or .tsv) or arrays (.npz or .safetensors with x, y and domain). What a
+folder's exclude.txt lists, an image per line, is left out by every command.
 """,
     "datasets prepare": f"""
 decode and resize all images once; run it again to continue or to bring up to date
 {_SOURCE}{_WORKERS}{_CACHE.format(what="where to keep it").strip()}
 ---
-What is stored are the evaluation images of the protocol; training crops are taken from them.
+What is stored are the evaluation images of the protocol; training crops are taken from them. For
+the name of a benchmark, it says first where that can be had, under which licence and how large it
+is, and checks what is there; the exit code is 1 if something is missing.
 """,
     "algorithms": """
 list the algorithms, what they align, options

@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> None:
         options.selection or list(SELECTIONS),
         include_unfinished=options.include_unfinished,
         mix=options.mix,
+        averaged=options.averaged,
     )
     notes = list(collection.notes)
     if options.format == _DOMAINBED:  # its tables have no place for reasons

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
+from hessalign.bench.data.catalog import with_options
 from hessalign.bench.runs.feature_bank import BankSpec, bank_path
 from hessalign.bench.runs.run import load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run, runs_below
@@ -23,7 +25,10 @@ from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.draw import TOTAL
 from hessalign.diagnosis.page import render_diagnosis_page
 from hessalign.diagnosis.text import render_diagnosis_json, render_diagnosis_text
-from hessalign.report.progress import Progress
+from hessalign.report.progress import Progress, warn
+
+_MANY_DOMAINS: Final = 32
+_MOST_NUMBERS: Final = 8_000_000  # of a table; of more rows some are drawn
 
 _RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
 """What makes a folder that of a run."""
@@ -42,7 +47,12 @@ def run(options: argparse.Namespace) -> None:
             f"Expected --data-dir only for the folder of a run, got it for {options.path}. Leave "
             "it out."
         )
-    arguments = _run_inputs(options) if is_run else _inputs(_read(options))
+    notes: tuple[str, ...] = ()
+    if is_run:
+        arguments = _run_inputs(options)
+    else:
+        data = _read(options)
+        arguments, notes = _inputs(data), data.table.notes if data.table is not None else ()
     if options.as_is:
         arguments["scale"] = False
     with Progress("diagnosing", stages=True) as progress:
@@ -54,6 +64,7 @@ def run(options: argparse.Namespace) -> None:
             seed=options.seed,
             report=lambda stage, done, total: progress(done, total, stage),
         )
+    found = dataclasses.replace(found, notes=(*notes, *found.notes))
     sys.stdout.write(render_diagnosis_text(found))
     for file, render in files:
         write_atomically(file, render(found).encode())
@@ -87,7 +98,9 @@ def _run_inputs(options: argparse.Namespace) -> dict[str, Any]:
 
 def _read(options: argparse.Namespace) -> DomainDataset:
     """The data set; of images, the features that a backbone makes of them, kept beside them."""
-    data = read_dataset(options.path)
+    path = with_options(str(options.path), label=options.label, domain=options.domain)
+    most = _MOST_NUMBERS if options.samples is None else None
+    data = read_dataset(Path(path), most=most, seed=options.seed)
     if options.backbone is None:
         return data
     if isinstance(data.domains[0].inputs, Tensor) or data.root is None:
@@ -99,7 +112,7 @@ def _read(options: argparse.Namespace) -> DomainDataset:
         data,
         BankSpec(options.backbone, options.weights),
         data.root.parent / bank_path(data.name, options.backbone).name,
-        cache_folder(data.root),
+        cache_folder(data.root, variant=data.variant),
         os.cpu_count() or 1,
     )
     return read_dataset(bank)
@@ -107,6 +120,11 @@ def _read(options: argparse.Namespace) -> DomainDataset:
 
 def _inputs(data: DomainDataset) -> dict[str, Any]:
     """Features, labels and domains of a data set."""
+    if len(data.domains) > _MANY_DOMAINS:
+        warn(
+            f"{data.name} has {len(data.domains)} domains, of which every two are compared: this "
+            "takes long. Put domains together, or diagnose some of them."
+        )
     z = torch.cat([_features(data, domain.inputs) for domain in data.domains])
     sizes = torch.tensor([len(domain) for domain in data.domains])
     return {
@@ -116,6 +134,7 @@ def _inputs(data: DomainDataset) -> dict[str, Any]:
         "name": data.name,
         "domain_names": data.domain_names,
         "class_names": data.classes,
+        "feature_names": None if data.table is None else data.table.features,
     }
 
 

@@ -26,7 +26,7 @@ def run_extract(options: argparse.Namespace) -> None:
         data,
         BankSpec(options.backbone, options.weights, options.size, options.allow_truncated),
         options.output or bank_path(data.name, options.name or options.backbone),
-        options.cache or cache_folder(data.root or options.path, options.size),
+        options.cache or cache_folder(data.root or options.path, options.size, data.variant),
         options.jobs,
     )
     sys.stdout.write(f"The features of {len(data):,} images of {data.name} are in {bank}.\n")

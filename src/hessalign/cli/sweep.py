@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,13 @@ from hessalign._names import check_name
 from hessalign.bench import sweep
 from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import lone_domain_warning, plan_job
+from hessalign.bench.runs.processes import in_processes
+from hessalign.bench.runs.trackers import named_trackers, tracked_work
 from hessalign.bench.sweep import report
 from hessalign.bench.sweep.execution import SPECIFICATION, STATES
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.selection import SELECTIONS
+from hessalign.bench.sweep.slurm import make_slurm_options
 from hessalign.cli.arguments import LAUNCHERS, given_flags
 from hessalign.report.progress import Progress, duration, warn
 
@@ -100,6 +104,7 @@ def _measure(
 def run_run(options: argparse.Namespace) -> int:
     """Have the runs of a sweep done."""
     launcher = make_launcher(options)
+    trackers = named_trackers(options.track, options.tensorboard)
     spec = _read_specification(options)
     jobs = sweep.sweep_jobs(spec)
     sweep.check_jobs(jobs, warn, spec.place)
@@ -108,12 +113,17 @@ def run_run(options: argparse.Namespace) -> int:
         warn(lone)
     folder = sweep.open_sweep(Path(str(spec.output)), spec)
     before = sweep.sweep_status(folder, jobs)
+    work = sweep.training_work(spec)
+    if trackers:
+        work = partial(tracked_work, work, trackers, spec.place)
+    if (processes := int(options.gpus_per_run or 0)) > 1:  # a graphics processor each
+        work = partial(in_processes, processes, work)
     with closing(report.SweepProgress(before, launcher)) as progress:
         sweep.run_jobs(
             folder,
             before,
             launcher,
-            sweep.training_work(spec),
+            work,
             retry_failed=options.retry_failed,
             report=progress,
             report_record=progress.record,
@@ -125,11 +135,19 @@ def run_run(options: argparse.Namespace) -> int:
 def make_launcher(options: argparse.Namespace) -> sweep.Launcher:
     """The launcher that a command line asks for."""
     check_name("launcher", options.launcher, LAUNCHERS)
+    cpus = 1 if options.cpus_per_run is None else options.cpus_per_run
+    gpus = options.gpus_per_run or 0
+    if options.slurm and options.launcher != "slurm":
+        raise InputError("Expected --slurm only with --launcher slurm.")
     if options.launcher == "ray":
-        cpus = 1 if options.cpus_per_run is None else options.cpus_per_run
-        return sweep.RayLauncher(options.address, options.jobs, cpus, options.gpus_per_run or 0)
-    if flags := given_flags(options, "--address", "--cpus-per-run", "--gpus-per-run"):
+        return sweep.RayLauncher(options.address, options.jobs, cpus, gpus)
+    if flags := given_flags(options, "--address"):
         raise InputError(f"Expected {flags} only with --launcher ray.")
+    if options.launcher == "slurm":
+        asked = make_slurm_options(parse_words(options.slurm or ()))
+        return sweep.SlurmLauncher(options.jobs, cpus, gpus, asked)
+    if flags := given_flags(options, "--cpus-per-run", "--gpus-per-run"):
+        raise InputError(f"Expected {flags} only with --launcher ray or slurm.")
     if options.launcher == "local":
         return sweep.LocalLauncher(os.cpu_count() or 1 if options.jobs is None else options.jobs)
     if options.jobs not in (None, 1):

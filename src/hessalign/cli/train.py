@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError, attempt
@@ -16,13 +15,24 @@ from hessalign._names import check_name
 from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import DATASETS, find_dataset
-from hessalign.bench.data.catalog import COLORED_MNIST
+from hessalign.bench.data.catalog import COLORED_MNIST, split_options, with_options
+from hessalign.bench.data.heart import HEART
+from hessalign.bench.data.hugging_face import DATA_DIR, HUGGING_FACE
 from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
+from hessalign.bench.runs.averaging import AVERAGED
+from hessalign.bench.runs.computing import COMPUTING_KEYS, Computing, take_computing
 from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.job import parse_words, read_file
-from hessalign.bench.runs.plan import Plan, describe_untrained, lone_domain_warning
+from hessalign.bench.runs.plan import (
+    Plan,
+    describe_untrained,
+    domain_warnings,
+    lone_domain_warning,
+)
+from hessalign.bench.runs.processes import leads, taking_part
 from hessalign.bench.runs.records import run_progress
+from hessalign.bench.runs.trackers import named_trackers, tracking, with_means
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.report.progress import warn
@@ -37,6 +47,9 @@ _DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
 _TARGET: Final = "2"
 """The domain of Colored MNIST that is tested on where nothing else is asked for."""
 
+_OFFICIAL: Final = "official"
+"""For --test-domains: those that the official split of a data set does not train on."""
+
 _FLAGS: Final = (
     "dataset", "algorithm", "seed", "data_dir", "test_domains", "hparams_seed", "steps",
 )  # fmt: skip
@@ -44,6 +57,12 @@ _FLAGS: Final = (
 
 
 def run(options: argparse.Namespace) -> None:
+    """Train, with other processes if there are some, and print the final accuracies."""
+    with taking_part():
+        _train(options)
+
+
+def _train(options: argparse.Namespace) -> None:
     """Train, show progress, and print the final accuracies."""
     options.continues = options.output is not None
     if options.restarts < 1:
@@ -52,7 +71,11 @@ def run(options: argparse.Namespace) -> None:
     flags = {key: getattr(options, key) for key in _FLAGS}
     entries |= {key: value for key, value in flags.items() if value is not None}
     entries |= parse_words(options.entries)
-    job = _make_job(entries, options.output)
+    if "dataset" in entries:
+        columns = {"label": options.label, "domain": options.domain}
+        entries["dataset"] = with_options(str(entries["dataset"]), **columns)
+    trackers = named_trackers(options.track, options.tensorboard)
+    job, computing = _make_job(entries, options.output)
     runs: list[Run] = []
     saved = ""
     for trial in range(job.trial_seed, job.trial_seed + options.restarts):
@@ -61,21 +84,32 @@ def run(options: argparse.Namespace) -> None:
             sys.stdout.write(_describe(plan) + "\n")
         if not runs:
             lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
-            for note in filter(None, (describe_untrained(plan), lone)):
+            for note in filter(None, (describe_untrained(plan), lone, *domain_warnings(plan))):
                 warn(note)
         folder = options.output and options.output / _folder_name(plan)
         saved += f"Saved in {folder}\n" if folder else ""
-        report = _make_report(plan, options.tensorboard)
-        runs.append(
-            train_job(plan.job, folder, evaluate="all", keep_model=True, report=report, warn=warn)
-        )
+        with tracking(trackers if leads() else (), plan) as log:
+            runs.append(
+                train_job(
+                    plan.job,
+                    folder,
+                    evaluate="all",
+                    keep_model=True,
+                    computing=computing,
+                    report=_make_report(plan, log),
+                    warn=warn,
+                )
+            )
     sys.stdout.write(f"{_accuracies(runs)}\n{saved}")
 
 
-def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
+def _make_job(entries: Mapping[str, object], output: Path | None) -> tuple[Job, Computing]:
     """The job of the first trial, checked as a whole; what is no flag is a hyper-parameter."""
-    rest = dict(entries)
     problems: list[str] = []
+    computing, rest = attempt(problems, take_computing, entries) or (
+        Computing(),
+        {key: value for key, value in entries.items() if key not in COMPUTING_KEYS},
+    )
     dataset = str(rest.pop("dataset", _ALIAS))
     dataset = COLORED_MNIST if dataset == _ALIAS else dataset
     data_dir, test = rest.pop("data_dir", None), rest.pop("test_domains", None)
@@ -83,11 +117,14 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     if dataset == COLORED_MNIST:
         data_dir, test = "", _TARGET if test is None else test
     else:
-        # One that a function makes, of the user's or of an installed package, needs no folder.
-        if data_dir is None and (is_path(dataset) or dataset in entry_point_names(ENTRY_POINTS)):
-            data_dir = ""
+        if data_dir is None and _needs_no_folder(dataset):
+            data_dir = DATA_DIR if dataset.startswith(HUGGING_FACE) else ""
         elif data_dir is None:
-            check_name("data set", dataset, DATASETS)
+            check_name("data set", split_options(dataset)[0], DATASETS)
+    data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
+    if test in (None, _OFFICIAL) and data is not None and data.official_tests:
+        test = list(data.official_tests)
+    if dataset != COLORED_MNIST:
         flags = {"--data-dir": data_dir, "--test-domains": test, "--output": output}
         if missing := ", ".join(flag for flag, value in flags.items() if value is None):
             problems.append(f"Expected {missing} for the data set {dataset!r}, got none.")
@@ -101,7 +138,6 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     else:
         problems.append(f"Expected options as a mapping of names to values, got {nested!r}.")
     info = attempt(problems, find_algorithm, algorithm)
-    data = None if data_dir is None else attempt(problems, find_dataset, dataset, str(data_dir))
     if data is None:
         raise ConfigurationError(problems)
     words = test if isinstance(test, list) else str(test).split(",") if test is not None else []
@@ -119,7 +155,13 @@ def _make_job(entries: Mapping[str, object], output: Path | None) -> Job:
     attempt(problems, plan_job, job)
     if problems:
         raise ConfigurationError(problems)
-    return job
+    return job, computing
+
+
+def _needs_no_folder(dataset: str) -> bool:
+    """Whether a data set ships, is made by a function of the user or a package, or from a hub."""
+    offered = is_path(dataset) or dataset in (HEART, *entry_point_names(ENTRY_POINTS))
+    return offered or dataset.startswith(HUGGING_FACE)
 
 
 def _whole(key: str, value: object) -> int:
@@ -158,23 +200,13 @@ def _describe(plan: Plan) -> str:
     return text
 
 
-def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], None]:
-    """What shows the records of a run, with means over domains where there are several."""
-    title = f"{plan.info.name} #{plan.job.trial_seed}"
-    shown: list[Callable[[Record], None]] = [run_progress(title, plan.steps)]
-    if tensorboard is not None:
-        from hessalign.bench.runs.records import TensorBoard
-
-        shown.append(TensorBoard(tensorboard / title.replace(" #", "-seed")))
+def _make_report(plan: Plan, log: Callable[[Record], None]) -> Callable[[Record], None]:
+    """What shows the records of a run, with means over domains, and has them followed."""
+    show = run_progress(f"{plan.info.name} #{plan.job.trial_seed}", plan.steps)
 
     def report(record: Record) -> None:
-        found = record.metrics
-        if "test_accuracy" not in found:
-            validation = fmean(found[f"env{d}_out_acc"] for d in plan.sources)
-            test = fmean(found[f"env{d}_in_acc"] for d in plan.job.test_domains)
-            found = {"validation_accuracy": validation, "test_accuracy": test}
-        for show in shown:
-            show(dataclasses.replace(record, metrics=found))
+        show(with_means(plan, record))
+        log(record)
 
     return report
 
@@ -182,14 +214,31 @@ def _make_report(plan: Plan, tensorboard: Path | None) -> Callable[[Record], Non
 def _accuracies(runs: list[Run]) -> str:
     """Final accuracies: the paper's beside ours, or one row per domain, as a Markdown table."""
     plan = runs[0].plan
+    kinds = {"": ""} if plan.options.average is None else {"": "", AVERAGED: "averaged: "}
+
+    def told(name: str) -> list[str]:
+        return [mean_and_std([run.final[f"{kind}{name}"] for run in runs]) for kind in kinds]
+
     if isinstance(plan.protocol, Irm):
-        return accuracy_table(runs, TABLE_2 if plan.options.imbalance is None else TABLE_3)
+        table = accuracy_table(runs, TABLE_2 if plan.options.imbalance is None else TABLE_3)
+        if AVERAGED not in kinds:
+            return table
+        train, test = (told(f"{part}_accuracy")[1] for part in ("train", "test"))
+        return f"{table}\naveraged: train {train}, OOD test {test}"
     rows = []
     for number, name in enumerate(plan.data.domain_names):
         role = "test" if number in plan.job.test_domains else "train"
-        cells = [
-            mean_and_std([run.final[f"env{number}_{part}_acc"] for run in runs])
-            for part in ("in", "out")
-        ]
+        share = [len(run.plan.outer[number]) / len(run.plan.data.domains[number]) for run in runs]
+        cells: list[str] = []
+        for kind in kinds:
+            inner, outer = (
+                [run.final[f"{kind}env{number}_{part}_acc"] for run in runs]
+                for part in ("in", "out")
+            )
+            parts = zip(share, inner, outer, strict=True)
+            mixed = [of * out + (1 - of) * inside if of else inside for of, inside, out in parts]
+            cells += map(mean_and_std, (inner, outer, mixed))
         rows.append([name, role, *cells])
-    return markdown_table(["domain", "role", "80 % part", "held out"], rows, text_columns=2)
+    parts_told = ("larger part", "held out", "all")
+    columns = [f"{said}{part}" for said in kinds.values() for part in parts_told]
+    return markdown_table(["domain", "role", *columns], rows, text_columns=2)

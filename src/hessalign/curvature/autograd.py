@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import DomainLike, Domains, accumulation_dtype, sample_weights
 from hessalign.curvature.inputs import (
     check_counted,
     check_features,
+    check_is_tensor,
     check_logits,
     check_targets,
     check_weight,
@@ -223,7 +224,13 @@ def _traceless_logits(head: nn.Module, z: Float[Tensor, "n d"]) -> Tensor:
     buffers = {name: buffer.clone() for name, buffer in head.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng([z.device] if z.is_cuda else []):
         before = _random_state(z.device)
-        logits: Tensor = functional_call(head, buffers, (z,))
+        try:
+            logits: Tensor = functional_call(head, buffers, (z,))
+        except RuntimeError as error:
+            raise InputError(
+                f"Expected a head for features of shape {list(z.shape)} and {z.dtype}, got "
+                f"{type(head).__name__}, which says: {error}"
+            ) from error
         random = not torch.equal(before, _random_state(z.device))
     changed = [name for name, old in head.named_buffers() if not torch.equal(old, buffers[name])]
     if random or changed:
@@ -266,6 +273,7 @@ def autograd_head(
         The statistics, lazily computed.
 
     Raises:
+        InputTypeError: If the head is no module.
         InputError: If the head has no parameters, mixes the samples of a batch, or its forward
             pass draws random numbers or changes its buffers; or if a domain has no weight.
 
@@ -276,6 +284,8 @@ def autograd_head(
         >>> statistics.hessian.shape
         torch.Size([2, 26, 26])
     """
+    if not isinstance(head, nn.Module):
+        raise InputTypeError(f"Expected head as a torch.nn.Module, got {type(head).__name__}.")
     head_loss = make_loss(loss, activation)
     values = reads_values(z)
     check_features(z, values=values)
@@ -284,6 +294,7 @@ def autograd_head(
         raise InputError(f"Expected a head with parameters, got {type(head).__name__} with none.")
     _check_samples_apart(head)
     logits = check_logits(_traceless_logits(head, z), len(z), values=values)
+    check_is_tensor(y)
     check_targets(y, logits, head_loss, values=values)
     check_weight(weight, len(z), values=values)
     targets = domains.arrange(y)

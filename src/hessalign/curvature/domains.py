@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._guards import detect_fake_mode
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import is_whole
 from hessalign._shapes import Float, Int
 from hessalign.curvature.fused import is_traced
@@ -187,6 +187,10 @@ DomainLike = Domains | Int[Tensor, " n"] | tuple[int, ...]
 """What says which domain each sample is from; see `domain_layout`."""
 
 
+_IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Types that ids of domains may have."""
+
+
 def domain_layout(domain: DomainLike, device: torch.device | str | None = None) -> Domains:
     """Prepare the grouping of a batch once, for all steps with batches of this shape.
 
@@ -202,6 +206,7 @@ def domain_layout(domain: DomainLike, device: torch.device | str | None = None) 
 
     Raises:
         InputError: If there is a size below 1.
+        InputTypeError: If ids are not integers.
 
     Example:
         >>> layout = domain_layout((32, 32, 16))  # the first 32 samples, the next, and 16 more
@@ -211,13 +216,18 @@ def domain_layout(domain: DomainLike, device: torch.device | str | None = None) 
         tensor([1, 0, 2])
     """
     if isinstance(domain, Tensor):
+        if domain.ndim != 1 or domain.dtype not in _IDS or domain.device.type == "meta":
+            raise InputTypeError(
+                f"Expected domain as integers, one per sample, got {domain.dtype} of shape "
+                f"{list(domain.shape)}."
+            )
         layout = make_domains(domain if device is None else domain.to(device))
     elif isinstance(domain, Domains):
         layout = domain if device is None else domain.to(torch.device(device))
     else:
-        sizes = domain
+        sizes = tuple(domain) if isinstance(domain, tuple | list) else ()
         if not sizes or not all(is_whole(size) and size >= 1 for size in sizes):
-            raise InputError(f"Expected sizes of domains of 1 or more, got {sizes}.")
+            raise InputError(f"Expected sizes of domains of 1 or more, got {domain!r}.")
         layout = Domains(torch.arange(len(sizes), device=device), sizes, None)
     layout.weights.prepared()
     return layout
@@ -246,6 +256,29 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
 def _grouped_here(domain: Int[Tensor, " n"]) -> Domains:
     """The same by numpy, which takes a fraction of the time for a batch."""
     values = domain.numpy()
+    if len(values) <= _SHORT:  # every batch of a loop is likely to be grouped alike
+        ids, sizes, order = _known_grouping(values.tobytes(), values.dtype.str)
+    else:
+        ids, sizes, order = _grouping(values)
+    return Domains(torch.from_numpy(ids), sizes, None if order is None else torch.from_numpy(order))
+
+
+_SHORT = 4096
+"""Ids of up to so many samples are looked up before they are grouped."""
+
+
+@lru_cache(maxsize=8)
+def _known_grouping(values: bytes, dtype: str) -> _Grouping:
+    """The grouping of ids that are given as bytes."""
+    return _grouping(np.frombuffer(values, dtype))
+
+
+_Grouping = tuple[np.ndarray, tuple[int, ...], np.ndarray | None]
+"""Ids, sizes and order as in `Domains`."""
+
+
+def _grouping(values: np.ndarray) -> _Grouping:
+    """Group ids."""
     changes = values[1:] != values[:-1]
     order = None
     if (values[1:] < values[:-1]).any():
@@ -254,5 +287,4 @@ def _grouped_here(domain: Int[Tensor, " n"]) -> Domains:
         changes = values[1:] != values[:-1]
     starts = np.flatnonzero(np.concatenate([[True], changes])[: len(values)])
     sizes = np.diff(starts, append=len(values)).tolist()
-    ids = torch.from_numpy(values[starts])
-    return Domains(ids, tuple(sizes), None if order is None else torch.from_numpy(order))
+    return values[starts], tuple(sizes), order

@@ -17,6 +17,7 @@ Indices: n and m sample, k and c class (output of the head), d feature, e domain
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
@@ -25,9 +26,10 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import Domains, accumulation_dtype
-from hessalign.curvature.gram import PairTerm, gram, inner, softmax_gram, softmax_inner
+from hessalign.curvature.gram import PairTerm, gram, inner
 from hessalign.curvature.lazy import lazy
-from hessalign.curvature.products import mean_outer_gram, second_moments_gram
+from hessalign.curvature.products import MeanTerm, OuterMeans, SecondMoments, mean_grams
+from hessalign.curvature.softmax import softmax_gram, softmax_inner
 
 _SEVERAL = 8
 """From so many left components on, products of features are written out if there is room."""
@@ -307,8 +309,6 @@ LeftFactor = Rows | LogitCurvature
 
 def pair_term(left: LeftFactor, power: Literal[1, 2]) -> PairTerm:
     """The sum over pairs in which a left factor's inner products stand beside a power of K."""
-    if isinstance(left, SoftmaxCurvature):
-        return PairTerm(left.probs, "softmax", power)
     if isinstance(left, Rows | DiagonalCurvature):
         return PairTerm(left.rows(), "rows", power)
     return PairTerm(left.inner(slice(None)), "gram", power)
@@ -376,11 +376,11 @@ class Constant:
         """The cost of the means of left rows."""
         return _outer_cost(components, 1, len(self.like), domains)
 
-    def mean_inner(
-        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
-    ) -> Float[Tensor, "e e"]:
-        """Inner products between the domains' means of left ⊗ 1."""
-        return mean_outer_gram(left, left.new_ones((len(left), 1)), domains, centred=centred)
+    def mean_terms(
+        self, left: Float[Tensor, "n l"], domains: Domains
+    ) -> tuple[Tensor, list[MeanTerm]]:
+        """The means of left ⊗ 1."""
+        return left.new_ones((len(left), 1)), [MeanTerm(left, OuterMeans(domains))]
 
     def squared_norms(self) -> Float[Tensor, " n"]:
         """The squared norm of 1, for each sample."""
@@ -419,11 +419,11 @@ class Linear:
         """The cost of the means of left ⊗ z̃."""
         return _outer_cost(components, self.size, len(self.features.z), domains)
 
-    def mean_inner(
-        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
-    ) -> Float[Tensor, "e e"]:
-        """Inner products between the domains' means of left ⊗ z̃."""
-        return mean_outer_gram(left, self.features.z, domains, bias=self.bias, centred=centred)
+    def mean_terms(
+        self, left: Float[Tensor, "n l"], domains: Domains
+    ) -> tuple[Tensor, list[MeanTerm]]:
+        """The means of left ⊗ z̃."""
+        return self.features.z, [MeanTerm(left, OuterMeans(domains, float(self.bias)))]
 
     def squared_norms(self) -> Float[Tensor, " n"]:
         """‖z̃‖²."""
@@ -461,13 +461,12 @@ class Squares:
         """The cost of the means of left ⊗ z̃²."""
         return _outer_cost(components, self.size, len(self.features.z), domains)
 
-    def mean_inner(
-        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
-    ) -> Float[Tensor, "e e"]:
-        """Inner products between the domains' means of left ⊗ z̃²."""
-        return mean_outer_gram(
-            left, self.features.z, domains, bias=self.bias, squared=True, centred=centred
-        )
+    def mean_terms(
+        self, left: Float[Tensor, "n l"], domains: Domains
+    ) -> tuple[Tensor, list[MeanTerm]]:
+        """The means of left ⊗ z̃²."""
+        form = OuterMeans(domains, float(self.bias), squared=True)
+        return self.features.z, [MeanTerm(left, form)]
 
     def squared_norms(self) -> Float[Tensor, " n"]:
         """‖z̃ ∘ z̃‖² = Σ z⁴ + 1."""
@@ -501,21 +500,17 @@ class Outer:
         """Multiplications per inner product: those of z·z'."""
         return self.features.dual_size
 
-    def mean_inner(
-        self, left: Float[Tensor, "n l"], domains: Domains, *, centred: bool = False
-    ) -> Float[Tensor, "e e"]:
-        """Inner products between the domains' means of left ⊗ z̃ z̃ᵀ."""
-        z = self.features.z
+    def mean_terms(
+        self, left: Float[Tensor, "n l"], domains: Domains
+    ) -> tuple[Tensor, list[MeanTerm]]:
+        """The means of left ⊗ z̃ z̃ᵀ."""
         if self._packs(left.shape[1]):
-            return mean_outer_gram(left, self._packed(), domains, centred=centred)
-        products = [
-            second_moments_gram(components, z, domains, centred=centred)
-            for components in left.split(self._at_once(len(domains)), dim=1)
-        ]
+            return self._packed(), [MeanTerm(left, OuterMeans(domains))]
+        parts = left.split(self._at_once(len(domains)), dim=1)
+        terms = [MeanTerm(part, SecondMoments(domains)) for part in parts]
         if self.bias:  # twice z, once 1
-            products.append(2 * mean_outer_gram(left, z, domains, centred=centred))
-            products.append(Constant(left).mean_inner(left, domains, centred=centred))
-        return torch.stack(products).sum(0)
+            terms.append(MeanTerm(left, OuterMeans(domains, math.sqrt(0.5)), 2.0))
+        return self.features.z, terms
 
     def mean_cost(self, components: int, domains: int) -> Cost:
         """The cost of the means of left ⊗ z̃ z̃ᵀ."""
@@ -559,3 +554,29 @@ class Outer:
 
 
 RightFactor = Constant | Linear | Squares | Outer
+
+
+def mean_inners(
+    factors: Sequence[tuple[LeftFactor, RightFactor]], domains: Domains, *, centred: bool = False
+) -> list[Float[Tensor, "e e"]]:
+    """Inner products between the domains' means of left ⊗ right, for several pairs of factors.
+
+    Means of the same features are formed together.
+
+    Returns:
+        A Gram matrix of the domains for each pair.
+    """
+    groups: list[tuple[Tensor, list[tuple[int, MeanTerm]]]] = []
+    for index, (left, right) in enumerate(factors):
+        rows, terms = right.mean_terms(left.rows(), domains)
+        members = next((members for other, members in groups if other is rows), None)
+        if members is None:
+            members = []
+            groups.append((rows, members))
+        members += [(index, term) for term in terms]
+    found: dict[int, list[Tensor]] = {index: [] for index in range(len(factors))}
+    for rows, members in groups:
+        grams = mean_grams(rows, [term for _, term in members], centred=centred)
+        for (index, _), each in zip(members, grams, strict=True):
+            found[index].append(each)
+    return [grams[0] if len(grams) == 1 else torch.stack(grams).sum(0) for grams in found.values()]

@@ -26,8 +26,17 @@ def reads_values(z: Tensor, checks: bool | None = None) -> bool:
     return z.device.type == "cpu" if checks is None else checks
 
 
+def check_dense(value: object, name: str) -> None:
+    """Raise an InputTypeError for a tensor that does not hold its values one by one."""
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        raise InputTypeError(
+            f"Expected {name} as a dense tensor, got {value.layout}. Use to_dense()."
+        )
+
+
 def check_features(z: Tensor, *, values: bool = True) -> None:
     """Raise unless features are a non-empty floating-point matrix of finite numbers."""
+    check_dense(z, "features z")
     if not isinstance(z, Tensor) or not z.is_floating_point():
         raise InputTypeError(
             f"Expected floating-point features z, got {found_and_remedy(z, 'z', 'float')}"
@@ -47,6 +56,7 @@ def check_features(z: Tensor, *, values: bool = True) -> None:
 
 def check_logits(logits: Tensor, samples: int, *, values: bool = True) -> Float[Tensor, "n k"]:
     """The logits as a matrix; raise unless they are one row of finite numbers per sample."""
+    check_dense(logits, "logits")
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         found = found_and_remedy(logits, "logits", "float")
         raise InputTypeError(f"Expected floating-point logits, got {found}")
@@ -62,6 +72,7 @@ def check_logits(logits: Tensor, samples: int, *, values: bool = True) -> Float[
 
 def check_domain(domain: object, samples: int) -> None:
     """Raise unless domain ids are one integer per sample."""
+    check_dense(domain, "domain")
     if not isinstance(domain, Tensor) or (
         domain.is_floating_point() or domain.is_complex() or domain.dtype == torch.bool
     ):
@@ -116,6 +127,7 @@ def check_weight(weight: Tensor | None, samples: int, *, values: bool = True) ->
     """Raise unless weights are one finite number of 0 or more per sample."""
     if weight is None:
         return
+    check_dense(weight, "weight")
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         found = found_and_remedy(weight, "weight", "float")
         raise InputTypeError(f"Expected floating-point weights of samples, got {found}")
@@ -139,9 +151,10 @@ def check_counted(weight: Float[Tensor, "n 1"] | None, *, values: bool = True) -
 
 
 def check_is_tensor(y: Tensor) -> None:
-    """Raise an InputTypeError unless targets are a tensor."""
-    if not isinstance(y, Tensor):
+    """Raise an InputTypeError unless targets are a tensor of real numbers."""
+    if not isinstance(y, Tensor) or y.is_complex():
         raise InputTypeError(f"Expected y as a tensor, got {found_and_remedy(y, 'y', 'long')}")
+    check_dense(y, "y")
 
 
 def found_and_remedy(value: object, name: str, method: str) -> str:

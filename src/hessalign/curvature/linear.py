@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import (
@@ -50,6 +50,7 @@ from hessalign.curvature.products import (
     chunk_rows,
     domain_products,
     mean_outer,
+    mean_products,
     mean_second_moments,
 )
 
@@ -72,36 +73,48 @@ class LinearHead:
 
     Attributes:
         features: The features, domains contiguous.
-        logits: The logits in the accumulation precision.
-        prediction: What the loss makes of them: probabilities, or activations.
+        given: The logits, as they were given.
         y: The targets; None where only curvature is asked for.
         domains: The grouping of the samples.
         loss: The loss of the head.
         bias: Whether the head has a bias.
-        curvature: The second derivative S of each sample's loss in the logits, weighted.
         weight: What each sample's loss is multiplied by in the mean over its domain; None if by 1.
     """
 
     features: Features
-    logits: Float[Tensor, "n k"]
-    prediction: Float[Tensor, "n k"]
+    given: Float[Tensor, "n k"]
     y: Tensor | None
     domains: Domains
     loss: HeadLoss
     bias: bool
-    curvature: LogitCurvature
     weight: Float[Tensor, "n 1"] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """Outputs k, and parameters of each: d weights and the bias."""
-        return self.logits.shape[1], self.features.z.shape[1] + self.bias
+        return self.given.shape[1], self.features.z.shape[1] + self.bias
 
     @property
     def num_parameters(self) -> int:
         """Parameters of the head, p = k·d̃."""
         outputs, width = self.shape
         return outputs * width
+
+    @lazy
+    def logits(self) -> Float[Tensor, "n k"]:
+        """The logits in the accumulation precision."""
+        return self.given.to(accumulation_dtype(self.given.device))
+
+    @lazy
+    def prediction(self) -> Float[Tensor, "n k"]:
+        """What the loss makes of the logits: probabilities, or activations."""
+        return self.loss.predict(self.logits)
+
+    @lazy
+    def curvature(self) -> LogitCurvature:
+        """The second derivative S of each sample's loss in the logits, weighted."""
+        curvature = self.loss.curvature(self.prediction, self.logits, self.y)
+        return curvature if self.weight is None else ScaledCurvature(curvature, self.weight)
 
     @lazy
     def counts(self) -> Float[Tensor, "n 1"]:
@@ -304,10 +317,15 @@ class LinearHead:
         The gradient is itself a mean over samples, so where features are many and samples few the
         Gram matrix of the features gives it without forming the gradient.
         """
-        samples, width = self.features.z.shape
-        few = samples**2 <= PAIR_ELEMENTS  # for graphs, a choice that serves batches of all sizes
-        if not few if torch.compiler.is_compiling() else width * len(self.domains) <= samples:
-            return self._logits(self.gradient)
+        samples = len(self.features.z)
+        if torch.compiler.is_compiling():  # a choice that serves batches of all sizes
+            few = samples**2 <= PAIR_ELEMENTS
+        else:
+            known = self.features.known(bias=self.bias) is not None
+            few = known or samples <= 2 * self.shape[0]
+        if not few:
+            z = self.features.z
+            return mean_products(self.error, z, self.domains, bias=self.bias)
         products = self.features.inner(slice(None), bias=self.bias)
         return (self.domains.weights.within * products) @ self.error
 
@@ -356,15 +374,8 @@ def arranged_head(
 ) -> LinearHead:
     """Statistics of a head from inputs that are known to be sound, with domains contiguous."""
     features = z if z.dtype == torch.float64 else z.float()
-    logits = logits.to(accumulation_dtype(z.device))
-    prediction = loss.predict(logits)
-    curvature = loss.curvature(prediction, logits, y)
     counted = sample_weights(weight, None if y is None else loss.share(y), domains)
-    if counted is not None:
-        curvature = ScaledCurvature(curvature, counted)
-    return LinearHead(
-        Features(features), logits, prediction, y, domains, loss, bias, curvature, counted
-    )
+    return LinearHead(Features(features), logits, y, domains, loss, bias, counted)
 
 
 def linear_head(
@@ -397,6 +408,9 @@ def linear_head(
         The statistics, lazily computed. What does not suit raises an InputError, a domain in which
         no sample counts too.
 
+    Raises:
+        InputTypeError: If `bias` is neither True nor False.
+
     Example:
         >>> z = torch.tensor([[1.0], [3.0]])
         >>> head = linear_head(z, torch.zeros(2), torch.tensor([1, 1]), torch.tensor([0, 1]),
@@ -405,6 +419,8 @@ def linear_head(
         tensor([[-0.5000, -0.5000],
                 [-1.5000, -0.5000]], dtype=torch.float64)
     """
+    if not isinstance(bias, bool):
+        raise InputTypeError(f"Expected bias as True or False, got {bias!r}.")
     head_loss = make_loss(loss, activation)
     values = reads_values(z, checks)
     check_features(z, values=values)
@@ -419,4 +435,6 @@ def linear_head(
         arrange(z), arrange(logits), targets, domains, head_loss, bias=bias, weight=weight
     )
     check_counted(head.weight, values=values)
+    if y is None:
+        _ = head.curvature  # some losses refuse to have one without targets
     return head

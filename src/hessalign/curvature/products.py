@@ -1,19 +1,19 @@
 r"""Means over domains: of outer products of rows, and of second moments of features.
 
 Domains are compared by subtracting such products, and near alignment the difference is far
-smaller than the terms. Means are therefore float64 throughout, with one exception: second moments
-over many samples, whose cost matters next to a network's own, are multiplied chunk by chunk in the
-features' precision, where the rounding errors of single samples average out, and accumulated in
-float64. With float32 features a dispersion of 1e-8 of the squared norm is then still right to 1e-3.
+smaller than the terms. Means are therefore float64 throughout, with one exception: those over many
+samples, whose cost matters next to a network's own, are multiplied chunk by chunk in the features'
+precision, where the rounding errors of single samples average out, and accumulated in float64. With
+float32 features a dispersion of 1e-8 of the squared norm is then still right to 1e-3.
 
 Indices: e domain, n and m sample, l left component, d right component (feature).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ _CHUNK_ELEMENTS = 1 << 19
 
 
 _FEW_SAMPLES = 8192
-"""Second moments of domains up to this size are float64 outright."""
+"""Means over domains up to this size are float64 outright."""
 
 
 def chunk_rows(width: int, at_least: int = 32) -> int:
@@ -37,17 +37,12 @@ def chunk_rows(width: int, at_least: int = 32) -> int:
 
 
 def _domain_batches(sizes: tuple[int, ...], *rows: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
-    """The rows as [e, n, ·]: all domains at once if they have the same size, else one by one."""
+    """Views of rows as [e, n, ·]: all domains at once if they have the same size, else each."""
     if len(set(sizes)) == 1:
-        yield slice(None), [x.reshape(len(sizes), sizes[0], x.shape[1]) for x in rows]
+        yield slice(None), [x.view(len(sizes), sizes[0], x.shape[1]) for x in rows]
         return
     for index, parts in enumerate(zip(*(x.split(sizes) for x in rows), strict=True)):
         yield slice(index, index + 1), [part.unsqueeze(0) for part in parts]
-
-
-def _joined(parts: list[Tensor]) -> Float[Tensor, "n k"]:
-    """The rows of all batches."""
-    return parts[0].flatten(0, 1) if len(parts) == 1 else torch.cat(parts, dim=1)[0]
 
 
 def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "e l d"]:
@@ -58,60 +53,56 @@ def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "
 
 @final
 @dataclass(frozen=True)
-class _OuterMeans:
+class OuterMeans:
     """Means of left_n ⊗ right_n: how they are formed, and how slopes in them are pulled back.
 
     Attributes:
         domains: The grouping of the samples.
-        bias: Whether a 1 is appended to the right rows.
+        bias: What is appended to the right rows; nothing if 0.
         squared: Whether their squares are taken.
     """
 
     domains: Domains
-    bias: bool
-    squared: bool
+    bias: float = 0.0
+    squared: bool = False
 
     def plain(self, left: Tensor, right: Tensor) -> Tensor:
         """The means [e, l, d + bias], by autograd."""
         wide = right.to(left.dtype)
         wide = wide * wide if self.squared else wide
-        return _by_domain(
-            self.domains, left, functional.pad(wide, (0, 1), value=1.0) if self.bias else wide
-        )
+        wide = functional.pad(wide, (0, 1), value=self.bias) if self.bias else wide
+        return _by_domain(self.domains, left, wide)
 
     def form(self, left: Tensor, right: Tensor) -> Tensor:
         """The means in float64, without a graph, chunk by chunk."""
         width, sizes = right.shape[1], self.domains.sizes
-        means = left.new_zeros((len(sizes), left.shape[1], width + self.bias))
+        means = left.new_zeros((len(sizes), left.shape[1], width + bool(self.bias)))
         for domains, (a, b) in _domain_batches(sizes, left, right):
             shares = a / a.shape[1]
+            multiplied = _multiplied_in(left.dtype, right, a.shape[1])
             total = means[domains, :, :width]
             rows = chunk_rows(len(b) * width)
             for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
-                wide = x.to(left.dtype)
-                total.baddbmm_(share.mT, wide.square() if self.squared else wide)
+                wide = x.to(multiplied)
+                _add_product(total, share.mT, wide * wide if self.squared else wide)
             if self.bias:
-                means[domains, :, width] = shares.sum(1)
+                means[domains, :, width] = self.bias * shares.sum(1)
         return means
 
-    def pull_back(self, grad: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes in left and right rows, given those in the means."""
-        # In the features' own precision: what flows back is already the small difference between
-        # domains, so nothing cancels here.
-        slopes = grad[..., : right.shape[1]].to(right.dtype)
-        d_left, d_right = [], []
-        for domains, (a, b) in _domain_batches(self.domains.sizes, left, right):
-            slope, size = slopes[domains], a.shape[1]
-            pulled = torch.bmm(slope, (b.square() if self.squared else b).mT).mT.to(left.dtype)
-            d_left.append((pulled + grad[domains, None, :, -1] if self.bias else pulled) / size)
-            pulled = torch.bmm((a * ((2 if self.squared else 1) / size)).to(right.dtype), slope)
-            d_right.append(pulled.mul_(b) if self.squared else pulled)
-        return _joined(d_left), _joined(d_right)
+    def pull(self, slope: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes in left and right rows [e, n, ·] of sums over them, given those in the sums."""
+        width = right.shape[2]
+        narrow = slope[..., :width].to(right.dtype)
+        d_left = torch.bmm(right * right if self.squared else right, narrow.mT).to(left.dtype)
+        if self.bias:
+            d_left += self.bias * slope[:, None, :, -1]
+        d_right = torch.bmm(left.to(right.dtype), narrow)
+        return d_left, d_right.mul_(right).mul_(2) if self.squared else d_right
 
 
 @final
 @dataclass(frozen=True)
-class _SecondMoments:
+class SecondMoments:
     """Means of s_n z_n z_nᵀ; the symmetry in z makes pulling back one product instead of two.
 
     Attributes:
@@ -129,51 +120,80 @@ class _SecondMoments:
 
     def form(self, weights: Tensor, z: Tensor) -> Tensor:
         """The moments in float64, without a graph, chunk by chunk."""
-        (components, width), dtype = (weights.shape[1], z.shape[1]), weights.dtype
-        sizes = self.domains.sizes
-        total = z.new_zeros((len(sizes), components * width, width), dtype=dtype)
+        components, width = weights.shape[1], z.shape[1]
+        sizes, half = self.domains.sizes, width // 2
+        total = weights.new_zeros((len(sizes), components, width, width))
         for domains, (shares, features) in _domain_batches(sizes, weights, z):
             count, size = shares.shape[:2]
             # Short chunks: the fewer float32 products are added before they reach float64, the
             # better.
             rows = min(256, chunk_rows(count * components * width))
-            multiplied = dtype if size <= _FEW_SAMPLES else z.dtype
-            part = total[domains]
+            multiplied = _multiplied_in(weights.dtype, z, size)
             for s, x in zip(shares.split(rows, 1), features.split(rows, 1), strict=True):
                 wide = x.to(multiplied)
                 weighted = (s / size).to(multiplied).unsqueeze(3) * wide.unsqueeze(2)
-                if multiplied == dtype:
-                    part.baddbmm_(weighted.flatten(2).mT, wide)
-                else:
-                    part += weighted.flatten(2).mT @ wide
-        return total.view(len(sizes), components, width, width)
+                rows_of = weighted.flatten(2).mT
+                if components > 1:
+                    _add_product(total[domains].flatten(1, 2), rows_of, wide)
+                    continue
+                own = total[domains, 0]  # of which the lower left will be the upper right
+                _add_product(own[:, :half], rows_of[:, :half], wide)
+                _add_product(own[:, half:, half:], rows_of[:, half:], wide[..., half:])
+        if components == 1:
+            total[..., half:, :half] = total[..., :half, half:].mT
+        return total
 
-    def pull_back(self, grad: Tensor, weights: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes in weights and features, given those in the moments."""
-        symmetric = (grad + grad.mT).to(z.dtype)
+    def pull(self, slope: Tensor, weights: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes in weights and features of sums over them, given those in the sums."""
+        symmetric = (slope + slope.mT).to(z.dtype)
         components, width = symmetric.shape[1:3]
         flat = symmetric.transpose(1, 2).flatten(2)
-        d_weights, d_z = [], []
-        for domains, (shares, features) in _domain_batches(self.domains.sizes, weights, z):
-            count, size = shares.shape[:2]
-            rows = chunk_rows(count * components * width)
-            narrow = (shares / size).to(z.dtype)
-            slopes: tuple[list[Tensor], list[Tensor]] = ([], [])
-            for s, x in zip(narrow.split(rows, 1), features.split(rows, 1), strict=True):
-                product = torch.bmm(x, flat[domains]).unflatten(2, (components, width))
-                slopes[0].append(torch.linalg.vecdot(product, x.unsqueeze(2)))
-                slopes[1].append((product * s.unsqueeze(3)).sum(2))
-            d_weights.append(_whole(slopes[0]).to(weights.dtype) / (2 * size))
-            d_z.append(_whole(slopes[1]))
-        return _joined(d_weights), _joined(d_z)
+        product = torch.bmm(z, flat).unflatten(2, (components, width))
+        d_weights = torch.linalg.vecdot(product, z.unsqueeze(2)).to(weights.dtype) / 2
+        return d_weights, (product * weights.to(z.dtype).unsqueeze(3)).sum(2)
 
 
-def _whole(chunks: list[Tensor]) -> Float[Tensor, "e n k"]:
-    """The rows of all chunks of samples."""
-    return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
+MeanForm = OuterMeans | SecondMoments
 
 
-_Form = _OuterMeans | _SecondMoments
+def _multiplied_in(wide: torch.dtype, right: Tensor, size: int) -> torch.dtype:
+    """The precision of products over a domain of a size; sums of them are wide."""
+    return wide if size <= _FEW_SAMPLES else right.dtype
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right, multiplied in the precision of `right`, to a sum."""
+    if total.dtype == right.dtype:
+        total.baddbmm_(left, right)
+    else:
+        total += torch.bmm(left.to(right.dtype), right)
+
+
+def _pull_back(
+    right: Tensor, lefts: Sequence[Tensor], forms: Sequence[MeanForm], slopes: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Slopes in right rows and in all left ones, given those in the means, in one pass."""
+    # In the features' own precision: what flows back is already the small difference between
+    # domains, so nothing cancels here.
+    d_right = torch.empty_like(right, memory_format=torch.contiguous_format)
+    d_lefts = [torch.empty_like(left, memory_format=torch.contiguous_format) for left in lefts]
+    widest, count = max(left.shape[1] for left in lefts), len(lefts)
+    outer = any(isinstance(form, SecondMoments) for form in forms)
+    sizes = forms[0].domains.sizes
+    for domains, (x, out, *rows) in _domain_batches(sizes, right, d_right, *lefts, *d_lefts):
+        chunk = chunk_rows(len(x) * x.shape[2] * (widest if outer else 1))
+        for start in range(0, x.shape[1], chunk):
+            part = (slice(None), slice(start, start + chunk))
+            total: Tensor | None = None
+            for form, slope, left, d_left in zip(
+                forms, slopes, rows[:count], rows[count:], strict=True
+            ):
+                share = slope[domains] / x.shape[1]
+                d_left[part], more = form.pull(share, left[part], x[part])
+                total = more if total is None else total.add_(more)
+            assert total is not None
+            out[part] = total
+    return d_right, *d_lefts
 
 
 @final
@@ -181,12 +201,12 @@ class _Means(Fused):
     """Means over domains, never with all the samples' products at once."""
 
     @staticmethod
-    def plain(left: Tensor, right: Tensor, form: _Form) -> Float[Tensor, "e l *d"]:
+    def plain(right: Tensor, left: Tensor, form: MeanForm) -> Float[Tensor, "e l *d"]:
         return form.plain(left, right)
 
     @staticmethod
-    def forward(ctx: Context, left: Tensor, right: Tensor, form: _Form) -> Float[Tensor, "e l *d"]:
-        ctx.save_for_backward(left, right)
+    def forward(ctx: Context, right: Tensor, left: Tensor, form: MeanForm) -> Tensor:
+        ctx.save_for_backward(right, left)
         ctx.others = (form,)
         return form.form(left, right)
 
@@ -195,62 +215,106 @@ class _Means(Fused):
         return pulled_back(_Means, ctx, slopes)
 
     @staticmethod
-    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
-        (form,) = ctx.others
-        pulled: tuple[Tensor, Tensor] = form.pull_back(slopes[0], *ctx.saved_tensors)
-        return pulled
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:
+        right, left = ctx.saved_tensors
+        return _pull_back(right, [left], ctx.others, slopes)
 
 
-def _means(left: Tensor, right: Tensor, form: _Form) -> Tensor:
-    wide = left.to(accumulation_dtype(right.device))
-    means: Tensor = form.plain(wide, right) if is_traced() else call(_Means, wide, right, form)
+def _means(left: Tensor, right: Tensor, form: MeanForm) -> Tensor:
+    wide = left.to(accumulation_dtype(right.device)).contiguous()
+    right = right.contiguous()
+    means: Tensor = form.plain(wide, right) if is_traced() else call(_Means, right, wide, form)
     return means
 
 
 @final
-class _MeansGram(Fused):
-    """Inner products between the domains' means, M Mᵀ; the symmetry saves a product backward."""
+class _MeansGrams(Fused):
+    """Inner products between the domains' means, M Mᵀ, of several means of the same right rows."""
 
     @staticmethod
-    def plain(left: Tensor, right: Tensor, form: _Form, centred: bool) -> Float[Tensor, "e e"]:
-        means = form.plain(left, right).flatten(1)
-        means = means - means.mean(0) if centred else means
-        return means @ means.mT
+    def plain(right: Tensor, *rest: Any) -> tuple[Float[Tensor, "e e"], ...]:  # noqa: ANN401
+        *lefts, forms, centred = rest
+        found = []
+        for left, form in zip(lefts, forms, strict=True):
+            means = form.plain(left, right).flatten(1)
+            means = means - means.mean(0) if centred else means
+            found.append(means @ means.mT)
+        return tuple(found)
 
     @staticmethod
-    def forward(
-        ctx: Context, left: Tensor, right: Tensor, form: _Form, centred: bool
-    ) -> Float[Tensor, "e e"]:
-        means = form.form(left, right).flatten(1)
+    def forward(ctx: Context, right: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
+        *lefts, forms, centred = rest
+        means = [form.form(left, right) for left, form in zip(lefts, forms, strict=True)]
         if centred:
-            means -= means.mean(0)
-        ctx.save_for_backward(left, right, means)
-        ctx.others = (form, centred)
-        return means @ means.mT
+            for each in means:
+                each -= each.mean(0)
+        ctx.save_for_backward(right, *lefts, *means)
+        ctx.others = (forms, centred)
+        return tuple(each.flatten(1) @ each.flatten(1).mT for each in means)
 
     @staticmethod
     def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_MeansGram, ctx, slopes)
+        return pulled_back(_MeansGrams, ctx, slopes)
 
     @staticmethod
-    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
-        left, right, means = ctx.saved_tensors
-        form, centred = ctx.others
-        weights = slopes[0] + slopes[0].mT
-        if centred:
-            weights = weights - weights.mean(0)
-        slope = (weights @ means).unflatten(1, (left.shape[1], -1))
-        if isinstance(form, _SecondMoments):
-            slope = slope.unflatten(2, (right.shape[1], right.shape[1]))
-        pulled: tuple[Tensor, Tensor] = form.pull_back(slope, left, right)
-        return pulled
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:
+        forms, centred = ctx.others
+        right, *saved = ctx.saved_tensors
+        lefts, means = saved[: len(forms)], saved[len(forms) :]
+        pulled = []
+        for slope, each in zip(slopes, means, strict=True):
+            weights = slope + slope.mT
+            weights = weights - weights.mean(0) if centred else weights
+            pulled.append((weights @ each.flatten(1)).view(each.shape))
+        return _pull_back(right, lefts, forms, pulled)
 
 
-def _means_gram(left: Tensor, right: Tensor, form: _Form, centred: bool) -> Float[Tensor, "e e"]:
-    wide = left.to(accumulation_dtype(right.device))
-    chosen = _MeansGram.plain if is_traced() else _MeansGram.apply
-    products: Tensor = chosen(wide, right, form, centred)
-    return products
+class MeanTerm(NamedTuple):
+    """A mean that takes part in an inner product.
+
+    Attributes:
+        left: The left rows.
+        form: What the mean is of.
+        weight: What its inner products are multiplied by.
+    """
+
+    left: Tensor
+    form: MeanForm
+    weight: float = 1.0
+
+
+def mean_grams(
+    right: Float[Tensor, "n d"], terms: Sequence[MeanTerm], *, centred: bool = False
+) -> list[Float[Tensor, "e e"]]:
+    r"""Inner products $\langle M_e, M_f\rangle$ between the domains' means, for several means.
+
+    Args:
+        right: The right rows of all, domains contiguous.
+        terms: The means.
+        centred: Of their deviations from the mean over domains.
+
+    Returns:
+        For each term the Gram matrix of its means, times its weight.
+
+    Example:
+        >>> from hessalign.curvature.domains import domain_layout
+        >>> right, domains = torch.tensor([[1.0], [3.0], [5.0]]), domain_layout((2, 1))
+        >>> terms = [MeanTerm(torch.ones(3, 1), OuterMeans(domains))]
+        >>> mean_grams(right, terms)
+        [tensor([[ 4., 10.],
+                [10., 25.]], dtype=torch.float64)]
+        >>> mean_grams(right, terms, centred=True)
+        [tensor([[ 2.2500, -2.2500],
+                [-2.2500,  2.2500]], dtype=torch.float64)]
+    """
+    wide = [term.left.to(accumulation_dtype(right.device)).contiguous() for term in terms]
+    chosen = _MeansGrams.plain if is_traced() else _MeansGrams.apply
+    forms = tuple(term.form for term in terms)
+    found = chosen(right.contiguous(), *wide, forms, centred)
+    return [
+        each if term.weight == 1 else term.weight * each
+        for each, term in zip(found, terms, strict=True)
+    ]
 
 
 def mean_outer(
@@ -282,46 +346,7 @@ def mean_outer(
         tensor([[2., 1.],
                 [5., 1.]], dtype=torch.float64)
     """
-    return _means(left, right, _OuterMeans(domains, bias, squared))
-
-
-def mean_outer_gram(
-    left: Float[Tensor, "n l"],
-    right: Float[Tensor, "n d"],
-    domains: Domains,
-    *,
-    bias: bool = False,
-    squared: bool = False,
-    centred: bool = False,
-) -> Float[Tensor, "e e"]:
-    r"""Inner products $\langle M_e, M_f\rangle$ between the means of `mean_outer`.
-
-    Returns:
-        The Gram matrix of the means.
-
-    Example:
-        >>> from hessalign.curvature.domains import domain_layout
-        >>> right = torch.tensor([[1.0], [3.0], [5.0]])
-        >>> domains = domain_layout((2, 1))
-        >>> mean_outer_gram(torch.ones(3, 1), right, domains)
-        tensor([[ 4., 10.],
-                [10., 25.]], dtype=torch.float64)
-        >>> mean_outer_gram(torch.ones(3, 1), right, domains, centred=True)
-        tensor([[ 2.2500, -2.2500],
-                [-2.2500,  2.2500]], dtype=torch.float64)
-    """
-    return _means_gram(left, right, _OuterMeans(domains, bias, squared), centred)
-
-
-def second_moments_gram(
-    weights: Float[Tensor, "n l"],
-    z: Float[Tensor, "n d"],
-    domains: Domains,
-    *,
-    centred: bool = False,
-) -> Float[Tensor, "e e"]:
-    """Inner products between the moments of `mean_second_moments`."""
-    return _means_gram(weights, z, _SecondMoments(domains), centred)
+    return _means(left, right, OuterMeans(domains, float(bias), squared))
 
 
 @final
@@ -406,4 +431,72 @@ def mean_second_moments(
         tensor([[ 3.,  6.],
                 [ 6., 12.]], dtype=torch.float64)
     """
-    return _means(weights, z, _SecondMoments(domains))
+    return _means(weights, z, SecondMoments(domains))
+
+
+@final
+class _MeanProducts(Fused):
+    """Each domain's mean of left ⊗ [right, 1] times its rows: one slope in the rows, not two."""
+
+    @staticmethod
+    def plain(right: Tensor, left: Tensor, form: OuterMeans) -> Float[Tensor, "n l"]:
+        wide = right.to(left.dtype)
+        wide = functional.pad(wide, (0, 1), value=form.bias) if form.bias else wide
+        own = form.domains.weights.membership.to(wide.dtype).mT.unsqueeze(2)
+        return ((wide @ form.plain(left, right).mT) * own).sum(0)
+
+    @staticmethod
+    def forward(ctx: Context, right: Tensor, left: Tensor, form: OuterMeans) -> Tensor:
+        means, result = form.form(left, right), torch.empty_like(left)
+        width, sizes = right.shape[1], form.domains.sizes
+        for domains, (x, out) in _domain_batches(sizes, right, result):
+            own = means[domains]
+            multiplied = _multiplied_in(left.dtype, right, x.shape[1])
+            narrow = own[..., :width].mT.to(multiplied)
+            rows = chunk_rows(len(x) * width)
+            for chunk, part in zip(x.split(rows, 1), out.split(rows, 1), strict=True):
+                part.copy_(torch.bmm(chunk.to(multiplied), narrow))
+            if form.bias:
+                out += form.bias * own[:, None, :, -1]
+        ctx.save_for_backward(right, left, means)
+        ctx.others = (form,)
+        return result
+
+    @staticmethod
+    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return pulled_back(_MeanProducts, ctx, slopes)
+
+    @staticmethod
+    def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:
+        # With a = M z, M the mean of r ⊗ z: the slope in M is Σ da ⊗ z, n times the mean of it, and
+        # the rows' slopes are those of both means, M as a constant of the second.
+        right, left, means = ctx.saved_tensors
+        (form,) = ctx.others
+        slope = slopes[0].contiguous()
+        sizes = torch.tensor(form.domains.sizes, dtype=means.dtype, device=means.device)
+        sizes = sizes.view(-1, 1, 1)
+        d_means = form.form(slope, right) * sizes
+        d_right, d_left, _ = _pull_back(
+            right, [left, slope], (form, form), (d_means, means * sizes)
+        )
+        return d_right, d_left
+
+
+def mean_products(
+    left: Float[Tensor, "n l"], right: Float[Tensor, "n d"], domains: Domains, *, bias: bool
+) -> Float[Tensor, "n l"]:
+    r"""The means of `mean_outer` times the rows of their own domain, $M_e \tilde z_n$ for n in e.
+
+    Returns:
+        The products, in the accumulation precision.
+
+    Example:
+        >>> from hessalign.curvature.domains import domain_layout
+        >>> right, layout = torch.tensor([[1.0], [3.0]]), domain_layout((2,))
+        >>> mean_products(torch.ones(2, 1), right, layout, bias=True).flatten()
+        tensor([3., 7.], dtype=torch.float64)
+    """
+    wide, form = left.to(accumulation_dtype(right.device)), OuterMeans(domains, float(bias))
+    chosen = _MeanProducts.plain if is_traced() else _MeanProducts.apply
+    products: Tensor = chosen(right.contiguous(), wide.contiguous(), form)
+    return products

@@ -4,6 +4,13 @@
 returns frozen sections, each of which says how it was computed. Nothing here writes or draws.
 """
 
+from hessalign.diagnosis.answers import CauseReport as CauseReport
+from hessalign.diagnosis.answers import Estimate as Estimate
+from hessalign.diagnosis.answers import Finding as Finding
+from hessalign.diagnosis.answers import RemedyReport as RemedyReport
+from hessalign.diagnosis.answers import SiteTransfer as SiteTransfer
+from hessalign.diagnosis.answers import TransferReport as TransferReport
+from hessalign.diagnosis.answers import Trial as Trial
 from hessalign.diagnosis.comparison import AttributeReport as AttributeReport
 from hessalign.diagnosis.comparison import ContributionReport as ContributionReport
 from hessalign.diagnosis.comparison import DistanceReport as DistanceReport
@@ -18,9 +25,7 @@ from hessalign.diagnosis.distances import DistanceMatrix as DistanceMatrix
 from hessalign.diagnosis.distances import SpectralDistance as SpectralDistance
 from hessalign.diagnosis.distances import SpectralReport as SpectralReport
 from hessalign.diagnosis.head import HeadReport as HeadReport
-from hessalign.diagnosis.holdout import HeldOut as HeldOut
-from hessalign.diagnosis.holdout import HoldoutReport as HoldoutReport
-from hessalign.diagnosis.reading import Reading as Reading
 from hessalign.diagnosis.single_heads import BoundReport as BoundReport
 from hessalign.diagnosis.single_heads import CrossingReport as CrossingReport
 from hessalign.diagnosis.single_heads import PairBound as PairBound
+from hessalign.diagnosis.verdict import Verdict as Verdict

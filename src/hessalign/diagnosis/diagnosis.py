@@ -13,10 +13,13 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
+from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
+from hessalign.diagnosis.answers import CauseReport, RemedyReport, TransferReport
+from hessalign.diagnosis.causes import cause_report
 from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
@@ -28,11 +31,11 @@ from hessalign.diagnosis.comparison import (
     shift_report,
 )
 from hessalign.diagnosis.distances import SpectralReport, make_groups, spectral_report
-from hessalign.diagnosis.draw import draw_samples, explain
+from hessalign.diagnosis.draw import Draw, draw_samples, explain
 from hessalign.diagnosis.head import HeadReport, make_head
-from hessalign.diagnosis.holdout import HoldoutReport, holdout_report
 from hessalign.diagnosis.pair_sums import combine, pair_sums
-from hessalign.diagnosis.reading import Reading, input_notes, read
+from hessalign.diagnosis.refits import Sites, sample_sites
+from hessalign.diagnosis.remedies import report_remedies
 from hessalign.diagnosis.single_heads import (
     BoundReport,
     CrossingReport,
@@ -40,9 +43,12 @@ from hessalign.diagnosis.single_heads import (
     crossing_report,
     fit_single_heads,
 )
+from hessalign.diagnosis.transfer import report_transfer
+from hessalign.diagnosis.verdict import Verdict, input_notes, make_verdict
 from hessalign.heads.samples import check_l2
 
 _FOCUS: Final = 8  # domains that are looked at one by one, at most
+_EVIDENCE_L2: Final = 1e-2  # of heads at which domains are compared
 
 _STAGES: Final = (
     "drawing samples",
@@ -51,7 +57,9 @@ _STAGES: Final = (
     "spectral distances",
     "heads of single domains",
     "transfer bounds",
-    "leaving one domain out",
+    "naming differences",
+    "leaving one site out",
+    "trying remedies",
 )
 
 
@@ -64,6 +72,7 @@ class Diagnosis:
         name: What the data are called.
         domains: Names of the domains.
         classes: Names of the classes.
+        feature_names: Names of the features; none if none were given.
         samples: Samples drawn from each domain.
         available: Samples each domain has.
         features: How many features the head sees.
@@ -75,18 +84,21 @@ class Diagnosis:
         attributes: Distances in the attributes of Table 1.
         contributions: Classes and samples the distances come from.
         shift: Label shift against feature shift.
-        holdout: Leave-one-domain-out accuracies; None without an L2 term.
+        transfer: Will it hold on a site that it has not seen; None without an L2 term.
+        causes: Why not.
+        remedies: What helps; likewise.
         crossing: Whether Hessian distance foretells the loss on another domain; None with fewer
             than three domains, or without an L2 term.
         bounds: Theorem 1 for pairs of domains; None without an L2 term.
         notes: What the reader should know about the input.
-        reading: All of it in plain words.
+        verdict: The three answers in plain words.
         how: How samples were drawn and scaled.
     """
 
     name: str
     domains: tuple[str, ...]
     classes: tuple[str, ...]
+    feature_names: tuple[str, ...]
     samples: tuple[int, ...]
     available: tuple[int, ...]
     features: int
@@ -98,11 +110,13 @@ class Diagnosis:
     attributes: AttributeReport
     contributions: ContributionReport
     shift: ShiftReport
-    holdout: HoldoutReport | None
+    transfer: TransferReport | None
+    causes: CauseReport
+    remedies: RemedyReport | None
     crossing: CrossingReport | None
     bounds: BoundReport | None
     notes: tuple[str, ...]
-    reading: Reading
+    verdict: Verdict
     how: str
 
 
@@ -114,7 +128,7 @@ def diagnose(
     head: nn.Linear | Tensor | None = None,
     trained_on: Sequence[int] | None = None,
     loss: str = "cross_entropy",
-    l2: float = 1e-2,
+    l2: float | None = None,
     tolerance: float = 1e-2,
     samples: int | None = None,
     scale: bool | None = None,
@@ -122,12 +136,13 @@ def diagnose(
     name: str = "data",
     domain_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
+    feature_names: Sequence[str] | None = None,
     report: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Diagnosis:
     """How different are these domains, in what, and will a head trained on some serve another?
 
     Args:
-        z: Features that enter the head.
+        z: Features that enter the head, NaN where a value is missing.
         y: Labels, integers from 0.
         domain: The domain of each sample, any integers.
         head: A trained linear head (a layer, or its matrix with the bias last); by default one is
@@ -135,16 +150,19 @@ def diagnose(
         trained_on: Positions of the domains a given head was trained on, in the order of their
             ids; all by default. Its gradient is measured there.
         loss: "cross_entropy", or "binary" for a head with a single logit.
-        l2: The weight of the L2 term of every fit. Without one, heads of single domains need not
-            exist, and what needs them is left out.
+        l2: The weight of the L2 term of every fit; by default 0.01 for the heads at which domains
+            are compared, and scikit-learn's 1 / samples for models that are tested. With 0, heads
+            of single domains need not exist, and what needs them is left out.
         tolerance: Excess risk of a nearly optimal head, for the transfer bound.
-        samples: Samples of each domain to look at, at most; by default 6,000 in all.
+        samples: Samples of each domain to look at, at most; by default 6,000 in all, and more
+            for models that are tested.
         scale: Whether to give each feature mean 0 and variance 1; by default if the head is fitted
             here. A given head wants its features as they are.
         seed: Of every draw.
         name: What the data are called.
         domain_names: Names of the domains in the order of their ids.
         class_names: Names of the classes.
+        feature_names: Names of the features, by which differences between sites are told.
         report: Called with the stage that begins, its number, and how many there are.
 
     Returns:
@@ -157,12 +175,13 @@ def diagnose(
         >>> x = torch.cat([part.x for part in (*data.source, data.target)])
         >>> y = torch.cat([part.y for part in (*data.source, data.target)])
         >>> found = diagnose(x, y, torch.arange(4).repeat_interleave(200))
-        >>> found.domains[found.reading.odd_one_out]
-        '3'
+        >>> found.verdict.holds, found.verdict.headline[:26]
+        ('no', 'Not everywhere: at “3” a m')
     """
     check_name("loss of a diagnosis", loss, ("cross_entropy", "binary"))
     check_positive(tolerance, "tolerance")
-    check_l2(l2)
+    evidence_l2 = _EVIDENCE_L2 if l2 is None else l2
+    check_l2(evidence_l2)
     stages = iter(enumerate(_STAGES))
 
     def begin() -> None:
@@ -170,6 +189,7 @@ def diagnose(
         report(stage, number, len(_STAGES))
 
     begin()
+    features = () if feature_names is None else tuple(map(str, feature_names))
     scaled = head is None if scale is None else scale
     draw = draw_samples(
         z,
@@ -179,11 +199,13 @@ def diagnose(
         class_names=class_names,
         samples=samples,
         scale=scaled,
+        marks=head is None,
         seed=seed,
     )
+    _check_names(features, z.shape[1])
     head_loss = make_loss(loss)
     begin()
-    head_report, statistics = make_head(draw, head_loss, head, l2, trained_on)
+    head_report, statistics = make_head(draw, head_loss, head, evidence_l2, trained_on)
     begin()
     groups = make_groups(draw.group_domain, draw.group.bincount(), seed)
     sums = pair_sums(draw, statistics)
@@ -196,25 +218,33 @@ def diagnose(
     begin()
     spectral = spectral_report(draw, statistics, groups, focus)
     begin()
-    crossing = bounds = holdout = None
-    singles = fit_single_heads(draw, head_loss, l2, focus) if l2 > 0 else None
+    crossing = bounds = transfer = remedies = None
+    singles = None
+    if evidence_l2 > 0:
+        singles = fit_single_heads(draw, head_loss, evidence_l2, focus)
     if singles is not None and len(focus) > 2:
         inner = combine(sums.groups, bias=statistics.bias)["hessian"]
         crossing = crossing_report(draw, singles, inner, groups, seed)
     begin()
     if singles is not None:
-        bounds = bound_report(draw, singles, head_loss, l2, tolerance)
+        bounds = bound_report(draw, singles, head_loss, evidence_l2, tolerance)
     begin()
-    if l2 > 0:
-        holdout = holdout_report(draw, head_loss, l2, focus, seed)
+    causes = cause_report(draw.raw, draw.y, draw.domain, classes=len(draw.class_names), seed=seed)
+    begin()
+    if evidence_l2 > 0:
+        sites = _sites(draw, z, y, domain, all_of_them=samples is None, l2=l2, seed=seed)
+        transfer = report_transfer(sites, focus)
+        begin()
+        remedies = report_remedies(sites, focus)
     report("done", len(_STAGES), len(_STAGES))
     return Diagnosis(
         name,
         draw.domain_names,
         draw.class_names,
+        features,
         draw.sizes,
         draw.available,
-        draw.z.shape[1],
+        draw.raw.shape[1],
         seed,
         focus,
         head_report,
@@ -223,13 +253,42 @@ def diagnose(
         attributes,
         contributions,
         shift,
-        holdout,
+        transfer,
+        causes,
+        remedies,
         crossing,
         bounds,
-        input_notes(draw, l2, focus),
-        read(draw, head_report, distances, attributes, shift, holdout, crossing),
+        input_notes(draw, evidence_l2, focus, at_optimum=head_report.at_optimum),
+        make_verdict(draw.domain_names, transfer, causes, remedies, features),
         explain("samples", draw=draw, seed=seed),
     )
+
+
+def _sites(
+    draw: Draw,
+    z: Float[Tensor, "n d"],
+    y: Int[Tensor, " n"],
+    domain: Int[Tensor, " n"],
+    *,
+    all_of_them: bool,
+    l2: float | None,
+    seed: int,
+) -> Sites:
+    """Samples for models that are tested: the draw, or as many of all as can be afforded."""
+    if not all_of_them:
+        z, y, domain = draw.raw, draw.y, draw.domain
+    present, y = y.unique(return_inverse=True)
+    where = domain.unique(return_inverse=True)[1]
+    rows = sample_sites(where, z.shape[1], seed=seed)
+    if rows is not None:
+        z, y, where = z[rows], y[rows], where[rows]
+    z = z.detach() if z.dtype == torch.float64 else z.detach().float()
+    return Sites(z, y, where, len(present), l2, seed)
+
+
+def _check_names(names: Sequence[str], features: int) -> None:
+    if names and len(names) != features:
+        raise InputError(f"Expected a name for each feature, {features}, got {len(names)} names.")
 
 
 def _focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:

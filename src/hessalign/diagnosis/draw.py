@@ -1,6 +1,6 @@
 """The samples a diagnosis looks at: drawn, scaled, and dealt into groups.
 
-Indices: e domain, n sample, d feature, g group.
+Indices: e domain, n sample, d feature, w column of the head, g group.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
-from hessalign.curvature.inputs import check_domain, check_features, found_and_remedy
+from hessalign.curvature.inputs import check_dense, check_domain, check_features, found_and_remedy
 from hessalign.curvature.losses import Binary, HeadLoss
-from hessalign.heads.samples import HeadSamples, check_several, feature_scales, make_samples
+from hessalign.diagnosis.preparation import fit_preparation
+from hessalign.heads.samples import (
+    HeadSamples,
+    check_several,
+    class_count,
+    feature_scales,
+    make_samples,
+)
 from hessalign.report.page import render_template
 
 TOTAL: Final = 6000  # samples of all domains together, unless the caller says how many of each
@@ -36,7 +43,10 @@ class Draw:
     part of the domain: halves and bootstrap replicates need nothing but the groups' means.
     """
 
-    z: Float[Tensor, "n d"]  # as the head sees them
+    z: Float[
+        Tensor, "n w"
+    ]  # filled, marked where missing, and scaled, over all domains: for evidence
+    raw: Float[Tensor, "n d"]  # as they came, NaN where missing: for models that are tested
     y: Int[Tensor, " n"]
     domain: Int[Tensor, " n"]  # position of each sample's domain
     group: Int[Tensor, " n"]  # number of each sample's group, running over all domains
@@ -52,6 +62,11 @@ class Draw:
     def sizes(self) -> tuple[int, ...]:
         """Samples drawn from each domain."""
         return tuple(self.domain.bincount(minlength=len(self.domain_names)).tolist())
+
+    @property
+    def missing(self) -> int:
+        """How many features have missing values."""
+        return int(self.raw.isnan().any(0).sum())
 
     @property
     def sampled(self) -> bool:
@@ -112,19 +127,23 @@ def draw_samples(
     class_names: Sequence[str] | None = None,
     samples: int | None = None,
     scale: bool = True,
+    marks: bool = True,
     seed: int = 0,
 ) -> Draw:
-    """Check samples, draw as many as can be afforded, scale them, and deal them into groups."""
-    check_features(z)
+    """Check samples, draw as many as can be afforded, prepare them, and deal them into groups."""
+    check_features(z, values=False)
+    missing = bool(z.detach().isnan().any())
+    check_features(z.nan_to_num(0.0, torch.inf, -torch.inf) if missing else z)
     if samples is not None:
         check_count(samples, "samples", least=None)
+    check_count(seed, "seed", least=0)
     check_domain(domain, len(z))
     _check_labels(y, len(z))
     domains = make_domains(domain)
     ids = domains.ids.tolist()
     names = _names(domain_names, ids, "domain")
     check_several(names)
-    classes = _names(class_names, range(int(y.max()) + 1), "class")
+    classes = _names(class_names, range(class_count(y)), "class")
     _check_enough(domains.sizes, names, samples)
     limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
@@ -142,14 +161,14 @@ def draw_samples(
         start, dealt = start + size, dealt + parts
     drawn = torch.cat(positions)
     where = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(r) for r in rows]))
-    features = z.detach()[drawn]
-    features = features if z.dtype == torch.float64 else features.float()
-    mean, spread, still = feature_scales(features)
-    if scale:
-        features = torch.where(still, 0, (features - mean) / spread)
+    raw = z.detach()[drawn]
+    raw = raw if z.dtype == torch.float64 else raw.float()
+    features = fit_preparation(raw, scale=scale, marks=marks, complete=not missing).apply(raw)
+    _, _, still = feature_scales(features)
     moving = features[:, ~still].T.contiguous().numpy()
     return Draw(
         features,
+        raw,
         y[drawn].long(),
         where,
         torch.cat(groups),
@@ -183,6 +202,7 @@ def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[
 
 
 def _check_labels(y: Tensor, samples: int) -> None:
+    check_dense(y, "y")
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
         raise InputTypeError(
             f"Expected integer class labels y, got {found_and_remedy(y, 'y', 'long')}"

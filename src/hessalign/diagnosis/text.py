@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from inspect import isfunction
 from typing import Any, Final
 
@@ -14,26 +14,25 @@ from torch import Tensor
 
 from hessalign._errors import InputTypeError
 from hessalign._version import __version__
-from hessalign.diagnosis import (
-    BoundReport,
-    CrossingReport,
-    Diagnosis,
-    DistanceMatrix,
-    HoldoutReport,
-)
-from hessalign.diagnosis.reading import attribute_title
-from hessalign.report.page import render_template
+from hessalign.diagnosis import Diagnosis
+from hessalign.diagnosis.answers import CAUSES, CauseReport, Estimate, Finding, Trial
+from hessalign.diagnosis.verdict import CAUSE_TITLES, REMEDY_TITLES, signed
+from hessalign.report.page import render_template, shortened
 from hessalign.report.tables import markdown_table
 
-_SHOWN: Final = 3
+METRIC_TITLES: Final = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "auc": "AUC",
+    "log_loss": "log loss",
+    "calibration_error": "calibration error",
+}
+_PERCENT: Final = frozenset({"accuracy", "balanced_accuracy", "calibration_error"})
 _NOT_IN_JSON: Final = frozenset({"parameters"})  # fields that are not about the domains
-
-HEAD_COLUMNS: Final = ("domain", "samples", "loss", "accuracy")
-BOUND_COLUMNS: Final = ("source → target", "bound", "Hessian", "gradient", "target", "remainder")
 
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
-    """A diagnosis as text: the reading first, then a table for each section."""
+    """A diagnosis as text: the three answers, each with a table."""
     return render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(__name__))
 
 
@@ -41,99 +40,99 @@ def by_name(module: str) -> dict[str, object]:
     """What a template calls: functions of a module and those that text and page share."""
     found = {**globals(), **vars(sys.modules[module])}
     called = {name.lstrip("_"): each for name, each in found.items() if isfunction(each)}
-    columns = {"head_columns": HEAD_COLUMNS, "bound_columns": BOUND_COLUMNS}
-    return {**called, **columns, "markdown_table": markdown_table}
+    return {**called, "markdown_table": markdown_table}
 
 
-def head_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """How the head does on each domain, under `HEAD_COLUMNS`."""
-    head = diagnosis.head
-    return [
-        [
-            diagnosis.domains[e],
-            f"{diagnosis.samples[e]:,} of {diagnosis.available[e]:,}",
-            number(float(head.risk[e])),
-            f"{100 * float(head.accuracy[e]):.1f} %",
-        ]
-        for e in diagnosis.focus
-    ]
-
-
-def bound_rows(diagnosis: Diagnosis, report: BoundReport) -> list[list[str]]:
-    """The terms of the transfer bounds, under `BOUND_COLUMNS`."""
-    return [
-        [
-            f"{diagnosis.domains[entry.source]} → {diagnosis.domains[entry.target]}",
-            *map(number, (entry.value, entry.hessian_term, entry.gradient_term)),
-            *map(number, (entry.target_term, entry.remainder)),
-        ]
-        for entry in report.pairs
-    ]
-
-
-def distance_rows(diagnosis: Diagnosis, *, spectral_noise: bool = True) -> list[list[str]]:
-    """By pair Hessian, spectral and gradient distance, each with its interval and its noise."""
-    report = diagnosis.distances
-    return [
-        [
-            pair_name(diagnosis, entry.pair),
-            *_distance_cells(report.hessian, entry.pair),
-            number(entry.measured),
-            interval(entry.low, entry.high),
-            *([number(entry.noise)] if spectral_noise else []),
-            *_distance_cells(report.gradient, entry.pair),
-        ]
-        for entry in diagnosis.spectral.distances
-    ]
-
-
-def shift_rows(diagnosis: Diagnosis, *parts: str) -> list[list[str]]:
-    """By pair the distance of class shares, and parts of the gradient's and Hessian's."""
-    return [
-        [
-            pair_name(diagnosis, entry.pair),
-            percent(entry.label_distance),
-            *(percent(getattr(entry.gradient, part)) for part in parts),
-            *(percent(getattr(entry.hessian, part)) for part in parts),
-        ]
-        for entry in diagnosis.shift.pairs
-    ]
-
-
-def holdout_rows(
-    diagnosis: Diagnosis, report: HoldoutReport, joint: str, missing: Sequence[str] = ()
-) -> list[list[str]]:
-    """By domain held out the accuracy of a plain head, and what there is of an aligned one."""
+def _transfer_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """By site the accuracy of models that have not seen it and of its own, and yardsticks."""
+    found = diagnosis.transfer
+    assert found is not None
     rows = []
-    for entry in report.domains:
-        row = [diagnosis.domains[entry.domain], f"{100 * entry.plain:.1f} %"]
-        if entry.aligned is None or entry.low is None or entry.high is None:
-            row += missing
-        else:
-            row += [
-                f"{100 * entry.aligned:.1f} %",
-                f"{100 * entry.low:+.1f} {joint} {100 * entry.high:+.1f}",
-                f"{entry.strength:g}",
-                *(f"{100 * value:.1f} %" for value in entry.others),
+    for site in found.sites:
+        rows.append(
+            [
+                _short(diagnosis.domains[site.domain]),
+                f"{site.samples:,}",
+                estimate_text("accuracy", site.unseen.get("accuracy")),
+                estimate_text("accuracy", (site.within or {}).get("accuracy")),
+                drop_text("accuracy", (site.drop or {}).get("accuracy")),
+                metric_text("accuracy", site.majority),
+                estimate_text("auc", site.unseen.get("auc")),
             ]
-        rows.append(row)
+        )
     return rows
 
 
-def holdout_columns(report: HoldoutReport) -> list[str]:
-    """What stands above `holdout_rows`, if there are aligned heads."""
-    header = ["held out", "plain", "aligned", "gain, 95 %", "strength chosen"]
-    return header + [f"at {strength:g}" for strength in report.strengths]
+def _cause_rows(diagnosis: Diagnosis, report: CauseReport) -> list[list[str]]:
+    """By cause what its test says, and where it was found."""
+    rows = []
+    for cause in CAUSES:
+        places = [where(diagnosis, each) for each in report.findings if each.cause == cause]
+        if cause in report.p_values or places:
+            p = p_text(report.p_values.get(cause, math.nan))
+            rows.append([CAUSE_TITLES[cause], ", ".join(map(_short, places)) or "not found", p])
+    return rows
 
 
-def correlation_text(report: CrossingReport, of: str) -> str:
-    """The rank correlation in a sentence."""
-    if report.correlation is None or report.low is None or report.high is None:
-        return "No rank correlation: distances or regrets are all the same."
-    return (
-        f"Rank correlation{of} over {report.pairs} pairs: {report.correlation:+.2f} (95 %: "
-        f"{report.low:+.2f} to {report.high:+.2f}), p = {report.p_value:.3f}."
-    )
+def _short(name: str) -> str:
+    return shortened(name, 24)
+
+
+def _remedy_rows(trials: tuple[Trial, ...]) -> list[list[str]]:
+    return [
+        [
+            REMEDY_TITLES[trial.remedy],
+            metric_text("accuracy", trial.accuracy),
+            gain_text(trial),
+            metric_text("auc", trial.scores.get("auc")),
+        ]
+        for trial in trials
+    ]
+
+
+def where(diagnosis: Diagnosis, finding: Finding) -> str:
+    """The site of a finding."""
+    return "several sites" if finding.domain is None else diagnosis.domains[finding.domain]
+
+
+def gain_text(trial: Trial) -> str:
+    """What a remedy gains in points, with its interval."""
+    if trial.remedy == "nothing":
+        return "–"
+    value, low, high = (signed(100 * each) for each in trial.gain)
+    return f"{value} ({low} to {high})"
+
+
+def p_text(value: float) -> str:
+    """A p-value."""
+    if not math.isfinite(value):
+        return "–"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def metric_text(metric: str, value: float | None) -> str:
+    """A value of a metric, for example "71.2 %" or "0.82"; a dash if there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.1f} %" if metric in _PERCENT else f"{value:.3f}"
+
+
+def estimate_text(metric: str, found: Estimate | None) -> str:
+    """A value of a metric with its interval."""
+    if found is None or not math.isfinite(found.value):
+        return "–"
+    if metric in _PERCENT:
+        return "{:.1f} % ({:.1f} to {:.1f})".format(*(100 * each for each in found))
+    return "{:.3f} ({:.3f} to {:.3f})".format(*found)
+
+
+def drop_text(metric: str, found: Estimate | None) -> str:
+    """How much worse an unseen model is than one of the site itself, with its interval."""
+    if found is None or not math.isfinite(found.value):
+        return "–"
+    scale, digits = (100, 1) if metric in _PERCENT else (1, 3)
+    value, low, high = (signed(scale * each, digits) for each in found)
+    return f"{value} ({low} to {high})"
 
 
 def number(value: float) -> str:
@@ -141,58 +140,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def interval(low: float, high: float) -> str:
-    """An interval."""
-    return f"{number(low)} – {number(high)}"
-
-
-def percent(value: float) -> str:
-    """A fraction as a percentage."""
-    return f"{100 * value:.0f} %"
-
-
-def pair_name(diagnosis: Diagnosis, pair: tuple[int, int]) -> str:
-    """What a pair of domains is called."""
-    return " – ".join(diagnosis.domains[e] for e in pair)
-
-
-def _distance_cells(matrix: DistanceMatrix, pair: tuple[int, int]) -> list[str]:
-    ends = interval(float(matrix.low[pair]), float(matrix.high[pair]))
-    return [number(float(matrix.measured[pair])), ends, number(float(matrix.noise[pair]))]
-
-
-def _attribute_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    report = diagnosis.attributes
-    return [
-        [attribute_title(name), percent(report.relative[name]), f"{matrix.times_noise():.1f} ×"]
-        for name, matrix in report.distances.items()
-    ]
-
-
-def _crossing_rows(diagnosis: Diagnosis, report: CrossingReport) -> list[list[str]]:
-    values = zip(report.domains, report.loss.tolist(), strict=True)
-    return [[diagnosis.domains[e], *map(number, row)] for e, row in values]
-
-
-def _contribution_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    rows = []
-    for entry in diagnosis.contributions.pairs:
-        order = entry.classes.argsort(descending=True).tolist()[:_SHOWN]
-        classes = [f"{diagnosis.classes[c]} {percent(float(entry.classes[c]))}" for c in order]
-        samples = [
-            f"{diagnosis.domains[s.domain]} #{s.row} {100 * s.share:.1f} %"
-            for s in entry.samples[:_SHOWN]
-        ]
-        pair = pair_name(diagnosis, entry.pair)
-        rows.append([pair, entry.quantity, ", ".join(classes), ", ".join(samples)])
-    return rows
-
-
 def render_diagnosis_json(diagnosis: Diagnosis) -> str:
     """A diagnosis as JSON: matrices as lists of rows, null for numbers that are not finite."""
     content = {"hessalign": __version__, **_plain(diagnosis)}
-    if (holdout := diagnosis.holdout) is not None:
-        content["holdout"] |= {"plain": holdout.plain, "aligned": holdout.aligned}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -201,6 +151,8 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - JSON is any of several types
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = (field.name for field in dataclasses.fields(value))
         return {name: _plain(getattr(value, name)) for name in fields if name not in _NOT_IN_JSON}
+    if isinstance(value, Estimate):
+        return _plain(value._asdict())
     if isinstance(value, Tensor):
         return _plain(value.tolist())
     if isinstance(value, Mapping):

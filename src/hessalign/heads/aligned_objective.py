@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from hessalign.alignment import hessian_dispersion
 from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import LinearHead
 from hessalign.curvature.domains import Domains
+from hessalign.curvature.losses import Squared
 from hessalign.curvature.products import domain_products, mean_outer
 from hessalign.heads.samples import HeadSamples
 
@@ -42,6 +43,7 @@ class Weights(NamedTuple):
 
 
 PLAIN: Final = Weights()
+_ROUNDING: Final = {torch.float32: 1e-9, torch.float64: 1e-14}
 
 # The product M s of a form with rows [n, l].
 _Form = Callable[[Tensor], Tensor]
@@ -86,6 +88,59 @@ def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
     return centring.T @ centring / len(domains)
 
 
+@runtime_checkable
+class AbstractObjective(Protocol):
+    """What `minimise` has to know of an objective."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs k, and parameters of each, the bias included."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where heads are evaluated."""
+        ...
+
+    @property
+    def l2(self) -> float:
+        """The weight of the L2 term."""
+        ...
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the Hessian of the risk is the same everywhere."""
+        ...
+
+    @property
+    def rounding(self) -> float:
+        """The share of the objective by which a step lowers it or not: that much is rounding."""
+        ...
+
+    @property
+    def typical_gradient(self) -> float:
+        """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
+        ...
+
+    def ridge(self, head: Float[Tensor, "k d"]) -> float:
+        """The L2 term."""
+        ...
+
+    def value_and_gradient(
+        self, head: Float[Tensor, "k d"], weights: Weights
+    ) -> tuple[float, Float[Tensor, "k d"]]:
+        """The objective with weighted penalties, and its derivative in each parameter."""
+        ...
+
+    def terms(self, head: Float[Tensor, "k d"]) -> tuple[float, float, float]:
+        """Mean loss, dispersion of Hessians and of gradients, 0 where not asked for, unweighted."""
+        ...
+
+    def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> Float[Tensor, "d d"] | None:
+        """A model of the curvature that all outputs share, as its Cholesky factor; None if none."""
+        ...
+
+
 class _Term(NamedTuple):
     """A term, and what it depends on the logits through, with its weighted slope there."""
 
@@ -104,6 +159,43 @@ class AlignedObjective:
     kind: HessianKind | None = "full"
     probes: int = 100
     seed: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """As of the samples."""
+        return self.samples.shape
+
+    @property
+    def device(self) -> torch.device:
+        """That of the features."""
+        return self.samples.features.device
+
+    @property
+    def l2(self) -> float:
+        """As of the samples."""
+        return self.samples.l2
+
+    @property
+    def quadratic(self) -> bool:
+        """As squared error without an activation is."""
+        return isinstance(self.samples.loss, Squared) and self.samples.convex
+
+    @property
+    def rounding(self) -> float:
+        """By the precision of the features."""
+        return _ROUNDING[self.samples.features.dtype]
+
+    @property
+    def typical_gradient(self) -> float:
+        """As of the samples."""
+        return self.samples.typical_gradient
+
+    def ridge(self, head: Float[Tensor, "k d"]) -> float:
+        """Over all parameters, or all but the biases."""
+        return self.l2 / 2 * float(self.samples.held(head.view(1, -1)).square().sum())
+
+    def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> None:
+        """None: what remains is what closed forms do not reach."""
 
     @cached_property
     def _of_rows(self) -> _Form:

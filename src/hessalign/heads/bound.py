@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import final, get_args
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -26,11 +26,20 @@ from hessalign.heads.whitening import make_whitening
 # The largest third central moment of a variable with values in an interval of length 1.
 _LARGEST_SKEWNESS = 1 / (6 * math.sqrt(3))
 
+Metric = Literal["euclidean", "source"]
+_FLAT = 1e-7  # a root of an eigenvalue this much smaller than the largest is rounding
+_FARTHEST = 1e12  # a radius that is as good as none
+_HALVINGS = 100
+_LARGEST_POWER = 700.0  # of e in float64
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class TransferBound:
     r"""The bound of Theorem 1, part by part; derived in the documentation under "Transfer".
+
+    With the metric "source" lengths are those of H_S, the source's Hessian at its minimiser:
+    ‖θ‖² = θᵀ H_S θ for heads, gᵀ H_S⁻¹ g for gradients.
 
     Attributes:
         tolerance: The excess risk δ_S that defines the minimal set of the source.
@@ -48,6 +57,10 @@ class TransferBound:
         measured_remainder: What the expansion neglects at the maximiser of a transfer measure,
             if one was given.
         source: The source's minimiser.
+        metric: "euclidean"; or "source": μ is then 1, `hessian_distance` the largest eigenvalue of
+            H_S^{−1/2} (H_T − H_S) H_S^{−1/2}, `hessian_term` δ_S times it, if it is positive. The
+            other terms are those of the radius √(2 δ_S), which the set has where the risk is
+            quadratic; `radius` is one that holds anywhere, and the remainder has what it adds.
     """
 
     tolerance: float
@@ -61,6 +74,7 @@ class TransferBound:
     remainder: float
     measured_remainder: float | None
     source: FittedHead
+    metric: Metric = "euclidean"
 
     @property
     def value(self) -> float:
@@ -87,6 +101,7 @@ def transfer_bound(
     outputs: int | None = None,
     strong_convexity: Convexity = "auto",
     measure: TransferMeasure | None = None,
+    metric: Metric = "euclidean",
 ) -> TransferBound:
     r"""An upper bound of the transfer measure from derivatives at the source's minimiser.
 
@@ -95,6 +110,15 @@ def transfer_bound(
 
     If both domains have the same minimiser, only the first term and the remainder are left:
     Theorem 1, with the radius corrected (see the errata).
+
+    These terms have the units of the features: multiplied by a number they say something else of
+    the same predictors. With metric="source" they do not,
+
+    $$T_\Gamma(S \| T) \le \delta_S \lambda_{\max}^+\big(H_S^{-1/2} (H_T - H_S) H_S^{-1/2}\big)
+    + \sqrt{2 \delta_S} \, \|g_T - g_S\|_{H_S^{-1}} + \text{target term} + \text{remainder}$$
+
+    is the same after any invertible linear change of the features, if the L2 term is changed with
+    them or there is none.
 
     Args:
         z: Features that enter the head.
@@ -111,6 +135,8 @@ def transfer_bound(
             the smallest eigenvalue at the minimiser, larger but local unless the error is squared;
             "auto" the eigenvalue for squared error or without L2 term, else the weight.
         measure: A transfer measure of the same problem, to measure the remainder at its maximiser.
+        metric: "euclidean", or "source" for lengths in the source's Hessian, which must be positive
+            definite and fit into memory; `strong_convexity` says nothing then.
 
     Returns:
         The bound with all its parts. An unknown origin of μ, or a μ of zero, raise an InputError.
@@ -124,12 +150,16 @@ def transfer_bound(
         (0.3, 0.0)
     """
     check_name("strong_convexity", strong_convexity, get_args(Convexity))
+    check_name("metric", metric, get_args(Metric))
     check_positive(tolerance, "tolerance")
     data = make_samples(z, y, domain, make_loss(loss), outputs=outputs, bias=bias, l2=l2)
     data, (s, t) = data.to(torch.float64), data.positions(source, target)
     fitted = fit_domain(data, s)
-    third = largest_third_derivative(data, s) + largest_third_derivative(data, t)
-    bound = bound_at(data, s, t, fitted, tolerance, third, strong_convexity)
+    if metric == "source":
+        bound = _source_bound(data, s, t, fitted, tolerance)
+    else:
+        third = largest_third_derivative(data, s) + largest_third_derivative(data, t)
+        bound = bound_at(data, s, t, fitted, tolerance, third, strong_convexity)
     if measure is None:
         return bound
     centre = fitted.parameters.flatten()
@@ -170,20 +200,132 @@ def bound_at(
         difference,
         radius**2 * distance / 2,
         radius * difference,
-        _target_term(data, t, slope, radius),
+        _descent(slope, radius, _target_convexity(data, t)),
         radius**3 / 6 * third_derivatives,
         None,
         fitted,
     )
 
 
-def _target_term(data: HeadSamples, t: int, slope: float, radius: float) -> float:
-    """The target's largest descent r ‖g‖ − μ r²/2 within the radius, its μ one for all heads."""
-    mu = data.l2
+def _target_convexity(data: HeadSamples, t: int) -> float:
+    """A constant of strong convexity of the target's risk that holds for all heads."""
     if isinstance(data.loss, Squared):
-        mu = make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
+        return make_whitening(data, data.features.new_zeros(data.num_parameters), t).smallest
+    return data.l2
+
+
+def _descent(slope: float, radius: float, mu: float) -> float:
+    """The largest descent r ‖g‖ − μ r²/2 within the radius."""
     best = radius if slope >= mu * radius else slope / mu
     return best * slope - mu * best**2 / 2
+
+
+def _source_bound(
+    data: HeadSamples, s: int, t: int, fitted: FittedHead, tolerance: float
+) -> TransferBound:
+    """The bound in the metric of the source's Hessian; derived under "The source's own metric"."""
+    centre = fitted.parameters.flatten()
+    identity = torch.eye(data.num_parameters, dtype=torch.float64, device=centre.device)
+    hessians = [data.domain_statistics(centre, e).hessian[0] + data.l2 * identity for e in (s, t)]
+    factor, failed = torch.linalg.cholesky_ex(hessians[0])
+    if bool(failed) or not float(factor.diagonal().min()) > _FLAT * float(factor.diagonal().max()):
+        raise InputError(
+            f"Expected a source with a positive definite Hessian, found a flat direction at "
+            f"l2={data.l2:g}: heads that differ along it are all minimal. Use l2 > 0."
+        )
+    root = torch.linalg.solve_triangular(factor, identity, upper=False)  # of the inverse
+    spectrum = torch.linalg.eigvalsh(root @ hessians[1] @ root.T)
+    gradients = [root @ data.risk_and_gradient(centre.unsqueeze(0), e)[1][0] for e in (s, t)]
+    rest, slope = (float(each.norm()) for each in gradients)
+    difference = float((gradients[1] - gradients[0]).norm())
+    largest, above = float(spectrum[-1]), max(0.0, float(spectrum[-1]) - 1)
+    mu = data.l2 * float(torch.linalg.eigvalsh(root @ root.T)[0])
+    if isinstance(data.loss, Squared):
+        mu = float(spectrum[0].clamp_min(0))
+    bends = [_bends(data, e, root) for e in (s, t)]
+    radius = _certain_radius(tolerance, bends[0][0], rest)
+
+    def terms(r: float) -> tuple[float, float, float]:
+        return r**2 / 2 * above, r * difference, _descent(slope, r, mu)
+
+    usual, remainder = terms(math.sqrt(2 * tolerance)), math.inf
+    if math.isfinite(radius):
+        remainder = sum(terms(radius)) - sum(usual)
+        remainder += _neglected(radius, *bends[0], 1.0, upwards=False)
+        remainder += _neglected(radius, *bends[1], largest, upwards=True)
+    return TransferBound(
+        tolerance,
+        StrongConvexity(1.0, "hessian", isinstance(data.loss, Squared)),
+        radius,
+        float(spectrum[-1]) - 1,
+        difference,
+        *usual,
+        remainder,
+        None,
+        fitted,
+        "source",
+    )
+
+
+def _bends(data: HeadSamples, e: int, root: Float[Tensor, "p p"]) -> tuple[float, float]:
+    r"""How the curvature of a domain's risk changes along a unit direction of the metric.
+
+    With $w_n$ the widest that the logits of a sample can be moved apart by it: the largest $w_n$,
+    of which the third derivative is at most as many times the second; and a bound of the third
+    derivative itself, as `largest_third_derivative`.
+
+    Returns:
+        Both; 0 for squared error.
+    """
+    if isinstance(data.loss, Squared):
+        return 0.0, 0.0
+    z, _ = data.parts[e]
+    moved = torch.einsum("pkd,nd->npk", root.unflatten(1, data.shape), z)
+    inner = moved.mT @ moved
+    own = inner.diagonal(dim1=1, dim2=2)
+    several = isinstance(data.loss, CrossEntropy)
+    squares = own.unsqueeze(1) + own.unsqueeze(2) - 2 * inner if several else own.unsqueeze(2)
+    width = squares.flatten(1).amax(1).clamp_min(0).sqrt()
+    moments = torch.kron(torch.eye(data.outputs).to(z), z.T @ (z * width.unsqueeze(1)) / len(z))
+    third = float(torch.linalg.eigvalsh(root @ moments @ root.T)[-1])
+    return float(width.max()), _LARGEST_SKEWNESS * (2 if several else 1) * third
+
+
+def _certain_radius(tolerance: float, bend: float, slope: float) -> float:
+    r"""The radius outside of which the risk is above the tolerance, for all heads.
+
+    Where the third derivative along a direction is at most R times the second, the risk rises by at
+    least $(e^{-R r} + R r - 1) / R^2$ over a distance r (Bach, 2010), less the slope that is left.
+
+    Returns:
+        The radius; infinite if there is none.
+    """
+    if bend == 0:
+        return slope + math.sqrt(slope**2 + 2 * tolerance)
+
+    def excess(r: float) -> float:
+        return (math.expm1(-bend * r) + bend * r) / bend**2 - slope * r - tolerance
+
+    low, high = 0.0, math.sqrt(2 * tolerance)
+    while excess(high) < 0:
+        low, high = high, 2 * high
+        if high > _FARTHEST:
+            return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return high
+
+
+def _neglected(r: float, bend: float, third: float, curvature: float, *, upwards: bool) -> float:
+    """How far a risk can be above, or below, its quadratic expansion at a distance r."""
+    if bend == 0:
+        return 0.0
+    a = bend * r
+    if upwards and a > _LARGEST_POWER:
+        return third * r**3 / 6
+    by_share = math.expm1(a) - a - a**2 / 2 if upwards else a**2 / 2 - math.expm1(-a) - a
+    return min(third * r**3 / 6, curvature * max(0.0, by_share) / bend**2)
 
 
 def largest_third_derivative(data: HeadSamples, e: int) -> float:

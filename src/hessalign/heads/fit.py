@@ -6,7 +6,7 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -20,7 +20,12 @@ from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import HeadLoss, Squared
 from hessalign.curvature.operators import hessian_operator
-from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
+from hessalign.heads.aligned_objective import (
+    PLAIN,
+    AbstractObjective,
+    AlignedObjective,
+    Weights,
+)
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
@@ -36,8 +41,6 @@ _STILL_MOVING = 0.05
 
 # Largest slope left, as a share of the mean gradient norm of single samples at zero.
 TOLERANCE = 1e-6
-# Share of the objective by which a step lowers it or not: that much is rounding.
-_ROUNDING = {torch.float32: 1e-9, torch.float64: 1e-14}
 MAX_STEPS = 1000
 _MEMORY = 20  # past steps from which L-BFGS models the curvature
 
@@ -302,7 +305,7 @@ def fit_aligned_head(
 
 
 def minimise(
-    objective: AlignedObjective,
+    objective: AbstractObjective,
     weights: Weights = PLAIN,
     *,
     start: Float[Tensor, "k d"] | None = None,
@@ -311,47 +314,92 @@ def minimise(
     max_steps: int = MAX_STEPS,
 ) -> FittedHead:
     """A local minimum by SciPy's L-BFGS from zero or a start, as precisely as the features are."""
+    # Where the objective has a model of its curvature at the start, with factor F, the search is
+    # for φ in Θ = start + c φ F⁻¹, c such that the first step is Newton's in the model.
     from scipy.optimize import minimize
 
-    samples = objective.samples
-    goal, device = tolerance * samples.typical_gradient, samples.features.device
+    goal = tolerance * objective.typical_gradient
+    begin = torch.zeros(objective.shape) if start is None else start
+    begin = begin.to(objective.device, torch.float64)
+    factor = None if start is None else objective.metric(begin, weights)
+    seen = _Seen()
+
+    def at(head: Tensor) -> tuple[float, Tensor]:
+        if seen.head is None or not torch.equal(seen.head, head):
+            seen.head, seen.found = head, objective.value_and_gradient(head, weights)
+        return seen.found
+
+    scale = 1.0
+    if factor is not None:
+        scale = max(float(_slopes(factor, at(begin)[1]).norm()), 1e-300)
+
+    def head_at(point: np.ndarray) -> Tensor:
+        moved = torch.from_numpy(point.copy()).view(begin.shape).to(begin.device)
+        if factor is None:
+            return moved
+        found: Tensor = torch.linalg.solve_triangular(factor, moved, upper=False, left=False)
+        return begin + scale * found
 
     def flat(point: np.ndarray) -> tuple[float, np.ndarray]:
-        head = torch.from_numpy(point.copy()).view(samples.shape).to(device)
-        value, gradient = objective.value_and_gradient(head, weights)
-        return value, gradient.flatten().cpu().numpy()
+        value, gradient = at(head_at(point))
+        slope = gradient if factor is None else scale * _slopes(factor, gradient)
+        return value, slope.flatten().cpu().numpy()
 
-    begin = torch.zeros(samples.shape) if start is None else start
-    found = minimize(
-        flat,
-        begin.double().flatten().cpu().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_steps,
-            "maxfun": 20 * max_steps,
-            "gtol": goal,
-            # A step that lowers the objective by a smaller share ends the search, too.
-            "ftol": max(_ROUNDING[samples.features.dtype], still),
-            "maxcor": _MEMORY,
-        },
-    )
-    head = torch.from_numpy(found.x).view(samples.shape).to(device)
-    (loss, hessian, gradient), slope = objective.terms(head), float(np.abs(found.jac).max())
-    penalty = weights.alpha * hessian + weights.beta * gradient
-    risk = loss + samples.l2 / 2 * float(samples.held(head.view(1, -1)).square().sum())
+    def stop(intermediate_result: Any) -> None:  # noqa: ANN401 - scipy has no types
+        if float(at(head_at(intermediate_result.x))[1].abs().max()) <= goal:
+            raise StopIteration
+
+    first = begin if factor is None else torch.zeros_like(begin)
+    options = {
+        "maxiter": max_steps,
+        "maxfun": 20 * max_steps,
+        "gtol": goal if factor is None else 0.0,
+        # A step that lowers the objective by a smaller share ends the search, too.
+        "ftol": max(objective.rounding, still),
+        "maxcor": _MEMORY,
+    }
+    steps, success = 0, True
+    if factor is None or float(at(begin)[1].abs().max()) > goal:
+        found = minimize(
+            flat,
+            first.flatten().cpu().numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            options=options,
+            callback=None if factor is None else stop,
+        )
+        head, steps, success = head_at(found.x), int(found.nit), bool(found.success)
+    else:
+        head = begin
+    slopes = at(head)[1]
+    (loss, hessian, gradient), slope = objective.terms(head), float(slopes.abs().max())
+    risk = loss + objective.ridge(head)
     return FittedHead(
         parameters=head,
-        value=risk + penalty,
+        value=risk + weights.alpha * hessian + weights.beta * gradient,
         risk=risk,
         loss=loss,
         hessian=hessian,
         gradient=gradient,
-        gradient_norm=float(np.linalg.norm(found.jac)),
+        gradient_norm=float(slopes.norm()),
         slope=slope,
-        steps=int(found.nit),
-        converged=slope <= goal or bool(found.success),
-        l2=samples.l2,
+        steps=steps,
+        converged=slope <= goal or success,
+        l2=objective.l2,
         smallest_eigenvalue=0.0,
-        quadratic=isinstance(samples.loss, Squared) and samples.convex,
+        quadratic=objective.quadratic,
     )
+
+
+@final
+class _Seen:
+    """The head that was evaluated last, and what was found there."""
+
+    head: Tensor | None = None
+    found: tuple[float, Tensor]
+
+
+def _slopes(factor: Float[Tensor, "d d"], gradient: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
+    """The gradient in φ, G F⁻ᵀ."""
+    found: Tensor = torch.linalg.solve_triangular(factor, gradient.mT, upper=False)
+    return found.mT

@@ -146,7 +146,7 @@ def transfer_measure(
             "term the heads that fit the source equally well are unbounded, and the transfer "
             "measure can be infinite. Use l2 > 0."
         )
-    region = MinimalSet(data, s, centre, tolerance, metric)
+    region = MinimalSet(data, s, centre, float(tolerance), metric)
     shift = best_target.parameters - best_source.parameters
     offset = metric.coordinates(shift.flatten().unsqueeze(0))
     pair = torch.tensor([[t, s]], device=data.features.device)

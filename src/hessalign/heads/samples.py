@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._numbers import check_count, number, shown
+from hessalign._numbers import HUGE, check_count, number, shown
 from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature import LinearHead
 from hessalign.curvature.activations import ACTIVATIONS
-from hessalign.curvature.domains import Domains, accumulation_dtype, make_domains
+from hessalign.curvature.domains import Domains, make_domains, sample_weights
 from hessalign.curvature.factors import Features
 from hessalign.curvature.inputs import (
+    check_dense,
     check_domain,
     check_features,
     check_finite,
@@ -55,7 +56,8 @@ class HeadSamples:
 
     The risk of domain e is $L_e(\Theta) = \frac1{n_e} \sum_n \ell(\Theta \tilde z_n, y_n)
     + \frac\lambda2 \|\Theta\|^2$. Features z̃ have domains contiguous, and a constant last if there
-    is a bias; `free_bias` says that the L2 term spares the last column of the head.
+    is a bias; `free_bias` says that the L2 term spares the last column of the head. `weight`, 1 on
+    average in each domain, is what `statistics` multiply each sample's loss by; None if by 1.
     """
 
     features: Float[Tensor, "n d"]
@@ -65,6 +67,7 @@ class HeadSamples:
     outputs: int
     l2: float = 0.0
     free_bias: bool = False
+    weight: Float[Tensor, "n 1"] | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -157,18 +160,8 @@ class HeadSamples:
 
     def statistics(self, logits: Float[Tensor, "n k"]) -> LinearHead:
         """Derivatives of every domain's mean loss, without L2 term, given a head's logits."""
-        wide = logits.to(accumulation_dtype(logits.device))
-        prediction = self.loss.predict(wide)
-        curvature = self.loss.curvature(prediction, wide, self.targets)
         return LinearHead(
-            self._factor,
-            wide,
-            prediction,
-            self.targets,
-            self.domains,
-            self.loss,
-            bias=False,
-            curvature=curvature,
+            self._factor, logits, self.targets, self.domains, self.loss, False, self.weight
         )
 
     def domain_statistics(self, point: Point, e: int) -> LinearHead:
@@ -188,6 +181,8 @@ class HeadSamples:
         """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
         zero = self.features.new_zeros(len(self.features), self.outputs, dtype=torch.float64)
         error = self.loss.error(self.loss.predict(zero), zero, self.targets)
+        if self.weight is not None:
+            error = self.weight * error
         return float((error.norm(dim=1) * self.features.double().norm(dim=1)).mean())
 
     def batch(self, size: int, generator: torch.Generator) -> HeadSamples:
@@ -233,6 +228,7 @@ def make_samples(
     bias: bool = True,
     l2: float = 0.0,
     free_bias: bool = False,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> HeadSamples:
     """Check samples and arrange them by domain; `outputs` is by default what the targets need."""
     check_features(z)
@@ -252,7 +248,22 @@ def make_samples(
         z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
     y = domains.arrange(y.detach())
     arranged = replace(domains, order=None)
-    return HeadSamples(z, y, arranged, loss, count, l2, bias and free_bias)
+    counted = sample_weights(None if weight is None else domains.arrange(weight), None, arranged)
+    return HeadSamples(z, y, arranged, loss, count, float(l2), bias and free_bias, counted)
+
+
+_MOST_CLASSES: Final = 2**20
+
+
+def class_count(y: Int[Tensor, " n"]) -> int:
+    """How many classes labels from 0 are of; raise if it is a number of something else."""
+    count = int(y.max()) + 1
+    if count > _MOST_CLASSES:
+        raise InputError(
+            f"Expected labels numbered from 0, got the label {count - 1}, for which a head would "
+            f"need {count:,} outputs. Number the classes anew."
+        )
+    return count
 
 
 def _needed_outputs(y: Tensor, loss: HeadLoss) -> int:
@@ -260,13 +271,13 @@ def _needed_outputs(y: Tensor, loss: HeadLoss) -> int:
     if isinstance(loss, Binary) or y.numel() == 0:
         return 1
     if isinstance(loss, CrossEntropy):
-        return max(2, int(y.max()) + 1)
+        return max(2, class_count(y))
     return y.shape[1] if y.ndim == 2 else 1
 
 
 def check_l2(l2: object) -> None:
     """Raise an InputError if the weight of an L2 term is negative, not finite, or no number."""
-    if not 0 <= number(l2) < float("inf"):
+    if not 0 <= number(l2) <= HUGE:
         raise InputError(f"Expected an L2 weight of 0 or more, got {shown(l2)}")
 
 
@@ -294,6 +305,7 @@ def head_matrix(head: Tensor | nn.Linear, features: int) -> tuple[Float[Tensor, 
             )
         parts = [head.weight] if head.bias is None else [head.weight, head.bias.unsqueeze(1)]
         head = torch.cat(parts, dim=1)
+    check_dense(head, "head")
     if not isinstance(head, Tensor) or not head.is_floating_point():
         found = head.dtype if isinstance(head, Tensor) else type(head).__name__
         raise InputTypeError(f"Expected the head as a torch.nn.Linear or its matrix, got {found}.")

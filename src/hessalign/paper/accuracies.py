@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any, Final, final
 
 from hessalign._errors import InputError
+from hessalign._files import parse_json
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.colored_mnist import Imbalance
 from hessalign.bench.runs import Run
@@ -128,7 +129,7 @@ def _read_written(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(
             f"Expected the numbers of a table in {path}, found {error}. Have it written again, or "

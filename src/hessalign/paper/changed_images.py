@@ -45,7 +45,7 @@ _FLAT: Final = 2.0  # the largest mean slope, and spread of slopes, that counts 
 _COLOURED: Final = comparison(None)
 
 
-def _profile(run: Run) -> dict[str, float]:
+def profile(run: Run) -> dict[str, float]:
     """Accuracy and loss of a trained network with colour and label equal, and opposite."""
     domain = run.plan.data.domains[TARGET]
     grey, label = cast(Tensor, domain.inputs).sum(1), domain.labels
@@ -67,14 +67,14 @@ def _line(agree: float, oppose: float) -> tuple[float, float, float]:
 
 def slope(run: Run) -> float:
     """How much a trained network uses colour, in percent per unit of ρ."""
-    ends = _profile(run)
+    ends = profile(run)
     return _line(ends["agree"], ends["oppose"])[1]
 
 
 def _measure_profile(run: Run) -> dict[str, float]:
     """The accuracies of a run, and its profile."""
     parts = {part: 100 * run.final[f"{part}_accuracy"] for part in ("train", "test")}
-    return {**parts, **_profile(run)}
+    return {**parts, **profile(run)}
 
 
 def _present_profile(finished: Finished) -> Report:

@@ -7,21 +7,19 @@ from typing import Any, Final
 
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import Run, Table, build_tables, find_selection
+from hessalign.bench.sweep.selection.differences import LEVEL, clear_errors, paired_difference
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import Rows, plot_trials
 from hessalign.paper.published import (
     AVERAGE,
     DATASETS,
-    LEVEL,
     TABLE_4,
     TABLE_7,
     TABLE_8,
     PublishedTable,
-    clear_errors,
     mean_by_trial,
     measured,
     or_dash,
-    paired_difference,
     verdict,
 )
 from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
@@ -157,7 +155,7 @@ def _leader(rows: Rows, column: str) -> str:
 def _clear_differences(rows: Rows) -> str:
     differences = {row["method"]: row["against_erm"][AVERAGE] for row in rows}
     found = {method: each for method, each in differences.items() if each is not None}
-    trials = max((each.trials for each in found.values()), default=0)
+    trials = max((each.pairs for each in found.values()), default=0)
     if trials < 2:
         return "One trial has no spread to judge differences by."
     clear = [f"{method} {each}" for method, each in found.items() if each.clear]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, pstdev
 from typing import Final, final
 
 
@@ -82,8 +82,6 @@ TABLE_8: Final = _domainbed(8)  # validation on the test domain (oracle)
 _TOLERANCE: Final = 2.0
 """Combined standard deviations that a difference may have and still count as reproduced."""
 
-LEVEL: Final = 0.05  # chance of calling a difference clear where there is none, for one comparison
-
 
 @final
 @dataclass(frozen=True)
@@ -129,41 +127,7 @@ def verdict(ours: Measured, published: float, published_std: float) -> str:
     return "reproduced" if distance <= _TOLERANCE else f"not reproduced ({distance:.1f} std)"
 
 
-@final
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference over trials, with its standard error unless there is only one trial."""
-
-    mean: float
-    error: float | None
-    trials: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.1f}" + ("" if self.error is None else f" ± {self.error:.1f}")
-
-    @property
-    def clear(self) -> bool:
-        """Whether it is farther from 0 than chance explains, by Student's t."""
-        return self.error is not None and abs(self.mean) > clear_errors(self.trials) * self.error
-
-
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Difference | None:
-    """The mean difference over the trials that both have, if there are any."""
-    values = [value - second[trial] for trial, value in first.items() if trial in second]
-    if not values:
-        return None
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Difference(fmean(values), error, len(values))
-
-
 def mean_by_trial(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """The mean of several values by trial, of the trials that all of them have."""
     shared = [trial for trial in cells[0] if all(trial in cell for cell in cells)] if cells else ()
     return {trial: fmean(cell[trial] for cell in cells) for trial in shared}
-
-
-def clear_errors(trials: int) -> float:
-    """Standard errors beyond which a mean over trials is clearly not 0, by Student's t."""
-    from scipy.stats import t
-
-    return float(t.ppf(1 - LEVEL / 2, trials - 1))

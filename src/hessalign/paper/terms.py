@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import Run, build_tables, find_selection
+from hessalign.bench.sweep.selection.differences import paired_difference
 from hessalign.paper.domainbed import ByTrial, judge, selected, shown
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_trials
-from hessalign.paper.published import TABLE_6, or_dash, paired_difference
+from hessalign.paper.published import TABLE_6, or_dash
 from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
 from hessalign.report.tables import markdown_table
 

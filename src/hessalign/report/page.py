@@ -1,15 +1,18 @@
-"""Pages that open anywhere: one file, no network, no script, light or dark as the reader likes.
+"""Pages that open anywhere: one file, no network, light or dark as the reader likes.
 
 A page is a template that extends `page.html.j2` and shows its content by the pieces of
-`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2. Plain text
-may be a template too.
+`parts.html.j2` and `figures.svg.j2`. Whatever comes from outside is escaped by jinja2. No script
+runs but `page.js`, on pages that ask for it. Plain text may be a template too.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
+from importlib.resources import files
 from textwrap import fill
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """No script runs and nothing is fetched, whatever the page may contain."""
 
+REFRESH: Final = 5  # seconds after which a page is loaded again that is being written anew
+
 LABELLED: Final = 12  # up to this many rows a heat map has names and numbers
 
 
@@ -30,7 +35,6 @@ class Mark(NamedTuple):
     value: float
     text: str  # what is written on it
     title: str  # what it says when pointed at, or read aloud
-    across: float = 0.0  # where it is, in a scatter plot
 
 
 @final
@@ -38,24 +42,41 @@ class Mark(NamedTuple):
 class Figure:
     """A drawing with a caption, and a title for those who cannot see it."""
 
-    kind: Literal["heat_map", "bars", "dots", "scatter"]
+    kind: Literal["heat_map", "bars"]
     caption: str
     title: str
     marks: Sequence[Sequence[Mark]]  # by row
     rows: Sequence[str] = ()
-    columns: Sequence[str] = ()  # or the two axes of a scatter plot
+    columns: Sequence[str] = ()
     keys: Sequence[tuple[str, str]] = ()  # class of a mark in the drawing, what it stands for
 
 
 def shortened(name: str, length: int) -> str:
-    """A name, or its beginning."""
-    return name if len(name) <= length else name[: length - 1] + "…"
+    """A name, or its beginning and its end: names that begin alike can be told apart."""
+    end = (length - 1) // 3
+    return name if len(name) <= length else f"{name[: length - 1 - end]}…{name[len(name) - end :]}"
 
 
 def render_page(package: str, template: str, title: str, **content: object) -> str:
-    """A page, complete in itself; a `footnote` goes on in the sentence that says who made it."""
+    """A page, complete in itself, from a template of a package.
+
+    A `footnote` goes on in the sentence that says who made it. If `script` is true tables can be
+    sorted, and no other script runs, by its hash in the policy. If `refresh` is true the page is
+    loaded again now and then.
+
+    Returns:
+        HTML.
+    """
     frame = {"title": title, "policy": _POLICY, "version": __version__, "footnote": ""}
-    return render_template(package, template, **{**frame, **content})
+    script = ""
+    if content.get("script"):
+        script = files(__package__).joinpath("page.js").read_text("utf-8")
+        digest = b64encode(sha256(script.encode()).digest()).decode()
+        frame["policy"] += f"; script-src 'sha256-{digest}'"
+    seconds = REFRESH if content.get("refresh") else 0
+    return render_template(
+        package, template, **{**frame, **content, "script": script, "refresh": seconds}
+    )
 
 
 def render_template(package: str, template: str, **content: object) -> str:

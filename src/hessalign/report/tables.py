@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from math import floor
 from statistics import fmean, pstdev
 from typing import Protocol
+
+
+def plain(text: str) -> str:
+    """Text on one line, without what moves the cursor of a terminal."""
+    return "".join(each if each.isprintable() else "�" for each in text)
+
+
+def markdown_text(text: str) -> str:
+    """Text that shows as it is in Markdown: no tags, no cells, no lines of its own."""
+    return re.sub(r"(?<!\\)([|<])", r"\\\1", plain(text))
 
 
 def markdown_table(
@@ -21,6 +33,7 @@ def markdown_table(
         |:-----|------:|
         | a    |   1.0 |
     """
+    header, *rows = ([markdown_text(cell) for cell in row] for row in (header, *rows))
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     sides = ["<" if i < text_columns else ">" for i in range(len(header))]
 
@@ -33,6 +46,24 @@ def markdown_table(
         for side, width in zip(sides, widths, strict=True)
     ]
     return "\n".join([line(header), "|" + "|".join(rules) + "|", *map(line, rows)])
+
+
+def whole_percents(shares: Sequence[float]) -> list[int]:
+    """Shares in whole percent whose sum is the rounded one of the shares.
+
+    Returns:
+        Each rounded down, those that lose most by it up.
+
+    Example:
+        >>> whole_percents([1 / 3, 1 / 3, 1 / 3])
+        [34, 33, 33]
+    """
+    exact = [100 * share for share in shares]
+    found = [floor(value) for value in exact]
+    order = sorted(range(len(exact)), key=lambda i: found[i] - exact[i])
+    for i in order[: round(sum(exact)) - sum(found)]:
+        found[i] += 1
+    return found
 
 
 def mean_and_std(values: Sequence[float]) -> str:

@@ -10,7 +10,8 @@ sums over domains, divisors of variances) are those the algorithm's own document
 import copy
 import math
 from collections import defaultdict, deque
-from itertools import combinations, cycle
+from itertools import chain, combinations, cycle
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -136,6 +137,8 @@ class Reference:
         self.config, self.loss, self.draws = algorithm.config, loss, draws
         self.rate, self.decay = rate, decay
         self.modules = {name: copy.deepcopy(child) for name, child in algorithm.named_children()}
+        own = algorithm.named_parameters(recurse=False)
+        self.own = {name: copy.deepcopy(parameter) for name, parameter in own}
         network = self.modules["network"]
         self.featurizer, self.head = network.featurizer, network.head
         self.buffers = {}
@@ -180,13 +183,16 @@ class Reference:
             for child, module in self.modules.items()
             for name, value in module.state_dict().items()
         }
-        return {**parameters, **{name: value.clone() for name, value in self.buffers.items()}}
+        own = {**self.own, **self.buffers}
+        return {**parameters, **{name: value.detach().clone() for name, value in own.items()}}
 
     # Derivatives in the parameters of the head
 
     def in_head(self, value):
         """Gradient of a number in the head; a linear head's rows are weights and bias in turn."""
         gradients = torch.autograd.grad(value, list(self.head.parameters()), create_graph=True)
+        if isinstance(self.head, nn.Linear) and not getattr(self.config, "bias", True):
+            return gradients[0].reshape(-1)
         if isinstance(self.head, nn.Linear):
             return torch.cat([gradients[0], gradients[1].unsqueeze(1)], dim=1).reshape(-1)
         return flat(gradients)
@@ -307,6 +313,188 @@ class GroupDro(Objective):
         )
 
 
+@reference_of("sd")
+class Sd(Weighted):
+    """Half the mean squared norm of a sample's logits; DomainBed: the mean square of a logit."""
+
+    def terms(self, domains):
+        logits = [a for x, _ in domains for a in self.logits(x)]
+        scale = 1 / 2 if self.config.fidelity == "paper" else 1 / len(logits[0])
+        return mean(self.risks(domains)), scale * mean(squared_norm(a) for a in logits), {}
+
+
+class Late(Objective):
+    """What sets in after some steps, with an Adam that starts afresh, at a rate of its own."""
+
+    def start_afresh(self):
+        if self.config.late_lr is not None:
+            self.rate = self.config.late_lr
+        self.optimizer = self.adam(self.parameters)
+
+
+@reference_of("eqrm")
+class Eqrm(Late):
+    """The mean risk at first, then q with mean_e Φ((q − L_e) / h) = α.
+
+    Its derivative is −(dF/dL) / (dF/dq). In DomainBed it is a fixed share of the way between the
+    ends of the search; and Adam goes on as it was if the steps before are not a whole number.
+    """
+
+    def step(self, number, domains):
+        self.number, first = number, self.config.burn_in_steps
+        if number == math.ceil(first) and (self.config.fidelity == "paper" or number == first):
+            self.start_afresh()
+        return super().step(number, domains)
+
+    def terms(self, domains):
+        risks = self.risks(domains)
+        if self.number < self.config.burn_in_steps:
+            return mean(risks), None, {}
+        if len(risks) == 1:
+            return risks[0], None, {}
+        return self.quantile(torch.stack(risks)), None, {}
+
+    def share_below(self, q, risks):
+        return mean((1 + torch.erf((q - r) / self.width(risks) / math.sqrt(2))) / 2 for r in risks)
+
+    @staticmethod
+    def width(risks):
+        deviations = sum((r - mean(risks)) ** 2 for r in risks) / (len(risks) - 1)
+        return 1.06 * len(risks) ** (-1 / 5) * deviations.sqrt()
+
+    def quantile(self, risks):
+        alpha = self.config.quantile
+        reach = NormalDist().inv_cdf(alpha) * self.width(risks)
+        ends = min(risks) + reach, max(risks) + reach
+        low, high = map(as_float, ends)
+        kernels = [NormalDist(risk, as_float(self.width(risks))) for risk in risks.tolist()]
+        for _ in range(100):
+            q = (low + high) / 2
+            low, high = (low, q) if mean(k.cdf(q) for k in kernels) > alpha else (q, high)
+        if self.config.fidelity == "domainbed":
+            share = (q - as_float(ends[0])) / (as_float(ends[1]) - as_float(ends[0]))
+            return (1 - share) * ends[0] + share * ends[1]
+        leaves = risks.detach().requires_grad_()
+        place = torch.tensor(q, dtype=torch.float64, requires_grad=True)
+        in_risks, in_q = torch.autograd.grad(self.share_below(place, leaves), (leaves, place))
+        return q + ((risks - leaves.detach()) * -in_risks / in_q).sum()
+
+
+def unbiased_variance(values):
+    centre = mean(values)
+    return sum((value - centre) ** 2 for value in values) / max(1, len(values) - 1)
+
+
+@reference_of("rdm")
+class Rdm(Late):
+    """The MMD of the worst domain's losses and those of all, and the variances of both."""
+
+    def step(self, number, domains):
+        if number == self.config.anneal_steps:
+            self.start_afresh()
+        return super().step(number, domains)
+
+    def weight(self, number):
+        return 0.0 if number < self.config.anneal_steps else 1.0
+
+    @staticmethod
+    def mean_kernel(a, b):
+        gammas = 10.0 ** torch.arange(-4, 4, dtype=torch.float64)
+        return mean(torch.exp(-gammas * (p - q) ** 2).sum() for p in a for q in b)
+
+    def terms(self, domains):
+        losses = [list(losses_of_samples(self.logits(x), y, self.loss)) for x, y in domains]
+        risks = [mean(each) for each in losses]
+        worst = losses[max(range(len(risks)), key=lambda e: as_float(risks[e]))]
+        matching = (
+            self.mean_kernel(worst, worst)
+            + mean(self.mean_kernel(a, b) for a in losses for b in losses)
+            - 2 * mean(self.mean_kernel(worst, a) for a in losses)
+        )
+        variance = unbiased_variance(worst) + unbiased_variance([*chain(*losses)])
+        penalty = self.config.matching_weight * matching + self.config.variance_weight * variance
+        return mean(risks), penalty, {"matching": matching, "variance": variance}
+
+
+# ------------------------------------------------------------------------------------- bottlenecks
+
+
+class FeatureVariance(Objective):
+    """The mean over domains and features of the variance."""
+
+    def bottleneck(self, domains):
+        features = [self.featurizer(x) for x, _ in domains]
+        return mean(unbiased_variance(list(z)).sum() / z.shape[1] for z in features)
+
+
+@reference_of("ib_erm")
+class IbErm(Annealed, FeatureVariance):
+    """ERM with this, after some steps."""
+
+    before = 0.0
+
+    def terms(self, domains):
+        return mean(self.risks(domains)), self.bottleneck(domains), {}
+
+
+@reference_of("ib_irm")
+class IbIrm(Irm, FeatureVariance):
+    """IRM with this; each sets in at a step of its own, at which Adam starts afresh."""
+
+    def weight(self, number):
+        return 1.0
+
+    def step(self, number, domains):
+        config, self.number = self.config, number
+        if number > 0 and number in {config.irm_anneal_steps, config.ib_anneal_steps}:
+            self.optimizer = self.adam(self.parameters)
+        return Objective.step(self, number, domains)
+
+    def terms(self, domains):
+        config = self.config
+        risk, irm, _ = super().terms(domains)
+        ib = self.bottleneck(domains)
+        irm_weight = config.irm_weight if self.number >= config.irm_anneal_steps else 1
+        ib_weight = config.ib_weight if self.number >= config.ib_anneal_steps else 0
+        return risk, irm_weight * irm + ib_weight * ib, {"irm": irm, "ib": ib}
+
+
+@reference_of("cad", "condcad")
+class Cad(Weighted):
+    """The logarithm of p, the share of the sample's domain in its similarity to the batch.
+
+    DomainBed: that of 1 − p, with the other sign, and only where the class has another sample.
+    """
+
+    def terms(self, domains):
+        samples = [
+            (z, int(label), e)
+            for e, (x, y) in enumerate(domains)
+            for z, label in zip(self.featurizer(x), y, strict=True)
+        ]
+        values = [self.value(n, samples) for n in range(len(samples))]
+        values = [value for value in values if value is not None]
+        penalty = mean(values) if values else torch.zeros((), dtype=torch.float64)
+        return mean(self.risks(domains)), penalty, {}
+
+    def value(self, n, samples):
+        config = self.config
+        z, y, e = samples[n]
+        others = samples[:n] + samples[n + 1 :]
+        alike = [other for other in others if other[1] == y]
+        if config.fidelity == "domainbed" and not alike:
+            return None
+        among = alike if config.conditional else others
+        similar = [(torch.exp(z @ other / config.temperature), f == e) for other, _, f in among]
+        at_home = sum(value for value, home in similar if home)
+        elsewhere = sum(value for value, home in similar if not home)
+        shown = at_home if config.fidelity == "paper" else elsewhere
+        if isinstance(shown, int):  # an empty sum
+            return None
+        logarithm = torch.log(shown / (at_home + elsewhere))
+        return logarithm if config.fidelity == "paper" else -config.temperature / 0.07 * logarithm
+
+
 # ------------------------------------------------------------------------- derivatives of the head
 
 
@@ -394,6 +582,21 @@ class FullHessian(Alignment):
 
     def compared(self, risks):
         return [self.hessian_in_head(risk) for risk in risks], None
+
+
+@reference_of("cma")
+class Cma(FullHessian):
+    """The Hessians in the weights of a linear head, without its bias, divided by its outputs.
+
+    Written as published, by pairs: the mean over domains of the squared distance to the mean is
+    half the mean of the squared distances over all pairs.
+    """
+
+    def hessian_term(self, risks):
+        hessians, _ = self.compared(risks)
+        outputs = linear_layers(self.head)[-1].out_features if self.config.over_outputs else 1
+        distances = [squared_norm((h - k) / outputs) for h in hessians for k in hessians]
+        return mean(distances) / 2
 
 
 @reference_of("diagonal")
@@ -523,6 +726,27 @@ class SandMask(Masked):
         return mask * mean(gradients) / (mask.mean() + 1e-10)
 
 
+@reference_of("agrsum", "agrrand")
+class Surgery(Reference):
+    """The sum of the gradients where all have one sign; elsewhere 0, or noise of its mean size."""
+
+    def step(self, number, domains):
+        risks = self.risks(domains)
+        by_domain = [flat(torch.autograd.grad(risk, self.parameters)) for risk in risks]
+        agree = [len({float(g) > 0 for g in column}) == 1 and 0.0 not in column
+                 for column in zip(*(g.tolist() for g in by_domain), strict=True)]  # fmt: skip
+        agree = torch.tensor(agree)
+        followed = torch.where(agree, sum(by_domain), 0.0)
+        if self.config.random:
+            size = followed[agree].abs().mean() if agree.any() else 0.0
+            noise = flat([self.draws.take("normal") for _ in self.parameters]).double()
+            followed = torch.where(agree, followed, size * noise)
+        parts = followed.split([p.numel() for p in self.parameters])
+        shaped = [part.reshape(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+        step_along(shaped, self.parameters, self.optimizer)
+        return dict.fromkeys(("risk", "loss"), as_float(mean(risks)))
+
+
 @reference_of("fish")
 class Fish(Reference):
     """Algorithm 1: a step per domain one after another, then a part of the way there."""
@@ -645,6 +869,122 @@ class Mmd(Coral):
 
     def distance(self, a, b):
         return self.mean_kernel(a, a) + self.mean_kernel(b, b) - 2 * self.mean_kernel(a, b)
+
+
+@reference_of("ddc")
+class Ddc(Coral):
+    """Mean over pairs of the squared distance of the mean features."""
+
+    def distance(self, a, b):
+        return squared_norm(mean(a) - mean(b))
+
+
+class CausIrl(Weighted):
+    """The distance of two mixtures: the first parts of all domains, cut at random, and the rest."""
+
+    def terms(self, domains):
+        first, second = [], []
+        for (x, _), share in zip(domains, self.draws.take("uniform").tolist(), strict=True):
+            z, cut = self.featurizer(x), math.floor(share * len(x))
+            first += list(z[:cut])
+            second += list(z[cut:])
+        penalty = torch.zeros((), dtype=torch.float64)
+        if len(first) > 1 and len(second) > 1:
+            penalty = self.distance(torch.stack(first), torch.stack(second))
+        return mean(self.risks(domains)), penalty, {}
+
+
+@reference_of("causirl_coral")
+class CausIrlCoral(CausIrl, Coral):
+    """CORAL's distance."""
+
+
+@reference_of("causirl_mmd")
+class CausIrlMmd(CausIrl, Mmd):
+    """That of mean embeddings."""
+
+
+def logistic_losses(scores, target):
+    """−log σ(±score) of each."""
+    return -(scores if target else -scores).sigmoid().log()
+
+
+@reference_of("mdan")
+class Mdan(Reference):
+    """The network descends max_e (L_e − μ D_e), hard or soft; the discriminators climb it."""
+
+    def start(self, domains):
+        self.judges = self.modules["discriminators"]
+        players = list(self.judges.parameters()) if domains > 1 else []
+        self.optimizer = self.adam(self.parameters + players)
+
+    def adversary(self, e, features):
+        scores = [z @ self.judges.weight[e] + self.judges.bias[e] for z in features]
+        others = [logistic_losses(s, False).mean() for f, s in enumerate(scores) if f != e]
+        return logistic_losses(scores[e], True).mean() + mean(others)
+
+    def step(self, number, domains):
+        risks, features = self.risks(domains), [self.featurizer(x) for x, _ in domains]
+        adversaries = [torch.zeros((), dtype=torch.float64)]
+        if len(domains) > 1:
+            adversaries = [self.adversary(e, features) for e in range(len(domains))]
+        config = self.config
+        values = [r - config.weight * d for r, d in zip(risks, adversaries, strict=True)]
+        if config.gamma is None:
+            loss = max(values)
+        else:
+            loss = sum(torch.exp(config.gamma * value) for value in values).log() / config.gamma
+        players = self.optimizer.param_groups[0]["params"]
+        gradients = list(torch.autograd.grad(loss, players, materialize_grads=True))
+        down = len(self.parameters)
+        step_along(gradients[:down] + [-g for g in gradients[down:]], players, self.optimizer)
+        values = {"risk": mean(risks), "discriminator_loss": mean(adversaries), "loss": loss}
+        return {name: as_float(value) for name, value in values.items()}
+
+
+@reference_of("urm")
+class Urm(Reference):
+    """Bounded features that a discriminator takes for noise; first the network, then it learns."""
+
+    def start(self, domains):
+        rate = self.config.discriminator_lr
+        self.judge = self.modules["discriminator"]
+        self.optimizer = self.adam(self.parameters)
+        self.adversary = Adam(
+            self.judge.parameters(),
+            lr=self.rate if rate is None else rate,
+            weight_decay=self.decay,
+        )
+
+    def features(self, x):
+        z = self.featurizer.featurizer(x)
+        return torch.tanh(z) if self.config.output == "tanh" else z.clamp(min=0)
+
+    def score(self, z):
+        *hidden, last = linear_layers(self.judge)
+        assert len(hidden) == self.config.hidden_layers + 1
+        for layer in hidden:
+            z = z @ layer.weight.T + layer.bias
+            z = torch.where(z > 0, z, 0.01 * z)
+        return (z @ last.weight.T + last.bias)[:, 0]
+
+    def step(self, number, domains):
+        weight, z = self.config.weight, [self.features(x) for x, _ in domains]
+        risk = mean(
+            losses_of_samples(self.head(each), y, self.loss).mean()
+            for each, (_, y) in zip(z, domains, strict=True)
+        )
+        z = torch.cat(z)
+        deception = logistic_losses(self.score(z), True).mean()
+        loss = risk + weight * deception
+        follow(loss, self.optimizer)
+        noise = self.draws.take("uniform").double()
+        noise = 2 * noise - 1 if self.config.output == "tanh" else noise
+        adversary = logistic_losses(self.score(noise), True).mean()
+        adversary = adversary + weight * logistic_losses(self.score(z.detach()), False).mean()
+        follow(adversary, self.adversary)
+        values = {"risk": risk, "deception": deception, "discriminator_loss": adversary}
+        return {name: as_float(value) for name, value in {**values, "loss": loss}.items()}
 
 
 @reference_of("dann", "cdann")
@@ -943,3 +1283,360 @@ class Arm(Objective):
             for z, (_, y) in zip(features, domains, strict=True)
         ]
         return mean(risks), None, {}
+
+
+# ----------------------------------------------------------------------------- pairs within a class
+
+
+def batch_normalised(z, layer):
+    """Each column to mean 0 and variance 1; running averages move a tenth of the way."""
+    centre = mean(z)
+    squares = sum((row - centre) ** 2 for row in z)
+    for name, new in (("mean", centre), ("var", squares / (len(z) - 1))):
+        average = getattr(layer, f"running_{name}")
+        average.copy_(0.9 * average + 0.1 * new.detach())
+    layer.num_batches_tracked += 1
+    return (z - centre) / (squares / len(z) + 1e-5).sqrt() * layer.weight + layer.bias
+
+
+@reference_of("selfreg")
+class SelfReg(Reference):
+    """Samples of a class are compared with each other, one by one and mixed in pairs.
+
+    DomainBed does not train the projection.
+    """
+
+    @property
+    def parameters(self):
+        own = list(self.modules["projection"].parameters())
+        return super().parameters + (own if self.config.fidelity == "paper" else [])
+
+    def projected(self, z):
+        layers = linear_layers(self.modules["projection"])
+        norms = [m for m in self.modules["projection"].modules() if isinstance(m, nn.BatchNorm1d)]
+        for number, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
+            z = batch_normalised(z @ layer.weight.T + layer.bias, norm)
+            if number < 2:
+                z = z.clamp(min=0)
+        return z
+
+    @staticmethod
+    def partners(labels, keys):
+        """The samples of each class in the order of their keys, dealt to its members in turn."""
+        found = {}
+        for label in set(labels):
+            members = [n for n, other in enumerate(labels) if other == label]
+            dealt = sorted(members, key=lambda n: keys[n])
+            found |= dict(zip(members, dealt, strict=True))
+        return [found[n] for n in range(len(labels))]
+
+    def penalty(self, z, labels):
+        share = self.draws.take("beta")
+        first, second = (self.partners(labels, self.draws.take("uniform").tolist()) for _ in "12")
+        logits, projected = self.head(z), self.projected(z)
+        total = 0.0
+        for weight, left, right in ((1.0, logits, logits), (0.3, z, projected)):
+            for n, (i, j) in enumerate(zip(first, second, strict=True)):
+                mixed = share * right[i] + (1 - share) * right[j]
+                alone, both = left[n] - right[i], left[n] - mixed
+                values = share * squared_norm(alone) + (1 - share) * squared_norm(both)
+                total = total + weight * values / left.numel()
+        return total
+
+    def step(self, number, domains):
+        risk = mean(self.risks(domains))
+        labels = [label for _, y in domains for label in y.tolist()]
+        penalty = torch.zeros((), dtype=torch.float64)
+        if len(labels) > 1:
+            penalty = self.penalty(torch.cat([self.featurizer(x) for x, _ in domains]), labels)
+        loss = risk + min(1.0, as_float(risk)) * penalty
+        used = self.parameters if len(labels) > 1 else super().parameters
+        step_along(torch.autograd.grad(loss, used), used, self.optimizer)
+        values = {"risk": risk, "penalty": penalty, "loss": loss}
+        return {name: as_float(value) for name, value in values.items()}
+
+
+@reference_of("adrmx")
+class Adrmx(Reference):
+    """Features of the label less those of the domain; discriminator and all else take turns."""
+
+    def start(self, domains):
+        betas = (self.config.beta1, 0.9)
+        decay = self.decay if self.config.fidelity == "paper" else 0.0
+        names = ("network", "domain_featurizer", "second_head", "domain_head")
+        others = [p for name in names for p in self.modules[name].parameters()]
+        judges = self.modules["discriminator"].parameters()
+        self.optimizer = Adam(others, lr=self.rate, weight_decay=decay, betas=betas)
+        self.adversary = Adam(list(judges), lr=self.rate, weight_decay=decay, betas=betas)
+
+    @staticmethod
+    def domain_loss(module, parts):
+        values = []
+        for e, part in enumerate(parts):
+            values += [-row.log_softmax(0)[e] for row in perceptron(module, part)]
+        return mean(values)
+
+    @staticmethod
+    def contrast(z, labels):
+        """Mean over the samples with others of their class, of whom there counts one more."""
+        rows = [row / squared_norm(row).sqrt() for row in z]
+        total, counted = torch.zeros((), dtype=torch.float64), 0
+        for n, label in enumerate(labels):
+            others = [m for m in range(len(labels)) if m != n]
+            near = {m: 0.5 * ((rows[n] * rows[m]).sum() / 0.07).exp() for m in others}
+            alike = [m for m in others if labels[m] == label]
+            if alike:
+                below = sum(near.values()) + 1e-5
+                total = total - mean((near[m] / below + 1e-5).log() for m in alike)
+                counted += 1
+        return total / (counted + 1)
+
+    def pairs(self, labels, places, classes):
+        """For each class two samples, by the highest keys; a class without a pair is left out."""
+        keys = [self.draws.take("uniform").tolist() for _ in range(2)]
+        found = []
+        for label in range(classes):
+            members = [n for n, other in enumerate(labels) if other == label]
+            if self.config.fidelity == "domainbed":  # places in the batch instead of samples
+                members = list(range(len(members)))
+                partners = {n: [m for m in members if m != n] for n in members}
+            else:
+                partners = {n: [m for m in members if places[m] != places[n]] for n in members}
+            able = [n for n in members if partners[n]]
+            if able:
+                first = max(able, key=lambda n: keys[0][n])
+                found.append((first, max(partners[first], key=lambda n: keys[1][n])))
+        return found
+
+    def step(self, number, domains):
+        sizes = [len(y) for _, y in domains]
+        z = torch.cat([self.featurizer(x) for x, _ in domains])
+        foreign = torch.cat([self.modules["domain_featurizer"](x) for x, _ in domains])
+        own = z - foreign
+        risk = mean(self.risks(domains))
+        adversary = self.domain_loss(self.modules["discriminator"], own.split(sizes))
+        turns = self.config.discriminator_steps
+        if (number + 1) % (turns + 1) < turns:
+            loss = adversary
+            follow(loss, self.adversary)
+        else:
+            loss = self.loss_of_all(domains, z, own, foreign, risk, adversary)
+            follow(loss, self.optimizer)
+        values = {"risk": risk, "discriminator_loss": adversary, "loss": loss}
+        return {name: as_float(value) for name, value in values.items()}
+
+    def loss_of_all(self, domains, z, own, foreign, risk, adversary):
+        config, sizes = self.config, [len(y) for _, y in domains]
+        labels = [label for _, y in domains for label in y.tolist()]
+        places = [e for e, size in enumerate(sizes) for _ in range(size)]
+        classes = 2 if self.loss == "binary" else linear_layers(self.head)[-1].out_features
+        second = mean(
+            losses_of_samples(self.modules["second_head"](part), y, self.loss).mean()
+            for part, (_, y) in zip(own.split(sizes), domains, strict=True)
+        )
+        remix = sum(
+            losses_of_samples(
+                self.head((own[n] + foreign[m]).unsqueeze(0)), torch.tensor([labels[n]]), self.loss
+            ).squeeze()
+            for n, m in self.pairs(labels, places, classes)
+        )
+        told = self.domain_loss(self.modules["domain_head"], foreign.split(sizes))
+        contrast = self.contrast(z, labels) + self.contrast(own, labels)
+        return (
+            risk + second + config.domain_weight * told + config.remix_weight * remix / classes
+            + config.contrast_weight * contrast - config.adversary_weight * adversary
+        )  # fmt: skip
+
+
+# --------------------------------------------------------------------------- heads in other domains
+
+
+@reference_of("trm")
+class Trm(Reference):
+    """The head of each domain, and how it does in a mixture of the others.
+
+    DomainBed leaves biases out of derivatives, weighs risks before mixtures follow them, and starts
+    Neumann's series with its second term.
+    """
+
+    def start(self, domains):
+        super().start(domains)
+        mixtures = torch.ones(domains, domains, dtype=torch.float64) - torch.eye(domains)
+        self.buffers["mixtures"] = mixtures / max(1, domains - 1)
+
+    def risk_of(self, e, z, y):
+        return losses_of_samples(self.modules["heads"][e](z), y, self.loss).mean()
+
+    def fit(self, e, z, y):
+        parameters = list(self.modules["heads"][e].parameters())
+        for _ in range(self.config.head_steps):
+            slopes = torch.autograd.grad(self.risk_of(e, z.detach(), y), parameters)
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.data -= 0.1 * slope
+
+    def respond(self, slope, parameters, vector):
+        """(1 + (1 − H) + (1 − H)² + …) times a vector, with the Hessian written out."""
+        rows = [flat(torch.autograd.grad(entry, parameters, retain_graph=True)) for entry in slope]
+        rest = torch.eye(len(rows), dtype=torch.float64) - torch.stack(rows)
+        total = vector if self.config.fidelity == "paper" else rest @ vector
+        for power in range(1, 11):
+            total = total + torch.linalg.matrix_power(rest, power) @ vector
+            if float(total.abs().max()) > 10:
+                break
+        return total.detach()
+
+    def transfer(self, domains):
+        features = [self.featurizer(x) for x, _ in domains]
+        labels = [y for _, y in domains]
+        for e, z in enumerate(features):
+            self.fit(e, z, labels[e])
+        total, mixtures = 0.0, self.buffers["mixtures"].clone()
+        own = self.config.fidelity == "paper"
+        for e, z in enumerate(features):
+            parameters = [p for p in self.modules["heads"][e].parameters() if own or p.dim() > 1]
+            others = [f for f in range(len(domains)) if f != e]
+            risks = {f: self.risk_of(e, features[f], labels[f]) for f in others}
+            mixed = sum(self.buffers["mixtures"][e, f] * risks[f] for f in others)
+            vector = flat(torch.autograd.grad(mixed, parameters, retain_graph=True))
+            slope = flat(
+                torch.autograd.grad(self.risk_of(e, z, labels[e]), parameters, create_graph=True)
+            )
+            there = self.risk_of(e, z.detach(), labels[e])
+            fixed = flat(torch.autograd.grad(there, parameters, create_graph=True))
+            answer = self.respond(fixed, parameters, vector)
+            total = total + mixed - self.config.weight * (answer * slope).sum()
+            for f in others:
+                pull = as_float(risks[f]) * (1 if own else float(self.buffers["mixtures"][e, f]))
+                mixtures[e, f] *= math.exp(self.config.eta * pull)
+        self.buffers["mixtures"] = mixtures / mixtures.sum(1, keepdim=True)
+        return total / len(domains)
+
+    def step(self, number, domains):
+        risk, transfer = mean(self.risks(domains)), torch.zeros((), dtype=torch.float64)
+        if number >= self.config.transfer_start and len(domains) > 1:
+            transfer = self.transfer(domains)
+        follow(risk + transfer, self.optimizer)
+        values = {"risk": risk, "transfer": transfer, "loss": risk + transfer}
+        return {name: as_float(value) for name, value in values.items()}
+
+
+@reference_of("transfer")
+class Transfer(Reference):
+    """The gap of the risks under the worst head within a ball.
+
+    DomainBed: down the risk, down the gap of the last adversary, then the next adversary.
+    """
+
+    def gap(self, domains):
+        adversary = self.modules["adversary"]
+        risks = [
+            losses_of_samples(adversary(self.featurizer(x)), y, self.loss).mean()
+            for x, y in domains
+        ]
+        return max(risks, key=as_float) - min(risks, key=as_float)
+
+    def climb(self, domains, rate):
+        adversary = self.modules["adversary"]
+        adversary.load_state_dict(self.head.state_dict())
+        for _ in range(self.config.ascent_steps):
+            gap = self.gap(domains)
+            slopes = torch.autograd.grad(gap, list(adversary.parameters()))
+            for parameter, slope in zip(adversary.parameters(), slopes, strict=True):
+                parameter.data += rate * slope
+            moves = [p.data - q.data for p, q in
+                     zip(adversary.parameters(), self.head.parameters(), strict=True)]  # fmt: skip
+            length = math.sqrt(sum(float(squared_norm(move)) for move in moves))
+            if length > self.config.delta:
+                for p, q, move in zip(
+                    adversary.parameters(), self.head.parameters(), moves, strict=True
+                ):
+                    p.data = q.data + self.config.delta / length * move
+        return gap
+
+    def step(self, number, domains):
+        config = self.config
+        risk = mean(self.risks(domains))
+        if config.fidelity == "paper":
+            self.climb(domains, config.ascent_lr)
+            gap = self.gap(domains)
+            follow(risk + config.weight * gap, self.optimizer)
+        else:
+            follow(risk, self.optimizer)
+            body = list(self.featurizer.parameters())
+            slopes = torch.autograd.grad(config.weight * self.gap(domains), body)
+            self.optimizer.zero_grad()
+            step_along(slopes, body, self.optimizer)
+            gap = self.climb(domains, config.weight * config.ascent_lr)
+        values = {"risk": risk, "gap": gap, "loss": risk + config.weight * gap}
+        return {name: as_float(value) for name, value in values.items()}
+
+
+# -------------------------------------------------------------------------------------- fine-tuning
+
+
+@reference_of("ermplusplus")
+class ErmPlusPlus(Reference):
+    """First the head, then all; the network that predicts is the mean of those from s − 1 on."""
+
+    def start(self, domains):
+        self.trained, self.history = self.modules["trained"], []
+        self.featurizer, self.head = self.trained.featurizer, self.trained.head
+        rate = self.rate if self.config.probe_lr is None else self.config.probe_lr
+        self.optimizer = self.adam(self.trained.parameters())
+        self.probe = Adam(list(self.head.parameters()), lr=rate, weight_decay=self.decay)
+
+    def step(self, number, domains):
+        risk, config = mean(self.risks(domains)), self.config
+        last = config.probe_steps - (1 if config.fidelity == "paper" else 0)
+        follow(risk, self.probe if number <= last else self.optimizer)
+        self.history.append(copy.deepcopy(self.trained.state_dict()))
+        chosen = self.history[max(0, config.sma_start - 2) :] or self.history[-1:]
+        self.modules["network"].load_state_dict(
+            {name: mean(each[name] for each in chosen) for name in chosen[0]}
+        )
+        return dict.fromkeys(("risk", "loss"), as_float(risk))
+
+
+@reference_of("miro")
+class Miro(Reference):
+    """Gaussians around the features should say what the first features were."""
+
+    def start(self, domains):
+        super().start(domains)
+        self.spread = self.own["spread"]
+        rate = self.rate * self.config.rate_factor
+        self.of_spread = Adam([self.spread], lr=rate, weight_decay=self.decay)
+
+    def step(self, number, domains):
+        risk, values = mean(self.risks(domains)), []
+        for x, _ in domains:
+            for z, goal in zip(self.featurizer(x), self.modules["oracle"](x), strict=True):
+                variance = (1 + self.spread.exp()).log() + 1e-5
+                density = torch.distributions.Normal(z, variance.sqrt())
+                values.append(-density.log_prob(goal) - 0.5 * math.log(2 * math.pi))
+        penalty = torch.stack(values).mean()
+        loss = risk + self.config.weight * penalty
+        follow(loss, self.optimizer, self.of_spread)
+        values = {"risk": risk, "penalty": penalty, "loss": loss}
+        return {name: as_float(value) for name, value in values.items()}
+
+
+@reference_of("sagm")
+class Sagm(Reference):
+    """The gradient here plus that at a step up and down along it; their mean in the own code."""
+
+    def step(self, number, domains):
+        config, network = self.config, self.modules["network"]
+        risk = mean(self.risks(domains))
+        here = torch.autograd.grad(risk, self.parameters)
+        length = math.sqrt(sum(float(squared_norm(g)) for g in here))
+        there = copy.deepcopy(network)
+        for parameter, slope in zip(there.parameters(), here, strict=True):
+            parameter.data += config.rho * slope / length - config.alpha * slope
+        perturbed = mean(losses_of_samples(there(x), y, self.loss).mean() for x, y in domains)
+        second = torch.autograd.grad(perturbed, list(there.parameters()))
+        share = 1.0 if config.fidelity == "paper" else 0.5
+        total = [share * (a + b) for a, b in zip(here, second, strict=True)]
+        step_along(total, self.parameters, self.optimizer)
+        values = {"risk": risk, "perturbed_risk": perturbed, "loss": share * (risk + perturbed)}
+        return {name: as_float(value) for name, value in values.items()}

@@ -26,6 +26,7 @@ from hessalign.bench.algorithms import (
     augmentations,
     make_algorithm,
     make_config,
+    pairs,
 )
 from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.models import Network
@@ -50,6 +51,11 @@ ADVERSARIAL = [
     {"width": 5, "network_lr": 0.03, "network_weight_decay": 0.0, "discriminator_lr": 0.02,
      "discriminator_weight_decay": 0.1},
 ]  # fmt: skip
+
+CONTRAST = {"penalty_weight": 2.0, "temperature": 0.7}
+CLIMB = {"weight": 1.5, "delta": 0.05, "ascent_steps": 2, "ascent_lr": 0.2}
+REMIX = {"contrast_weight": 0.4, "domain_weight": 0.6, "adversary_weight": 0.8, "remix_weight": 1.5,
+         "discriminator_steps": 1, "beta1": 0.3, "width": 5, "depth": 3}  # fmt: skip
 
 VARIANTS = {
     "erm": [{}],
@@ -98,6 +104,53 @@ VARIANTS = {
     "sandmask": [{"tau": 0.3, "k": 1e-3}, {"tau": 0.1, "k": 10.0}],
     "fish": [{"meta_lr": 0.3} | PAPER, {"meta_lr": 0.3} | DOMAINBED],
     "iga": [{"penalty_weight": 2.0} | PAPER, {"penalty_weight": 2.0} | DOMAINBED],
+    "sd": [{"penalty_weight": 2.0} | PAPER, {"penalty_weight": 2.0} | DOMAINBED],
+    "eqrm": [
+        {"quantile": 0.8, "burn_in_steps": 1, "late_lr": 0.03} | PAPER,
+        {"quantile": 0.3, "burn_in_steps": 0.5, "late_lr": 0.03} | PAPER,
+        {"quantile": 0.8, "burn_in_steps": 1, "late_lr": 0.03} | DOMAINBED,
+        {"quantile": 0.95, "burn_in_steps": 0.5, "late_lr": 0.03} | DOMAINBED,
+    ],
+    "rdm": [
+        {"matching_weight": 9.0, "variance_weight": 2.0, "anneal_steps": 1, "late_lr": 0.03},
+        {"matching_weight": 9.0, "variance_weight": 0.0, "anneal_steps": 0, "late_lr": None},
+    ],
+    "ib_erm": [JUMP],
+    "ib_irm": [
+        {"irm_weight": 30.0, "irm_anneal_steps": 1, "ib_weight": 9.0, "ib_anneal_steps": 2} | PAPER,
+        {"irm_weight": 30.0, "irm_anneal_steps": 2, "ib_weight": 9.0, "ib_anneal_steps": 0}
+        | DOMAINBED,
+    ],
+    "cad": [CONTRAST | PAPER, CONTRAST | DOMAINBED],
+    "condcad": [CONTRAST | PAPER, CONTRAST | DOMAINBED],
+    "causirl_coral": [{"penalty_weight": 20.0} | PAPER, {"penalty_weight": 5.0} | DOMAINBED],
+    "causirl_mmd": [{"penalty_weight": 2.0}],
+    "ddc": [{"penalty_weight": 2.0}],
+    "mdan": [{"weight": 0.7, "gamma": 2.0}, {"weight": 0.7, "gamma": None}],
+    "urm": [
+        {"weight": 2.0, "output": "tanh", "hidden_layers": 1},
+        {"weight": 0.5, "output": "relu", "hidden_layers": 0, "discriminator_lr": 0.03},
+    ],
+    "selfreg": [PAPER, DOMAINBED],
+    "trm": [
+        {"weight": 0.5, "transfer_start": 1, "eta": 0.7, "head_steps": 2} | PAPER,
+        {"weight": 0.5, "transfer_start": 0, "eta": 0.7, "head_steps": 2} | DOMAINBED,
+    ],
+    "transfer": [CLIMB | PAPER, CLIMB | DOMAINBED | {"delta": 1e3}],
+    "adrmx": [REMIX | PAPER, REMIX | DOMAINBED | {"discriminator_steps": 2}],
+    "ermplusplus": [
+        {"probe_steps": 1, "probe_lr": 0.03, "sma_start": 3} | PAPER,
+        {"probe_steps": 0, "probe_lr": None, "sma_start": 0} | DOMAINBED,
+    ],
+    "agrsum": [{}],
+    "agrrand": [{}],
+    "cma": [
+        ALIGN | PAPER,
+        ALIGN | RELEASED | {"bias": True},
+        ALIGN | DOMAINBED | {"over_outputs": False},
+    ],
+    "miro": [{"weight": 0.7, "rate_factor": 5.0}],
+    "sagm": [{"rho": 0.3, "alpha": 0.1} | PAPER, {"rho": 0.3, "alpha": 0.1} | DOMAINBED],
 }
 """Options under which algorithms meet their references, far from where penalties vanish."""
 
@@ -176,6 +229,7 @@ def run(name, options, situation, draws=None, **loop):
     algorithm = make_algorithm(name, options, setting)
     start = copy.copy(algorithm)
     start._modules = copy.deepcopy(algorithm._modules)
+    start._parameters = copy.deepcopy(algorithm._parameters)
     batches = Batches([situation.batch(number) for number in range(STEPS)])
     config, course = loop_config(algorithm, situation.loss, **loop), Course()
     if draws is not None:
@@ -214,7 +268,8 @@ def draws(monkeypatch):
     record(torch, "rand", "uniform")
     record(torch, "randint", "integers")
     record(torch, "randn", "normal")
-    record(augmentations, "draw_beta", "beta")
+    for module in (augmentations, pairs):
+        record(module, "draw_beta", "beta")
     record(hutchinson, "_rademacher", "signs")
     return recorded
 
@@ -262,6 +317,14 @@ def what_meets(row):
     return {(name, situation), (variant, domains), (variant, situation.loss, situation.head)}
 
 
+def readings(row):
+    """Every reading of an algorithm; other options of it are for the slow lane."""
+    return {(row["name"], row["options"].get("fidelity"))}
+
+
+EVERY_READING = pytest.mark.pairwise(meetings=readings)
+
+
 @pytest.mark.pairwise(meetings=what_meets)
 @EVERY_SITUATION
 @pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
@@ -294,17 +357,24 @@ def test_every_algorithm_has_a_reference():
         )
 
 
+METRIC_OPTIONS = {"metric", "ridge", "conditional", "unbiased"}
+"""Of alignment; `test_metrics_are_those_of_the_drop_in_penalty` has them."""
+
+
 @EVERY_ALGORITHM
 def test_the_variants_cover_every_choice(name):
     """Each name a configuration offers, and each option, is compared with the reference."""
     hints = get_type_hints(type(ALGORITHMS[name].config))
     for option, hint in hints.items():
-        if get_origin(hint) is Literal:
-            used = {make_config(name, options).fidelity for options in VARIANTS[name]}
+        if get_origin(hint) is Literal and option not in METRIC_OPTIONS:
+            used = {getattr(make_config(name, options), option) for options in VARIANTS[name]}
             assert used == set(get_args(hint)), option
-    fixed = {"hessian", "conditional", "dropout"}  # what makes the row, and what has no definition
+    # What makes the row, and what has no definition.
+    fixed = {"hessian", "random", "dropout"} | METRIC_OPTIONS
+    if name != "cma":
+        fixed |= {"bias", "over_outputs"}
     unused_by = {"gradient": {"alpha", "probes", "shared_probes"}}
-    if name in {"hgp", "diagonal", "full"}:
+    if name in {"hgp", "diagonal", "full", "cma"}:
         unused_by[name] = {"probes", "shared_probes"}
     changed = {option for options in VARIANTS[name] for option in options}
     assert set(hints) - changed - fixed - unused_by.get(name, set()) == set()
@@ -335,6 +405,7 @@ def assert_same_states(ours, theirs):
         assert torch.equal(value, theirs[key]), key
 
 
+@EVERY_READING
 @pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
 def test_the_seed_decides(name, options):
     situation = SITUATIONS["five-odd-domains"]
@@ -356,6 +427,14 @@ RANDOM = {
     "dann": {},
     "cdann": {},
     "arm": {},
+    "causirl_coral": {},
+    "causirl_mmd": {},
+    "mdan": {},
+    "urm": {},
+    "selfreg": {},
+    "trm": {"transfer_start": 0, "head_steps": 2},
+    "adrmx": {},
+    "agrrand": {},
 }
 """Algorithms with randomness of their own: in every step, or in the weights of a second network."""
 
@@ -379,6 +458,7 @@ def test_another_seed_makes_another_run(name, options):
 # ------------------------------------------------------- regularisation, frozen layers, regression
 
 
+@EVERY_READING
 @pytest.mark.parametrize(("name", "options"), EVERY_VARIANT)
 def test_the_l2_term_is_half_of_weight_decay(name, options):
     """The gradient of l2 ‖θ‖² is 2 l2 θ, whichever way an algorithm makes its gradients.
@@ -387,6 +467,8 @@ def test_the_l2_term_is_half_of_weight_decay(name, options):
     """
     if (name, options.get("fidelity")) == ("mldg", "domainbed"):
         pytest.skip("its inner step knows of the optimiser's weight decay only")
+    if (name, options.get("fidelity")) == ("adrmx", "domainbed"):
+        pytest.skip("it has no weight decay")
     decayed, penalised = dict(options), dict(options)
     if name in {"dann", "cdann"}:  # they have decays of their own
         decayed |= {"discriminator_weight_decay": DECAY, "network_weight_decay": DECAY}
@@ -407,7 +489,8 @@ def train_briefly(name, situation, batch, change_network=lambda network: None, *
         return network
 
     setting = dataclasses.replace(plain, make_network=make_network, **changes)
-    algorithm = make_algorithm(name, {}, setting)
+    options = {"probe_steps": 0} if name == "ermplusplus" else {}
+    algorithm = make_algorithm(name, options, setting)
     before = copy.deepcopy(algorithm.network.state_dict())
     config = loop_config(algorithm, setting.loss, steps=2)
     train(algorithm, FullBatch(batch), nothing_to_evaluate, config, setting.generator)
@@ -431,7 +514,7 @@ def test_frozen_layers_stay_as_they_are(name):
         assert torch.equal(value, after[key]) == (key in frozen), key
 
 
-NEEDS_CLASSES = {"cdann", "sagnet", "rsc"}
+NEEDS_CLASSES = {"cdann", "sagnet", "rsc", "cad", "condcad", "selfreg", "adrmx"}
 
 
 @EVERY_ALGORITHM
@@ -504,6 +587,7 @@ RESUMED = [
 ]
 
 
+@EVERY_READING
 @pytest.mark.parametrize(("name", "options"), RESUMED)
 def test_resuming_equals_going_on(name, options, tmp_path):
     """Stopped after three of six steps and continued by objects made from another seed.
@@ -552,6 +636,32 @@ OUT_OF_RANGE = {
     "sandmask": [("tau", 1.1), ("tau", math.nan), ("k", 0.0)],
     "fish": [("meta_lr", 0.0), ("meta_lr", 1.1), ("fidelity", "released")],
     "iga": [("penalty_weight", -1.0), ("fidelity", "released")],
+    "sd": [("penalty_weight", -1.0), ("fidelity", "released")],
+    "eqrm": [("quantile", 0.0), ("quantile", 1.0), ("burn_in_steps", -1.0), ("late_lr", -1.0)],
+    "rdm": [("matching_weight", -1.0), ("variance_weight", math.nan), ("anneal_steps", 1.5)],
+    "ib_erm": [("penalty_weight", -1.0), ("anneal_steps", -1)],
+    "ib_irm": [("irm_weight", -1.0), ("ib_weight", math.inf), ("ib_anneal_steps", -1)],
+    "cad": [("temperature", 0.0), ("penalty_weight", -1.0)],
+    "condcad": [("conditional", "yes"), ("fidelity", "released")],
+    "causirl_coral": [("penalty_weight", -1.0), ("fidelity", "released")],
+    "causirl_mmd": [("penalty_weight", math.nan)],
+    "ddc": [("penalty_weight", -0.25)],
+    "mdan": [("weight", -1.0), ("gamma", 0.0)],
+    "urm": [("weight", -1.0), ("hidden_layers", -1), ("discriminator_lr", -1.0)],
+    "selfreg": [("fidelity", "released")],
+    "trm": [("weight", -1.0), ("transfer_start", -1), ("eta", math.inf), ("head_steps", 0)],
+    "transfer": [("weight", -1.0), ("delta", -1.0), ("ascent_steps", 0), ("ascent_lr", math.nan)],
+    "adrmx": [
+        ("contrast_weight", -1.0), ("domain_weight", -1.0), ("adversary_weight", math.nan),
+        ("remix_weight", -1.0), ("discriminator_steps", 0), ("beta1", 1.0), ("width", 0),
+        ("depth", 1), ("dropout", 1.0), ("fidelity", "released"),
+    ],
+    "ermplusplus": [("probe_steps", -1), ("probe_lr", -1.0), ("sma_start", 1.5)],
+    "agrsum": [("random", 1)],
+    "agrrand": [("random", "yes")],
+    "cma": [("alpha", -1.0), ("bias", 1), ("over_outputs", "yes")],
+    "miro": [("weight", -1.0), ("rate_factor", math.inf)],
+    "sagm": [("rho", -1.0), ("alpha", math.nan), ("fidelity", "released")],
 }  # fmt: skip
 """Values that a configuration has to refuse when it is made, with the option's name in the text."""
 

@@ -31,7 +31,8 @@ def test_every_algorithm_is_determined_by_the_seed(algorithm):
 
 
 def test_algorithms_differ():
-    finals = [final_parameters(colored_job(name)) for name in ALGORITHMS]
+    early = {"eqrm": {"burn_in_steps": 1}, "trm": {"transfer_start": 0}}  # plain training before
+    finals = [final_parameters(colored_job(name, **early.get(name, {}))) for name in ALGORITHMS]
     for i, first in enumerate(finals):
         for second in finals[:i]:
             assert not torch.equal(first, second)
@@ -168,6 +169,8 @@ def test_the_protocol_schedules_the_penalty():
     """An option that would have no effect is refused, not ignored."""
     with pytest.raises(ValueError, match=r"no option 'anneal_steps': .* own 'jump' decides"):
         plan_job(colored_job("irm", anneal_steps=5))
+    with pytest.raises(ValueError, match=r"no option 'late_lr': .* own 'learning_rate' decides"):
+        plan_job(colored_job("rdm", late_lr=0.1))
     plan = plan_job(colored_job("irm", penalty_weight=5))
     assert plan.options.penalty_weight == plan.protocol.loop(plan).schedule.after == 5.0
 

@@ -86,6 +86,19 @@ def test_the_schedule_goes_on_where_the_optimiser_starts_afresh():
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
+def test_a_schedule_may_change_the_learning_rate():
+    factors = FACTORS["cosine", 0]
+    schedule = PenaltySchedule(1.0, 1.0, 3, rate=0.25 * RATE)
+    found = ours(lr_schedule="cosine", schedule=schedule)
+    expected = theirs("adam", [f if t < 3 else f / 4 for t, f in enumerate(factors)])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_schedule_may_reset_at_several_steps():
+    schedule = PenaltySchedule(1.0, 1.0, 2, reset=True, resets=(0, 4))
+    assert [step for step in range(6) if schedule.starts_afresh(step)] == [2, 4]
+
+
 @pytest.mark.parametrize("name", ["erm", "fish", "mldg", "dann", "andmask"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "torch.optim:RMSprop"])
 def test_a_restart_changes_nothing(name, optimizer, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
@@ -127,6 +128,31 @@ def test_evaluating_less_changes_nothing_else(data_dir, tmp_path):
     for less, more in zip(needed, everything, strict=True):
         assert len(more) == len(less) + 3
         assert less.items() <= more.items()
+
+
+def test_the_hessian_distance_is_the_largest_between_training_domains(data_dir, tmp_path):
+    """Against dense Hessians by autograd, on the samples of training domains that are held out."""
+    options = {"hidden": 4, "hessian_distance": True}
+    run = train_job(job_of(data_dir, "ERM", (1,), **options), tmp_path, keep_model=True)
+    head, z, hessians = run.network.head, {}, []
+    for domain in (0, 2, 3):
+        rows = run.plan.outer[domain]
+        with torch.no_grad():
+            z[domain] = run.network.features(run.plan.data.domains[domain].inputs[rows]).double()
+        labels = run.plan.data.domains[domain].labels[rows]
+
+        def loss(parameters, domain=domain, labels=labels):
+            weight, bias = parameters[:-CLASSES].view(CLASSES, -1), parameters[-CLASSES:]
+            return cross_entropy(z[domain] @ weight.T + bias, labels)
+
+        flat = torch.cat([head.weight.detach().flatten(), head.bias.detach()]).double()
+        hessians.append(torch.func.hessian(loss)(flat))
+    largest = max((a - b).norm() for a in hessians for b in hessians)
+    assert run.final["hessian_distance"] == pytest.approx(float(largest), rel=1e-5)
+    (kept,), _ = read_runs(tmp_path)
+    assert kept.distances[-1] == run.final["hessian_distance"]
+    with pytest.raises(InputError, match="Expected a linear head for hessian_distance=true, got"):
+        train_job(job_of(data_dir, hessian_distance=True, nonlinear_classifier=True))
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "Fish", "DANN", "Hutchinson", "ANDMask"])

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from tests.pictures import make_folder
+from tests.process_jobs import pretended
 
 import hessalign
+from hessalign._processes import portable
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import (
@@ -24,11 +26,11 @@ from hessalign.bench.data import (
     prepare_images,
     read_image_folder,
 )
+from hessalign.bench.models.sharded import sharing
 from hessalign.bench.runs.image_batches import (
     BatchWorkerError,
     ImageChunks,
     ImageMinibatches,
-    _portable,
     default_workers,
 )
 from hessalign.bench.runs.sampling import ImageInputs
@@ -105,6 +107,18 @@ def test_seeds_and_steps_give_different_batches(reader):
     assert not torch.equal(first.x, other.x)
 
 
+def test_each_process_makes_its_own_images_of_the_same_batch(reader):
+    (whole,) = drawn(ImageMinibatches(reader, ROWS, 5, 0, CROPS, workers=0), 1)
+    found = []
+    for own in range(3):  # of the second process, images of both domains
+        with sharing(pretended(own, 3)):
+            batch = ImageMinibatches(reader, ROWS, 5, 0, CROPS, workers=0).draw()
+        assert torch.equal(batch.y, whole.y)
+        found.append(vars(batch)["share"][0])
+    assert [len(each) for each in found] == [3, 3, 4]
+    assert torch.equal(torch.cat(found), whole.x)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_continues_with_the_same_batches(cached, workers):
     alone = drawn(ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=0), 6)
@@ -170,7 +184,7 @@ class NeedsTwoError(Exception):
 
 
 def test_an_error_that_cannot_go_to_another_process_is_told_in_words():
-    assert repr(_portable(NeedsTwoError(1, 2))) == "RuntimeError('NeedsTwoError: 1 and 2')"
+    assert repr(portable(NeedsTwoError(1, 2))) == "RuntimeError('NeedsTwoError: 1 and 2')"
 
 
 def test_no_process_is_left_when_a_sampler_is_no_longer_used(cached):

@@ -120,7 +120,7 @@ def test_every_algorithm_comes_back_from_features(data_dir, tmp_path, algorithm,
     assert same_bits(model.predict_proba(x.numpy()), logits.softmax(1).numpy())
     assert model.predict(x).tolist() == [CLASSES[i] for i in logits.argmax(1)]
     assert model.description.algorithm == algorithm
-    assert model.description.adapted == (algorithm in {"arm", "mtl"})
+    assert model.description.adapted == (algorithm in {"arm", "mtl", "urm"})
 
 
 @pytest.mark.parametrize("spec", ["images", "coloured"])

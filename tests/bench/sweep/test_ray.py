@@ -1,16 +1,18 @@
 """The Ray launcher with clusters that exist, that do not answer, and that are too small."""
 
+import json
 import re
 import secrets
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests import sweep_jobs
 from tests.conftest import python_environment
-from tests.sweep_jobs import make_tasks, wait_until, write_bank
+from tests.sweep_jobs import logged, make_tasks, wait_until, write_bank
 
 from hessalign.bench.sweep import RayLauncher, ray_cluster
 from hessalign.bench.sweep.claims import is_claimed
@@ -113,7 +115,10 @@ def test_an_address_that_does_not_answer_is_refused_in_time(listens, tmp_path):
     ("script", "reason"),
     [
         ("raise RuntimeError('another version')", "RuntimeError: another version"),
-        ("print('x.AuthenticationError: no'); raise OSError", "x.AuthenticationError: no"),
+        (
+            "print('x.AuthenticationError: no'); raise OSError",
+            "x.AuthenticationError: no Give this machine the token of the cluster: .*",
+        ),
     ],
 )
 def test_the_reason_for_which_a_cluster_cannot_be_joined_is_passed_on(
@@ -122,6 +127,88 @@ def test_the_reason_for_which_a_cluster_cannot_be_joined_is_passed_on(
     monkeypatch.setattr(ray_cluster, "_PROBE", f"import sys; sys.stdout = sys.stderr; {script}")
     with pytest.raises(ConnectionError, match=rf"at head:1, could not join it: {reason}$"):
         list(RayLauncher("head:1").run(make_tasks(tmp_path, []), sweep_jobs.train))
+
+
+MACHINES = """
+import json, sys, threading
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from hessalign.bench.sweep import RayLauncher, Retries
+from tests import sweep_jobs
+
+data, sweep = map(Path, sys.argv[1:])
+jobs = sweep_jobs.make_jobs(data, 8)
+memory = {"object_store_memory": 80 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, **memory})
+second = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=80 << 20)
+lost = second.node_id
+
+def fail():
+    def there():
+        return any(line[0] == "machine" and line[2] == lost for line in sweep_jobs.logged(sweep))
+    sweep_jobs.wait_until(there)
+    cluster.remove_node(second, allow_graceful=False)
+
+threading.Thread(target=fail).start()
+launcher = RayLauncher(cluster.address, gpus_per_run=1, retries=Retries(20, 0.1))
+outcomes = list(launcher.run(sweep_jobs.make_tasks(sweep, jobs), sweep_jobs.train_on_ray))
+print(json.dumps({
+    "lost": lost,
+    "states": [each.state for each in outcomes],
+    "attempts": max(each.task.attempt for each in outcomes),
+    "done": sum((sweep / job.folder / "done").exists() for job in jobs),
+    "parallel": launcher.parallel,
+}))
+cluster.shutdown()
+"""
+
+
+def test_runs_go_to_two_machines_and_those_of_a_lost_one_go_on_elsewhere(tmp_path):
+    """Two nodes of a cluster with a token, one GPU each; the second is lost while it trains."""
+    write_bank(tmp_path / "data")
+    sweep, script = tmp_path / "sweep", tmp_path / "machines.py"
+    script.write_text(MACHINES)
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(16))
+    root = Path(__file__).parents[3]
+    environment = python_environment() | {
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)
+    }  # fmt: skip
+    environment["PYTHONPATH"] += f":{root}"
+    result = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "data"), str(sweep)],
+        env=environment, capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.strip().splitlines()[-1])
+    assert found["states"] == ["done"] * 8
+    assert found["done"] == 8
+    assert found["attempts"] >= 1
+    lines = [line[1:] for line in logged(sweep) if line[0] == "machine"]
+    assert len({machine for _, machine, _ in lines}) == 2
+    assert {devices for *_, devices in lines} == {"0"}  # the only one of each machine
+    moved = {job for job, machine, _ in lines if machine == found["lost"]}
+    assert {job for job, machine, _ in lines if machine != found["lost"]} & moved
+
+
+def test_without_the_token_the_way_to_it_is_told(cluster, tmp_path):
+    address, _ = cluster
+    script = (
+        "import sys\n"
+        "from hessalign.bench.sweep import RayLauncher\n"
+        f"list(RayLauncher({address!r}, connect_seconds=100).run([], print))\n"
+    )
+    environment = python_environment() | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "wrong" * 8}
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert result.returncode != 0
+    assert f"Expected a Ray cluster at {address}, could not join it" in result.stderr
+    assert "RAY_AUTH_TOKEN_PATH=FILE" in result.stderr
 
 
 class Cluster:
@@ -142,6 +229,7 @@ class Cluster:
         ({"cpus_per_run": 4}, 2 * 2, 2),  # one on each machine
         ({"cpus_per_run": 3}, 2 * 3, 3),
         ({"gpus_per_run": 0.5}, 2 * 2, 2),
+        ({"gpus_per_run": 0.6}, 2 * 1, 1),  # none has a part of two
         ({"jobs": 3}, 3, 3),  # exactly so many on a cluster that is not ours
         ({"jobs": 30}, 30, 10),
     ],
@@ -171,6 +259,7 @@ def test_a_missing_ray_says_what_to_install(monkeypatch, tmp_path):
         ({"jobs": 0}, "Expected 1 or more jobs, got 0"),
         ({"cpus_per_run": 0}, "Expected more than 0 CPUs and 0 or more GPUs per run, got 0 and 0"),
         ({"gpus_per_run": -1}, "per run, got 1 and -1"),
+        ({"gpus_per_run": 1.5}, "a fraction of one GPU or a whole number of them per run, got 1.5"),
     ],
 )
 def test_what_a_run_gets_is_checked(options, text):

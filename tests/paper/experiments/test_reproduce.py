@@ -31,7 +31,7 @@ from hessalign.paper.accuracies import (
     accuracy_table,
 )
 from hessalign.paper.catalogue import EXPERIMENTS
-from hessalign.paper.changed_images import _attacked_accuracy, _line, _profile, _reading
+from hessalign.paper.changed_images import _attacked_accuracy, _line, _reading, profile
 from hessalign.paper.experiment import IMBALANCED, Method, Options, plain
 from hessalign.paper.published import Accuracy, measured, verdict
 from hessalign.paper.training import _correlations
@@ -409,7 +409,7 @@ def make_finished(run):
 
 @pytest.mark.parametrize(("factor", "slope"), [(1.0, 50.0), (-1.0, -50.0)])
 def test_the_profile_of_a_predictor_by_colour(factor, slope):
-    ends = _profile(make_run(Colour(factor)))
+    ends = profile(make_run(Colour(factor)))
     assert ends["agree"] == pytest.approx(50 + slope)
     assert ends["oppose"] == pytest.approx(50 - slope)
     assert _line(ends["agree"], ends["oppose"])[:2] == pytest.approx((50.0, slope))
@@ -422,7 +422,7 @@ def test_accuracy_is_linear_in_the_correlation():
     with torch.no_grad():
         network.head.bias.fill_(0.8)
     run = make_run(network, test_images=4000)
-    ends = _profile(run)
+    ends = profile(run)
     middle, slope, _ = _line(ends["agree"], ends["oppose"])
     domain = make_colored_mnist(0, train_images=100, test_images=4000).test
     for rho in (-0.8, 0.3):

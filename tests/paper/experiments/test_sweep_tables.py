@@ -11,6 +11,7 @@ from tests.sweeps import run
 
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
+from hessalign.bench.sweep.selection.differences import paired_difference
 from hessalign.cli import main
 from hessalign.paper import experiment
 from hessalign.paper.catalogue import EXPERIMENTS
@@ -22,7 +23,6 @@ from hessalign.paper.published import (
     TABLE_4,
     TABLE_7,
     TABLE_8,
-    paired_difference,
 )
 from hessalign.paper.sweeps import Results, Sweep, _find_banks, departures, find_scale
 from hessalign.paper.terms import _gain_table

@@ -75,6 +75,22 @@ ERRORS = {
     "one id per sample, got list.",
     "align(z, logits, None, domain)": "InputError: Expected targets y: risk and gradient depend on "
     "them.",
+    "align(z.to_sparse(), logits, y, domain)": "InputTypeError: Expected features z as a dense "
+    "tensor, got torch.sparse_coo. Use to_dense().",
+    "align(z, logits.to_sparse(), y, domain)": "InputTypeError: Expected logits as a dense tensor",
+    "align(z, logits, y.to_sparse(), domain)": "InputTypeError: Expected y as a dense tensor, ",
+    "align(z, logits, y, domain.to_sparse())": "InputTypeError: Expected domain as a dense tensor",
+    "align(z, logits, y.to(torch.complex64), domain)": "InputTypeError: Expected y as a tensor, ",
+    "ha.linear_head(z, logits, y, domain, bias='no')": "InputTypeError: Expected bias as True or "
+    "False, got 'no'.",
+    "ha.domain_layout(domain.float())": "InputTypeError: Expected domain as integers, one per "
+    "sample, got torch.float32 of shape [6].",
+    "ha.domain_layout(3)": "InputError: Expected sizes of domains of 1 or more, got 3.",
+    "ha.autograd_head('head', z, y, domain)": "InputTypeError: Expected head as a torch.nn.Module, "
+    "got str.",
+    "ha.autograd_head(nn.Linear(5, 3), z, y, domain)": "InputError: Expected a head for features "
+    "of shape [6, 4] and torch.float32, got Linear, which says: ",
+    "ha.autograd_head(nn.Linear(4, 3), z, None, domain)": "InputTypeError: Expected y as a tensor",
     # values
     "align(z, logits, y + 1, domain)": "InputError: Expected labels from 0 to 2 (logits have 3 "
     "columns), found labels from 1 to 3.",
@@ -127,6 +143,16 @@ ERRORS = {
     "make(alpha=-1)": "InputError: Expected a finite alpha of 0 or more, got -1.",
     "make(beta=float('nan'))": "InputError: Expected a finite beta of 0 or more, got nan.",
     "make(alpha=float('inf'))": "InputError: Expected a finite alpha of 0 or more, got inf.",
+    "make(alpha=1e308)": "InputError: Expected a finite alpha of 0 or more, got 1e+308.",
+    "ha.communication('full', processes=0, samples=1, features=1, outputs=1, domains=1)": "InputErr"
+    "or: Expected processes of 1 or more, got 0.",
+    "ha.communication('ful', processes=2, samples=1, features=1, outputs=2, domains=2)": "UnknownNa"
+    "meError: Unknown hessian kind 'ful'. Expected one of: ",
+    "ha.transfer_bound(z, y + 2**40, domain, source=0, target=1, tolerance=0.1, l2=0.1)": "InputErr"
+    "or: Expected labels numbered from 0, got the label 1099511627778, for which a head would need",
+    "ha.diagnose(z, y.to_sparse(), domain)": "InputTypeError: Expected y as a dense tensor, ",
+    "ha.diagnose(z, y, domain, seed=[])": "InputError: Expected seed as a whole number of 0 or mo",
+    "ha.diagnose(z, y + 2**40, domain)": "InputError: Expected labels numbered from 0, got the ",
     "make(probes=0)": "InputError: Expected at least 1 probe, got 0.",
     # the same checks guard the other functions
     "distance(z.long(), logits, domain)": "InputTypeError: Expected floating-point features z, got "
@@ -166,6 +192,7 @@ DEFINED = {
     "align(z.half(), logits.half(), y, domain).penalty.isfinite().item()": "True",
     "align(z.bfloat16(), logits.bfloat16(), y, domain).penalty.isfinite().item()": "True",
     "make(alpha=0, beta=0)(z, logits, y, domain).penalty.item()": "0.0",
+    "make(alpha=10**20)(z, logits, y, domain).penalty.isfinite().item()": "True",
     "distance(z, logits, 0 * domain).tolist()": "[[0.0]]",
 }
 

@@ -92,9 +92,28 @@ def test_the_evaluation_is_passed_on(monkeypatch):
 
     monkeypatch.setattr(Moment, "_chosen", spy)
     for kind in ("full", "diagonal", "product", "expected"):
-        ha.HessianAlignment(ALPHA, BETA, kind, evaluation="dual")(*CASES[1].build())
+        # Labels and no options would be a case of their own.
+        loss = ha.CrossEntropy(label_smoothing=0.1)
+        ha.HessianAlignment(ALPHA, BETA, kind, loss, evaluation="dual")(*CASES[1].build())
     assert set(seen) == {"dual"}
     assert len(seen) == 9
+
+
+def test_softmax_heads_have_both_dispersions_from_one_function(monkeypatch):
+    from hessalign.alignment import quantities
+
+    calls = []
+    original = quantities.softmax_sums
+
+    def spy(*arguments, **options):
+        calls.append(arguments[-1])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(quantities, "softmax_sums", spy)
+    for evaluation in ("dual", "primal"):
+        for kind in ("full", "diagonal", "product", None):
+            ha.HessianAlignment(ALPHA, BETA, kind, evaluation=evaluation)(*CASES[1].build())
+    assert calls == ["full", "product", None]
 
 
 def test_the_defaults_are_those_of_the_paper():

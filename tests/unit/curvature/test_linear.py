@@ -147,16 +147,16 @@ def test_chunks_really_occur(monkeypatch):
 
 @pytest.mark.parametrize("case", ONE_PER_LOSS, ids=cases.name)
 def test_both_routes_to_the_gradients_logits(monkeypatch, case):
-    """Few features: through the gradient; many: through the Gram matrix of the features."""
+    """Through the gradient; or through the features' Gram matrix, if it is there already."""
     calls = []
-    plain = linear_module.LinearHead._logits
+    plain = linear_module.mean_products
 
-    def spy(self, vectors):
-        calls.append(self.features.z.shape[1])
-        return plain(self, vectors)
+    def spy(left, right, domains, *, bias):
+        calls.append(right.shape[1])
+        return plain(left, right, domains, bias=bias)
 
-    monkeypatch.setattr(linear_module.LinearHead, "_logits", spy)
-    for features in (2, 12):
+    monkeypatch.setattr(linear_module, "mean_products", spy)
+    for features, known in ((2, False), (12, True)):
         narrow_or_wide = Case(
             case.name,
             case.loss,
@@ -167,9 +167,12 @@ def test_both_routes_to_the_gradients_logits(monkeypatch, case):
             flat=case.flat,
         )
         batch, head = build(narrow_or_wide)
+        if known:
+            head.features.inner(slice(None), bias=head.bias)
         expected = oracles.gradient_logits(batch, **narrow_or_wide.options)
         assert_agrees(head.gradient_logits, expected)
-    assert calls == [2]
+    few = len(head.features.z) <= 2 * head.shape[0]  # then the matrix is worth making
+    assert calls == ([] if few else [2])
 
 
 @pytest.mark.parametrize("case", CASES, ids=cases.name)

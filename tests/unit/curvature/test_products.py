@@ -9,20 +9,81 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from hessalign.curvature import products
 from hessalign.curvature.domains import accumulation_dtype, domain_layout
-from hessalign.curvature.gram import PairTerm, gram, pair_sums, softmax_gram, softmax_inner
+from hessalign.curvature.gram import PairTerm, gram, pair_sums
 from hessalign.curvature.products import (
+    MeanTerm,
+    OuterMeans,
+    SecondMoments,
     chunk_rows,
     domain_products,
+    mean_grams,
     mean_outer,
-    mean_outer_gram,
+    mean_products,
     mean_second_moments,
 )
+from hessalign.curvature.softmax import softmax_gram, softmax_inner
 
 EQUAL, UNEQUAL = (3, 3), (2, 1, 3)
 
 
 def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+def test_means_times_the_rows_they_are_of(sizes, bias, route):
+    left, right = draw(6, 2), draw(6, 4)
+    rows = torch.cat([right, torch.ones(6, 1)], 1) if bias else right
+    parts = zip(left.split(sizes), rows.split(sizes), strict=True)
+    expected = torch.cat([x @ (a.T @ x / len(x)).T for a, x in parts])
+
+    def products(left, right):
+        return mean_products(left, right, domain_layout(sizes), bias=bias)
+
+    assert_agrees(products(left, right), expected, 1e-13)
+    assert_same_slopes(products(left, right), expected, (left, right), 1e-13)
+    assert gradcheck(products, (left, right))
+    assert gradgradcheck(products, (left, right))
+
+
+def mean_outer_gram(left, right, domains, *, bias=False, squared=False):
+    """Inner products between the means of `mean_outer`."""
+    form = OuterMeans(domains, float(bias), squared)
+    return mean_grams(right, [MeanTerm(left, form)])[0]
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_several_means_at_once(sizes, centred, route):
+    """Each as if it were alone, weights included, also in slopes and those of slopes."""
+    domains = domain_layout(sizes)
+    lefts, z = [draw(6, 2), draw(6, 1), draw(6, 1), draw(6, 2)], draw(6, 4)
+    forms = [
+        OuterMeans(domains, 0.5),
+        OuterMeans(domains, 1.0, squared=True),
+        SecondMoments(domains),
+        SecondMoments(domains),
+    ]
+    weights = (1.0, 3.0, 1.0, 2.0)
+
+    def together(z, *lefts):
+        terms = [MeanTerm(*each) for each in zip(lefts, forms, weights, strict=True)]
+        return tuple(mean_grams(z, terms, centred=centred))
+
+    for found, left, form, weight in zip(together(z, *lefts), lefts, forms, weights, strict=True):
+        rows = z.square() if getattr(form, "squared", False) else z
+        if isinstance(form, SecondMoments):
+            rows = torch.einsum("nd,nf->ndf", z, z).flatten(1)
+        elif form.bias:
+            rows = torch.cat([rows, torch.full((6, 1), form.bias)], 1)
+        each = torch.einsum("nl,nd->nld", left, rows).flatten(1)
+        means = torch.stack([part.mean(0) for part in each.split(sizes)])
+        means = means - means.mean(0) if centred else means
+        assert_agrees(found, weight * means @ means.T, 1e-12)
+        assert_same_slopes(found, weight * means @ means.T, (z, left), 1e-12)
+    assert gradcheck(together, (z, *lefts))
+    assert gradgradcheck(together, (z, *lefts))
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
@@ -169,7 +230,7 @@ def test_pair_sums(bias, classes, given):
     ]
     terms = [
         PairTerm(rows, "rows", 1),
-        PairTerm(probs, "softmax", 2),
+        PairTerm(softmax_gram(probs), "gram", 2),
         PairTerm(lefts[2], "gram", 2),
     ]
     base = {"features": z, "bias": bias} if given == "features" else {"products": products}
@@ -189,7 +250,7 @@ def test_hand_written_slopes_of_pair_sums(classes):
     z, rows, logits, weights = make_pairs(classes=classes)
 
     def sums(z, rows, logits):
-        terms = [PairTerm(rows, "rows", 1), PairTerm(logits.softmax(1), "softmax", 2)]
+        terms = [PairTerm(rows, "rows", 1), PairTerm(softmax_gram(logits.softmax(1)), "gram", 2)]
         return pair_sums(weights, terms, features=z, bias=True)
 
     assert gradcheck(sums, (z, rows, logits))
@@ -198,6 +259,7 @@ def test_hand_written_slopes_of_pair_sums(classes):
 
 def test_slopes_that_nobody_wants_are_not_made():
     z, rows, logits, weights = make_pairs()
-    terms = [PairTerm(rows.detach(), "rows", 1), PairTerm(logits.softmax(1), "softmax", 2)]
+    curvatures = softmax_gram(logits.softmax(1))
+    terms = [PairTerm(rows.detach(), "rows", 1), PairTerm(curvatures, "gram", 2)]
     first, second = pair_sums(weights, terms, features=z.detach())
     assert torch.autograd.grad(first + second, logits)[0].shape == logits.shape

@@ -23,7 +23,7 @@ def test_inner_products_of_curvature_written_out_or_not(classes, margin, block, 
     weights = torch.rand(expected.shape, generator=generator, dtype=torch.float64)
     (slope,) = torch.autograd.grad((weights * expected).sum(), logits, retain_graph=True)
     for limit in (0, 10**6):
-        monkeypatch.setattr("hessalign.curvature.gram._FEW_CLASSES", limit)
+        monkeypatch.setattr("hessalign.curvature.softmax._FEW_CLASSES", limit)
         inner = SoftmaxCurvature(probs).inner(block)
         torch.testing.assert_close(inner, expected, rtol=1e-12, atol=0)
         (found,) = torch.autograd.grad((weights * inner).sum(), logits, retain_graph=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.diagnosis_data import alike, shifted
 
+from hessalign._errors import InputError
 from hessalign.diagnosis import diagnose
 
 
@@ -84,7 +85,8 @@ def test_without_l2_what_needs_single_heads_is_left_out():
     y = torch.where(torch.rand(800) < 0.2, 1 - y, y)
     found = diagnose(z, y, domain, l2=0.0)
     assert found.head.at_optimum
-    assert found.holdout is None
+    assert found.transfer is None
+    assert found.remedies is None
     assert found.crossing is None
     assert found.bounds is None
     assert any("Without an L2 term" in note for note in found.notes)
@@ -95,18 +97,16 @@ def test_a_class_in_one_domain_only_is_named():
     y[domain > 0] %= 2
     names = {"domain_names": ["a", "b", "c"], "class_names": ["x", "y", "rare"]}
     found = diagnose(z, y, domain, **names)
-    assert any("Class “rare” is seen in domain “a” only" in note for note in found.notes)
-    assert any("only one domain has" in text for text in found.reading.cannot_fix)
-    held = {entry.domain: entry for entry in found.holdout.domains}[0]
+    assert any("Class “rare” is seen at site “a” only" in note for note in found.notes)
     rare = float((y[domain == 0] == 2).double().mean())
-    assert held.plain <= 1 - rare
+    assert found.transfer.sites[0].unseen["accuracy"].value <= 1 - rare
 
 
 def test_constant_and_copied_features_are_counted_and_do_no_harm():
     z, y, domain = alike(2, 80, 4)
     plain = diagnose(z, y, domain)
     constant = diagnose(torch.cat([z, torch.full((160, 2), 3.3)], dim=1), y, domain)
-    assert constant.notes[0].startswith("2 of 6 features are constant")
+    assert constant.notes[0].startswith("2 of 6 columns are constant")
     torch.testing.assert_close(
         constant.distances.hessian.measured,
         plain.distances.hessian.measured,
@@ -114,7 +114,7 @@ def test_constant_and_copied_features_are_counted_and_do_no_harm():
         atol=1e-6,
     )
     copied = diagnose(torch.cat([z, z[:, :1]], dim=1), y, domain)
-    assert any("1 of 5 features are exact copies" in note for note in copied.notes)
+    assert any("1 of 5 columns is an exact copy" in note for note in copied.notes)
     assert copied.distances.hessian.measured.isfinite().all()
 
 
@@ -139,12 +139,11 @@ def test_features_and_head_that_require_gradients():
     assert torch.equal(found.distances.hessian.measured, plain.distances.hessian.measured)
 
 
-def test_two_domains_say_what_a_third_would_add():
+def test_two_domains_are_told_so():
     found = diagnose(*alike(2, 40, 3))
     assert found.crossing is None
-    assert found.holdout.aligned is None
-    assert found.reading.odd_one_out is None
-    assert any("A third domain would allow both" in note for note in found.notes)
+    assert "align" not in {trial.remedy for trial in found.remedies.trials}
+    assert any("With two sites each model has seen" in text for text in found.verdict.transfer)
 
 
 def test_two_hundred_domains():
@@ -153,9 +152,9 @@ def test_two_hundred_domains():
     found = diagnose(z, y, domain)
     assert found.distances.hessian.measured.shape == (200, 200)
     assert len(found.focus) == 8
-    assert len(found.holdout.domains) == 8
+    assert len(found.transfer.sites) == 8
     assert len(found.spectral.distances) == 28
-    assert any("With 200 domains, 8 of them" in note for note in found.notes)
+    assert any("Of 200 sites, 8 were looked at" in note for note in found.notes)
     assert int(found.distances.gradient.measured.sum(1).argmax()) == 77
 
 
@@ -167,12 +166,18 @@ def test_a_thousand_classes():
     assert len(found.classes) == 1000
     assert found.distances.hessian.measured.isfinite().all()
     assert float(found.contributions.pairs[0].classes.sum()) == pytest.approx(1)
-    assert any("more classes are seen in one domain only" in note for note in found.notes)
+    assert any("more classes are seen at one site only" in note for note in found.notes)
 
 
 def test_identical_domains():
     z, y, _ = alike(1, 60, 3)
     found = diagnose(torch.cat([z, z]), torch.cat([y, y]), torch.arange(2).repeat_interleave(60))
     assert float(found.distances.hessian.measured[0, 1]) == pytest.approx(0, abs=1e-6)
-    assert "No pair of domains differs" in found.reading.summary[0]
-    assert any("nothing beyond noise to align" in text for text in found.reading.cannot_fix)
+    assert found.verdict.holds == "yes"
+    assert "Nothing that was tried helps beyond luck" in found.verdict.remedies[0]
+
+
+def test_features_have_a_name_each():
+    z, y, domain = alike(2, 20, 3)
+    with pytest.raises(InputError, match="Expected a name for each feature, 3, got 2 names"):
+        diagnose(z, y, domain, feature_names=["age", "weight"])

@@ -8,14 +8,15 @@ from jinja2 import UndefinedError
 from hessalign.report.page import Figure, Mark, render_page
 
 EVIL = "<script>alert('\"&')</script>"
-KINDS = ("heat_map", "bars", "dots", "scatter")
+KINDS = ("heat_map", "bars")
 
 TEMPLATE = """{% extends "page.html.j2" %}
 {% import "parts.html.j2" as parts %}
 {% block content %}
 {{ parts.cards([(word, word)]) }}{{ parts.bullets([word]) }}
 {% call parts.section(word, word, figures, word) %}
-{{ parts.table([word, word], [[word, word]], folded=folded) }}
+{% set row = [word, (word, word)] %}
+{{ parts.table(row, [row], folded=folded, caption=word, total=[word, word]) }}
 {% endcall %}
 {% endblock %}
 """

@@ -6,17 +6,40 @@ Indices: n sample, k output of the head, c class.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import Setting
+
+_KEPT_ENTRIES: Final = 2**22
+"""Entries of a matrix over pairs of samples that are held at a time."""
+
+
+def sum_over_rows(part: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Sum of a function of blocks of rows, which makes as many columns as there are rows in all.
+
+    Args:
+        part: The function.
+        rows: What it is given a block of, with as many rows each.
+
+    Returns:
+        The sum. What blocks hold is made anew in backpropagation where there are several.
+    """
+    count = max(1, _KEPT_ENTRIES // len(rows[0]))
+    blocks = list(zip(*(each.split(count) for each in rows), strict=True))
+    if len(blocks) == 1:
+        return part(*blocks[0])
+    made: list[Tensor] = [checkpoint(part, *each, use_reentrant=False) for each in blocks]
+    return torch.stack(made).sum(0)
 
 
 def _draw_seed(generator: torch.Generator) -> int:
@@ -35,6 +58,11 @@ def draw_beta(shape: float, generator: torch.Generator) -> float:
     return float(np.random.default_rng(_draw_seed(generator)).beta(shape, shape))
 
 
+def draw_normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal draws in the shape, precision and place of a tensor."""
+    return torch.randn(like.shape, generator=generator, device=generator.device).to(like)
+
+
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
     """Let modules made inside take their weights from a generator; torch's own is put back."""
@@ -45,13 +73,19 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def make_perceptron(
-    inputs: int, outputs: int, width: int, depth: int, dropout: float, generator: torch.Generator
+    inputs: int,
+    outputs: int,
+    width: int,
+    depth: int,
+    dropout: float,
+    generator: torch.Generator,
+    activation: type[nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """A multi-layer perceptron: `depth` linear layers with dropout and ReLU between them."""
+    """A multi-layer perceptron: `depth` linear layers, dropout and activation between them."""
     layers: list[nn.Module] = []
     with seeded(generator):
         for before in (inputs, *[width] * (depth - 2)):
-            layers += [nn.Linear(before, width), nn.Dropout(dropout), nn.ReLU()]
+            layers += [nn.Linear(before, width), nn.Dropout(dropout), activation()]
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 

@@ -34,14 +34,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.auxiliary import head_inputs, make_perceptron, match, seeded
+from hessalign.bench.algorithms.auxiliary import (
+    draw_normal,
+    head_inputs,
+    make_perceptron,
+    match,
+    seeded,
+)
 from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
 from hessalign.bench.algorithms.options import Choice, Count, Fidelity, Options, Range, SearchSpace
 from hessalign.bench.models import Network
@@ -72,12 +78,8 @@ class _EmbeddedFeaturizer(nn.Module):
         z: Tensor = self.featurizer(x)
         embedding = z.mean(0).expand_as(z)
         if self.noise:
-            embedding = _noise(z, torch.Generator().manual_seed(0))
+            embedding = draw_normal(z, torch.Generator().manual_seed(0))
         return torch.cat([z, embedding], dim=1)
-
-
-def _noise(z: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(z.shape, generator=generator, device=generator.device).to(z)
 
 
 @final
@@ -116,7 +118,9 @@ class Mtl(AbstractObjective):
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk, or the sum of the risks in DomainBed's reading."""
         z, domainbed = step.z[:, : self.width], self.config.fidelity == "domainbed"
-        mean = _noise(z, self.generator) if domainbed else self._embeddings(z, step.batch.sizes)
+        mean = (
+            draw_normal(z, self.generator) if domainbed else self._embeddings(z, step.batch.sizes)
+        )
         risks = step.risks_of(step.network.head(torch.cat([z, mean], dim=1)))
         return ObjectiveTerms(risks.sum() if domainbed else risks.mean())
 
@@ -160,13 +164,15 @@ class _ContextFeaturizer(nn.Module):
         self.flat = flat
         self.support = support  # cut batches to be predicted into parts of so many inputs
 
-    def forward(self, x: Tensor) -> Float[Tensor, "n d"]:
+    def forward(self, x: Tensor, sizes: tuple[int, ...] | None = None) -> Float[Tensor, "n d"]:
+        if sizes is not None:
+            return self._in_parts(x, sizes)
         count = x.shape[0]  # len() would fix the size of batches in a network that is exported
         if self.support is None or count % self.support:
-            return self.in_parts(x, (count,))
-        return self.in_parts(x, (self.support,) * (count // self.support))
+            return self._in_parts(x, (count,))
+        return self._in_parts(x, (self.support,) * (count // self.support))
 
-    def in_parts(self, x: Tensor, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
+    def _in_parts(self, x: Tensor, sizes: tuple[int, ...]) -> Float[Tensor, "n d"]:
         """Features of inputs that see the mean context of their part of the batch."""
         inputs = x.flatten(1) if self.flat else x
         contexts = [
@@ -202,8 +208,7 @@ class Arm(AbstractObjective):
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk, each domain with its own context."""
         if self.config.fidelity == "domainbed":
-            featurizer = cast(_ContextFeaturizer, step.network.featurizer)
-            z = featurizer.in_parts(step.batch.x, step.batch.sizes)
+            z = step.network.features(step.batch.x, step.batch.sizes)
             return ObjectiveTerms(step.risks_of(step.network.head(z)).mean())
         risks = [step.risk_in(domain) for domain in step.batch.parts]
         return ObjectiveTerms(torch.stack(risks).mean())

@@ -1,4 +1,4 @@
-r"""Methods that align the distribution of the features: CORAL, MMD, DANN and CDANN.
+r"""Methods that align the distribution of the features: CORAL, MMD, DDC, CausIRL, DANN and CDANN.
 
 CORAL (Sun & Saenko, 2016) aligns their covariances:
 
@@ -22,6 +22,16 @@ k(z, z') = \sum_\gamma e^{-\gamma \|z - z'\|^2}$$
 with γ from 10⁻³ to 10³ in powers of ten. $K_{ee}$ includes the pairs n = m (the biased estimate,
 which is never below 0). Of the adversarial autoencoder of Li et al. only this term is taken, as in
 DomainBed. With one domain both penalties are 0.
+
+Deep domain confusion, DDC (Tzeng et al., 2014, arXiv 1412.3474, eq. 1 and 2), is MMD with a linear
+kernel, the squared distance of the domains' mean features, averaged over pairs. Its adaptation
+layer is whatever layer makes the features.
+
+CausIRL (Chevalley et al., 2022, arXiv 2206.11646) asks that features have one distribution whatever
+the mixture of the domains. Each domain is cut in two at random, which is before sample
+$\lfloor u_e n_e \rfloor$ for uniform $u_e$; all first parts make one mixture, all second parts
+another, and the penalty is CORAL's or MMD's for the two. It is 0 where a mixture has less than two
+samples.
 
 In domain-adversarial training, DANN (Ganin et al., 2016) and CDANN (Li et al., 2018), a
 discriminator D tells the domains apart by the features z; the featurizer learns to deceive it:
@@ -53,7 +63,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Float, Int
 from hessalign.alignment import squared_distances
@@ -64,6 +73,7 @@ from hessalign.bench.algorithms.auxiliary import (
     make_perceptron,
     match,
     seeded,
+    sum_over_rows,
 )
 from hessalign.bench.algorithms.kinds import (
     MAIN,
@@ -88,14 +98,11 @@ from hessalign.bench.algorithms.options import (
     Range,
     SearchSpace,
 )
-from hessalign.curvature.domains import Domains
+from hessalign.curvature.domains import domain_layout
 from hessalign.curvature.gram import gram
 
 _GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """Inverse squared widths of MMD's kernels."""
-
-_KEPT_ENTRIES: Final = 2**22
-"""Entries of the kernel that are held at a time."""
 
 _SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
@@ -155,31 +162,33 @@ class Coral(AbstractObjective):
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)
 
 
-def _mean_kernels(z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"]) -> Float[Tensor, "e e"]:
-    r"""Means $K_{ef}$ of the kernel over the samples of two domains."""
+def squared_discrepancy(
+    z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"], gammas: Sequence[float] = _GAMMAS
+) -> Float[Tensor, ""]:
+    r"""Mean over pairs of distributions of their squared MMD, with $k = \sum_\gamma e^{-\gamma …}$.
+
+    Args:
+        z: The samples.
+        averaging: The weights of the samples in each distribution, which add up to 1.
+        gammas: Inverse squared widths of the kernels.
+
+    Returns:
+        The mean, 0 for one distribution.
+    """
+    domains = len(averaging)
+    if domains == 1:
+        return z.new_zeros(()) * z.sum()
+    z = z.to(averaging.dtype)
     z = z - z.detach().mean(0)  # leaves distances as they are and keeps their digits
 
     def part(rows: Tensor, weights: Tensor) -> Tensor:
         norms = rows.square().sum(1).unsqueeze(1) + z.square().sum(1)
         squares = (norms - 2 * rows @ z.T).clamp(min=0)
-        kernel = torch.stack([torch.exp(-gamma * squares) for gamma in _GAMMAS]).sum(0)
-        return weights @ kernel @ averaging.T
+        kernel = torch.stack([torch.exp(-gamma * squares) for gamma in gammas]).sum(0)
+        return weights.T @ kernel @ averaging.T
 
-    rows = max(1, _KEPT_ENTRIES // len(z))
-    parts = list(zip(z.split(rows), averaging.split(rows, dim=1), strict=True))
-    if len(parts) == 1:
-        return part(*parts[0])
-    means: list[Tensor] = [checkpoint(part, *each, use_reentrant=False) for each in parts]
-    return torch.stack(means).sum(0)
-
-
-def _mmd_penalty(z: Float[Tensor, "n d"], grouping: Domains) -> Float[Tensor, ""]:
-    averaging = grouping.weights.averaging
-    domains = len(averaging)
-    if domains == 1:
-        return z.new_zeros(()) * z.sum()
-    inner = _mean_kernels(z.to(averaging.dtype), averaging)
-    return squared_distances(inner).sum() / (domains * (domains - 1))
+    means = sum_over_rows(part, z, averaging.T)
+    return squared_distances(means).sum() / (domains * (domains - 1))
 
 
 @final
@@ -191,8 +200,68 @@ class Mmd(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        penalty = _mmd_penalty(step.z, step.batch.domains)
+        penalty = squared_discrepancy(step.z, step.batch.domains.weights.averaging)
         return ObjectiveTerms(step.statistics.risk.mean(), penalty)
+
+
+@final
+@dataclass(frozen=True)
+class _DdcConfig(PenaltyOptions):
+    penalty_weight: NonNegative = 0.25  # the paper's
+
+
+@final
+class Ddc(AbstractObjective):
+    """Minimise the mean risk and the distance of mean features."""
+
+    config: _DdcConfig = _DdcConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": Power(10, -1, 1)}  # ours, as for MMD
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        means = torch.stack([z.mean(0) for z in step.features_by_domain()])
+        return ObjectiveTerms(step.statistics.risk.mean(), _mean_pair_distance(means))
+
+
+def _two_mixtures(step: Step, generator: torch.Generator) -> list[Float[Tensor, "n d"]] | None:
+    """The first parts and the second parts of domains cut in two at random; None if too small."""
+    features, device = step.features_by_domain(), generator.device
+    shares = torch.rand(len(features), generator=generator, device=device).tolist()
+    cuts = [int(share * len(z)) for share, z in zip(shares, features, strict=True)]
+    first = torch.cat([z[:cut] for z, cut in zip(features, cuts, strict=True)])
+    second = torch.cat([z[cut:] for z, cut in zip(features, cuts, strict=True)])
+    return [first, second] if min(len(first), len(second)) > 1 else None
+
+
+@final
+class CausIrlCoral(AbstractObjective):
+    """Minimise the mean risk and CORAL's distance of two random mixtures of the domains."""
+
+    config: _CoralConfig = _CoralConfig()
+    search: ClassVar[SearchSpace] = _SEARCH
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        risk, mixtures = step.statistics.risk.mean(), _two_mixtures(step, self.generator)
+        if mixtures is None:
+            return ObjectiveTerms(risk, torch.zeros_like(risk))
+        return ObjectiveTerms(risk, _coral_penalty(mixtures, self.config.fidelity))
+
+
+@final
+class CausIrlMmd(AbstractObjective):
+    """Minimise the mean risk and the MMD of two random mixtures of the domains."""
+
+    config: PenaltyOptions = PenaltyOptions()
+    search: ClassVar[SearchSpace] = _SEARCH
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        risk, mixtures = step.statistics.risk.mean(), _two_mixtures(step, self.generator)
+        if mixtures is None:
+            return ObjectiveTerms(risk, torch.zeros_like(risk))
+        averaging = domain_layout(tuple(map(len, mixtures)), step.z.device).weights.averaging
+        return ObjectiveTerms(risk, squared_discrepancy(torch.cat(mixtures), averaging))
 
 
 _DISCRIMINATOR: Final = "discriminator"

@@ -1,4 +1,4 @@
-r"""Methods of the gradients of the domains' risks in all parameters: IGA, AND-mask and SAND-mask.
+r"""Methods of the gradients of the domains' risks in all parameters: IGA, masks and surgery.
 
 Inter-environmental gradient alignment, IGA (Koyama & Yamaguchi, 2020), has as penalty the trace of
 the covariance of the gradients over domains, in all parameters θ of the network:
@@ -33,6 +33,16 @@ a > τ, else 0. With one domain it is 1.
 
 Beware of τ = 1, DomainBed's default: a never exceeds it, the mask is 0 everywhere and nothing is
 learned unless there is one domain. The random draws of a search are below 1.
+
+Gradient surgery (Mansilla et al., 2021, arXiv 2108.01621) adds up the domains' gradients where all
+agree in sign. Where they do not, Agr-Sum puts 0, and Agr-Rand a normal draw that does not let a
+parameter die:
+
+$$\sum_e g_e \quad \text{if } \Big|\sum_e \text{sign}(g_e)\Big| = E, \qquad
+\text{else } 0 \text{ or } \sigma \varepsilon, \quad \varepsilon \sim \mathcal N(0, 1)$$
+
+with σ the mean absolute value of the sums where all agree, over all parameters, as in the authors'
+code; 0 if they agree nowhere.
 """
 
 from __future__ import annotations
@@ -45,6 +55,7 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float
+from hessalign.bench.algorithms.auxiliary import draw_normal
 from hessalign.bench.algorithms.kinds import (
     AbstractGradientRule,
     AbstractObjective,
@@ -90,6 +101,11 @@ class Iga(AbstractObjective):
     search: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, 1, 5))}
     # With DomainBed's weights nothing is learnt there; the rule is that of Hessian alignment.
     search_features: ClassVar[SearchSpace] = {"penalty_weight": ("penalty", Power(10, -2.5, 1.5))}
+
+    @classmethod
+    def differentiates_twice(cls, config: _IgaConfig) -> bool:
+        """It always does."""
+        return True
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
@@ -170,4 +186,32 @@ class SandMask(AbstractGradientRule):
         return [
             _masked_mean(each, _smooth_mask(each, self.config.tau, self.config.k), rescale=True)
             for each in gradients
+        ]
+
+
+@final
+@dataclass(frozen=True)
+class SurgeryConfig(Options):
+    """What is put where gradients disagree in sign."""
+
+    random: bool = False  # a normal draw (Agr-Rand) instead of 0 (Agr-Sum)
+
+
+@final
+class Surgery(AbstractGradientRule):
+    """Follow the sum of the domains' gradients where all agree in sign."""
+
+    config: SurgeryConfig = SurgeryConfig()
+
+    def combine(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The sums where all agree; elsewhere 0, or noise of their mean size."""
+        agree = [each.sign().sum(0).abs() == len(each) for each in gradients]
+        sums = [each.sum(0) * kept for each, kept in zip(gradients, agree, strict=True)]
+        if not self.config.random:
+            return sums
+        total = torch.stack([each.abs().sum() for each in sums]).sum()
+        size = total / torch.stack([kept.sum() for kept in agree]).sum().clamp(min=1)
+        return [
+            torch.where(kept, each, size * draw_normal(each, self.generator))
+            for each, kept in zip(sums, agree, strict=True)
         ]

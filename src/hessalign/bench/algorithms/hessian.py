@@ -19,8 +19,13 @@ the target t is, and whether domains are averaged, is a matter of the fidelity: 
 `hessalign.alignment.fidelity`. The weight w follows a schedule of the training loop.
 
 The exact variants align by the closed form of the head's Hessian, as CMA did first (Chen et al.,
-UAI 2025, arXiv 2506.07378; without bias, and divided by C²); what is ours is to evaluate the
-distances without forming it, and the expectation of the sampled estimate.
+UAI 2025, arXiv 2506.07378); what is ours is to evaluate the distances without forming it, and the
+expectation of the sampled estimate.
+
+CMA itself is the full Hessian of a linear head's weights without its bias, its term divided by C²
+for C outputs of the head, as in its authors' code on DomainBed; heads that are not linear, which it
+does not have, count with all their parameters. Both weights are drawn from 10^U(1, 4) there; the
+default is the middle of this range, as that of the code is not known to us.
 """
 
 from __future__ import annotations
@@ -34,9 +39,10 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign.alignment import gradient_dispersion, hessian_dispersion
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
-from hessalign.alignment.penalties import HessianKind
+from hessalign.alignment.hessian_alignment import check_kind
+from hessalign.alignment.metrics import RIDGE, Metric
+from hessalign.alignment.penalties import HessianKind, alignment_dispersions
 from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
 from hessalign.bench.algorithms.options import (
     AnnealedOptions,
@@ -110,6 +116,16 @@ class AlignmentConfig(Options):
     # Per domain, for "sampled" and "expected"; None for those of the fidelity.
     probes: Count | None = None
     shared_probes: bool = False
+    # How Hessians and gradients are measured, with which ridge, by class or not, and without what
+    # finite samples add or not: see `hessalign.alignment.metrics`.
+    metric: Metric = "euclidean"
+    ridge: Annotated[float, Range(0, open_low=True)] = RIDGE
+    conditional: bool = False
+    unbiased: bool = False
+    # Whether derivatives in the bias of a linear head count.
+    bias: bool = True
+    # Whether the Hessian term is divided by the square of the number of the head's outputs.
+    over_outputs: bool = False
     # "paper" for eq. 17 and 20 as printed, with 100 probes. "domainbed" for the authors' code on
     # DomainBed: means, targets from the mean loss that are constants in backpropagation, 300
     # probes. "released" for their Colored MNIST scripts: sums over domains instead of means,
@@ -123,6 +139,7 @@ class AlignmentConfig(Options):
                 "Expected something to align, but the weights of both terms are 0: raise alpha or "
                 "beta, or use the algorithm 'erm'."
             )
+        check_kind(self.hessian, self.metric, unbiased=self.unbiased)
 
     @property
     def reading(self) -> Reading:
@@ -157,6 +174,9 @@ RELEASED_SEARCH: Final[Mapping[HessianKind | None, SearchSpace]] = {
 }
 """What the code published with the paper has instead: for HGP the paper's."""
 
+CMA_SEARCH: Final = _space(Power(10, 1, 4), Power(10, 1, 4))
+"""What CMA's code on DomainBed has for both of its weights."""
+
 _FEATURES_BETA: Final = Power(10, -2.5, 1.5)
 
 FEATURES_SEARCH: Final[Mapping[HessianKind | None, SearchSpace]] = {
@@ -173,6 +193,9 @@ One rule for all, from a plainly trained head on PACS features (EfficientNet-Lit
 batches of its last step): from where the term is a hundredth of the risk to a hundred times it.
 """
 
+CMA_FEATURES_SEARCH: Final = _space(Power(10, -3.5, 0.5), _FEATURES_BETA)
+"""As that of the full Hessian, whose term CMA divides by 7² for PACS."""
+
 
 @final
 class Alignment(AbstractObjective):
@@ -182,22 +205,29 @@ class Alignment(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        config, statistics = self.config, step.statistics
+        config = self.config
+        statistics = step.statistics if config.bias else step.weight_statistics
         reading = config.reading
         scale = reading.scale(len(statistics.domains))
-        parts = {}
-        if config.hessian is not None and config.alpha > 0:
-            parts["hessian"] = scale * hessian_dispersion(
-                statistics,
-                config.hessian,
-                probes=reading.probes,
-                shared_probes=config.shared_probes,
-                generator=self.generator,
-                target=reading.target,
-            )
+        kind = config.hessian if config.alpha > 0 else None
+        hessian, gradient = alignment_dispersions(
+            statistics,
+            kind,
+            metric=config.metric,
+            ridge=config.ridge,
+            conditional=config.conditional,
+            unbiased=config.unbiased,
+            probes=reading.probes,
+            shared_probes=config.shared_probes,
+            generator=self.generator,
+            target=reading.target,
+        )
+        parts, penalty = {}, statistics.risk.new_zeros(())
+        if kind is not None:
+            outputs = statistics.logits.shape[1] if config.over_outputs else 1
+            parts["hessian"] = scale * hessian / outputs**2
+            penalty = penalty + config.alpha * parts["hessian"]
         if config.beta > 0:
-            parts["gradient"] = scale * gradient_dispersion(statistics)
-        weights = {"hessian": config.alpha, "gradient": config.beta}
-        terms = (weights[name] * part for name, part in parts.items())
-        penalty = sum(terms, statistics.risk.new_zeros(()))
+            parts["gradient"] = scale * gradient
+            penalty = penalty + config.beta * parts["gradient"]
         return ObjectiveTerms(statistics.risk.mean(), penalty, parts)

@@ -130,6 +130,11 @@ class Mldg(AbstractStepOwner):
         "meta_test_domains": ("n_meta_test", Choice((1, 2))),
     }
 
+    @classmethod
+    def differentiates_twice(cls, config: _MldgConfig) -> bool:
+        """Through the inner step, unless that is DomainBed's."""
+        return config.fidelity == "paper"
+
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """One outer step."""
         config, optimizer, domains = self.config, optimizers[MAIN], step.batch.parts

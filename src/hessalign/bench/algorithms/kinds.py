@@ -23,8 +23,10 @@ from torch.optim import Optimizer
 
 from hessalign._errors import InputError, UserError
 from hessalign._shapes import Float, Int
+from hessalign.alignment.parts import Processes
 from hessalign.bench.algorithms.options import Options, SearchSpace
 from hessalign.bench.models import Network
+from hessalign.bench.models.sharded import RowLayers, gather, in_place
 from hessalign.curvature import HeadStatistics, autograd_head, make_loss
 from hessalign.curvature.domains import Domains, make_domains
 from hessalign.curvature.inputs import check_targets, reads_values
@@ -56,6 +58,29 @@ class Batch:
     y: Int[Tensor, " n"]
     domain: Int[Tensor, " n"]
 
+    @classmethod
+    def shared(
+        cls, own: Tensor, y: Int[Tensor, " n"], domain: Int[Tensor, " n"], processes: Processes
+    ) -> Batch:
+        """A batch of whose inputs this process has its own rows; the others come when asked for."""
+        batch = cls(own, y, domain)
+        batch.__dict__["share"] = (batch.__dict__.pop("x"), processes)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name != "x" or "share" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        own, processes = self.__dict__["share"]
+        self.__dict__["x"] = gather(own, len(self.y), processes)
+        return self.__dict__["x"]
+
+    def rows(self, featurizer: nn.Module) -> Tensor:
+        """The inputs, for a featurizer; if it sees each row by itself one's own are enough."""
+        if "x" in self.__dict__ or not isinstance(featurizer, RowLayers):
+            return self.x
+        own, processes = self.__dict__["share"]
+        return in_place(own, len(self.y), processes)
+
     @cached_property
     def domains(self) -> Domains:
         """The grouping of the samples, found once."""
@@ -69,19 +94,43 @@ class Batch:
         """Samples per domain, in order."""
         return self.domains.sizes
 
-    def to(self, device: torch.device) -> Batch:
-        """The same batch where the network is; this one if it is there already."""
+    def holding(self, x: Tensor, y: Tensor) -> Batch:
+        """Other samples of the same domains, as many of each."""
+        other = Batch(x, y, self.domain)
+        other.__dict__["domains"] = self.domains
+        return other
+
+    def to(self, device: torch.device, like: Batch | None = None) -> Batch:
+        """The same batch where the network is; domains are those of `like`, if one is there."""
         if self.y.device == device:
             return self
-        moved = Batch(self.x.to(device), self.y.to(device), self.domain.to(device))
+        y = _sent(self.y, device)
+        if "x" not in self.__dict__:
+            own, processes = self.__dict__["share"]
+            moved = Batch.shared(_sent(own, device), y, self.domain.to(device), processes)
+        elif like is not None:
+            return like.holding(_sent(self.x, device), y)
+        else:
+            moved = Batch(_sent(self.x, device), y, self.domain.to(device))
         moved.__dict__["domains"] = self.domains.to(device)  # found here, where looking is free
         return moved
+
+    def use_in(self, stream: torch.cuda.Stream) -> None:
+        """Keep its memory until a stream, in which it was not made, is done with it."""
+        for each in (self.x, self.y):
+            each.record_stream(stream)
 
     @cached_property
     def parts(self) -> tuple[Batch, ...]:
         """The domains one by one, views of the same memory."""
         parts = (self.x.split(self.sizes), self.y.split(self.sizes), self.domain.split(self.sizes))
         return tuple(Batch(*each) for each in zip(*parts, strict=True))
+
+
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device, which is on its way there if it can come from pinned memory."""
+    pinned = values.pin_memory() if device.type == "cuda" else values
+    return pinned.to(device, non_blocking=True)
 
 
 Terms = Mapping[str, "float | Tensor"]
@@ -124,7 +173,7 @@ class Step:
     @cached_property
     def z(self) -> Float[Tensor, "n d"]:
         """Features of the batch."""
-        return self.network.features(self.batch.x)
+        return self.network.features(self.batch.rows(self.network.featurizer))
 
     @cached_property
     def logits(self) -> Float[Tensor, "n k"]:
@@ -137,13 +186,26 @@ class Step:
     @cached_property
     def statistics(self) -> HeadStatistics:
         """Per-domain statistics of the head: closed form if it is linear, else by autograd."""
+        return self._statistics(bias=True)
+
+    @cached_property
+    def weight_statistics(self) -> HeadStatistics:
+        """As `statistics`; of a linear head's weights alone, without its bias."""
+        return self._statistics(bias=False)
+
+    def _statistics(self, bias: bool) -> HeadStatistics:
         head, batch = self.network.head, self.batch
         if not isinstance(head, nn.Linear):
             return autograd_head(head, self.z, batch.y, batch.domains, loss=self.loss)
         loss, logits = make_loss(self.loss), self.logits
         check_targets(batch.y, logits, loss, values=reads_values(logits))
-        bias = head.bias is not None
+        bias = bias and head.bias is not None
         return arranged_head(self.z, logits, batch.y, batch.domains, loss, bias=bias)
+
+    @cached_property
+    def losses(self) -> Float[Tensor, " n"]:
+        """The loss of each sample."""
+        return make_loss(self.loss).values(self.logits, self.batch.y)
 
     def risks_of(self, logits: Float[Tensor, "n k"]) -> Float[Tensor, " e"]:
         """Mean loss of each domain for these logits, of a forward pass of the algorithm's own."""
@@ -205,12 +267,14 @@ class OptimizerSpec:
         learning_rate: Its learning rate, which follows the schedule of the loop.
         weight_decay: Its weight decay.
         betas: Decay rates of its averages, where it is Adam or AdamW.
+        rate_factor: What its learning rate is multiplied by.
     """
 
     parameters: Iterable[nn.Parameter]
     learning_rate: float | None = None
     weight_decay: float | None = None
     betas: tuple[float, float] = (0.9, 0.999)
+    rate_factor: float = 1.0
 
 
 @final
@@ -233,6 +297,7 @@ class AbstractAlgorithm(nn.Module, ABC):
         sees_batch: Whether a prediction may depend on the other samples that are predicted with it.
         generator: The only source of randomness.
         network: The network.
+        gradient_scale: Of the gradients of features in float16, while a run trains with it.
     """
 
     config: Any = NoOptions()
@@ -240,9 +305,11 @@ class AbstractAlgorithm(nn.Module, ABC):
     sees_batch: ClassVar[bool] = False
     generator: torch.Generator
     network: Network
+    gradient_scale: Any
 
     def __init__(self, config: Any = None, setting: Setting | None = None) -> None:  # noqa: ANN401
         super().__init__()
+        self.gradient_scale = None
         if setting is not None:
             self.config = config
             self.generator = setting.generator
@@ -251,6 +318,11 @@ class AbstractAlgorithm(nn.Module, ABC):
     def make_network(self, setting: Setting) -> Network:
         """The network to train; for algorithms that need another than the plain one."""
         return setting.make_network()
+
+    @classmethod
+    def differentiates_twice(cls, config: Any) -> bool:  # noqa: ANN401
+        """Whether, so configured, it takes derivatives of the network's gradients."""
+        return False
 
 
 class AbstractObjective(AbstractAlgorithm):

@@ -19,6 +19,7 @@ from typing import (
     Any,
     Final,
     Literal,
+    NamedTuple,
     Protocol,
     Union,
     final,
@@ -140,6 +141,8 @@ class PenaltySchedule:
             in a usual range (the IRM setup of Colored MNIST).
         reset: Start the optimiser afresh at the jump, because its averages of past gradients
             belong to another loss (DomainBed).
+        resets: Further steps at which it starts afresh, where a second weight jumps.
+        rate: The learning rate from the jump on; None leaves it as it is.
 
     Example:
         >>> schedule = PenaltySchedule(before=1.0, after=100.0, jump=190, rescale=True)
@@ -152,6 +155,8 @@ class PenaltySchedule:
     jump: int = 0
     rescale: bool = False
     reset: bool = False
+    resets: tuple[int, ...] = ()
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         for name, weight in (("before", self.before), ("after", self.after)):
@@ -175,7 +180,11 @@ class PenaltySchedule:
 
     def starts_afresh(self, step: int) -> bool:
         """Whether the optimiser is reset before this step; a jump at step 0 needs no reset."""
-        return self.reset and step == self.jump > 0
+        return step > 0 and ((self.reset and step == self.jump) or step in self.resets)
+
+    def learning_rate(self, step: int) -> float | None:
+        """What stands in for the loop's learning rate at a step; None if nothing does."""
+        return self.rate if step >= self.jump else None
 
 
 def penalty_schedule(config: object) -> PenaltySchedule:
@@ -220,6 +229,13 @@ class Distribution(Protocol):
 
     def draw(self, random_state: np.random.RandomState) -> Value:
         """One value."""
+
+
+class Hyper(NamedTuple):
+    """A hyper-parameter: its value for hyper-parameter seed 0, and where others are drawn from."""
+
+    default: Value
+    search: Distribution
 
 
 SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]

@@ -17,20 +17,29 @@ from hessalign._names import UnknownNameError
 from hessalign._plugins import entry_point_names, find_plugin
 from hessalign.alignment.penalties import HessianKind
 from hessalign.bench.algorithms import hessian
+from hessalign.bench.algorithms.adversaries import Mdan, Urm
 from hessalign.bench.algorithms.augmentations import Mixup, Rsc, SagNet
+from hessalign.bench.algorithms.bottlenecks import Cad, CadConfig, IbErm, IbIrm
 from hessalign.bench.algorithms.contexts import Arm, Mtl
 from hessalign.bench.algorithms.feature_distributions import (
     Adversarial,
     AdversarialConfig,
+    CausIrlCoral,
+    CausIrlMmd,
     Coral,
+    Ddc,
     Mmd,
 )
-from hessalign.bench.algorithms.gradients import AndMask, Iga, SandMask
+from hessalign.bench.algorithms.finetuning import ErmPlusPlus, Miro, Sagm
+from hessalign.bench.algorithms.gradients import AndMask, Iga, SandMask, Surgery, SurgeryConfig
+from hessalign.bench.algorithms.head_transfer import Transfer, Trm
 from hessalign.bench.algorithms.hessian import Alignment, AlignmentConfig, Fishr
 from hessalign.bench.algorithms.inner_steps import Fish, Mldg
 from hessalign.bench.algorithms.kinds import AbstractAlgorithm, Setting
-from hessalign.bench.algorithms.options import SearchSpace, check_options
-from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Vrex
+from hessalign.bench.algorithms.options import Hyper, SearchSpace, check_options
+from hessalign.bench.algorithms.pairs import Adrmx, SelfReg
+from hessalign.bench.algorithms.risk_distributions import Eqrm, Rdm
+from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Sd, Vrex
 
 _GROUP: Final = "hessalign.algorithms"
 """The entry points by which packages offer algorithms."""
@@ -54,6 +63,7 @@ class AlgorithmInfo:
         search_small: What differs from `search` on small images.
         search_features: What differs from `search` on frozen features.
         search_released: What the code published with the paper draws instead.
+        by_dataset: What differs on some data sets, by their names, and there by DomainBed's names.
         released: Options by which it follows the released Colored MNIST scripts.
         record_name: What DomainBed's records call it, where that is not the title.
     """
@@ -68,6 +78,7 @@ class AlgorithmInfo:
     search_small: SearchSpace = field(default_factory=dict)
     search_features: SearchSpace = field(default_factory=dict)
     search_released: SearchSpace = field(default_factory=dict)
+    by_dataset: Mapping[str, Mapping[str, Hyper]] = field(default_factory=dict)
     released: Mapping[str, object] = field(default_factory=dict)
     record_name: str = ""
 
@@ -138,6 +149,13 @@ _ERROR: Final = "error, error×feature"
 _DIAGONAL: Final = f"{_ERROR}; the Hessian's diagonal"
 _CMA: Final = "closed form: CMA, Chen et al., 2025"
 _SCRIPTS: Final = {"fidelity": "released"}
+_SCHEDULED: Final = {  # by the protocol of Colored MNIST alone
+    "irm_weight": 1.0,
+    "irm_anneal_steps": 0,
+    "ib_weight": 1.0,
+    "ib_anneal_steps": 0,
+}
+_SURGERY: Final = "Mansilla et al., 2021, arXiv 2108.01621"
 
 
 def _align(
@@ -279,6 +297,166 @@ _ROWS = (
         "gradients of all parameters",
         "Koyama & Yamaguchi, 2020",
         search_features=Iga.search_features,
+    ),
+    _Row(
+        "sd", "SD", Sd, "nothing; logits are kept small", "Pezeshki et al., 2021, arXiv 2011.09468"
+    ),
+    _Row(
+        "eqrm",
+        "EQRM",
+        Eqrm,
+        "nothing; a high quantile of the risks",
+        "Eastwood et al., 2022, arXiv 2207.09944",
+        released={"burn_in_steps": 190, "late_lr": None},
+    ),
+    _Row(
+        "rdm",
+        "RDM",
+        Rdm,
+        "the distribution of losses",
+        "Nguyen et al., 2024, arXiv 2310.18598",
+        by_dataset=Rdm.by_dataset,
+        released={"matching_weight": 1.0, "late_lr": None},
+    ),
+    _Row(
+        "ib_erm",
+        "IB-ERM",
+        IbErm,
+        "nothing; features are kept small",
+        "Ahuja et al., 2021, arXiv 2106.06607",
+        record_name="IB_ERM",
+    ),
+    _Row(
+        "ib_irm",
+        "IB-IRM",
+        IbIrm,
+        "the optimal scale of the logits",
+        "Ahuja et al., 2021, arXiv 2106.06607",
+        released=_SCHEDULED,
+        record_name="IB_IRM",
+    ),
+    _Row("cad", "CAD", Cad, "the distribution of features", "Ruan et al., 2022, arXiv 2201.00057"),
+    _Row(
+        "condcad",
+        "CondCAD",
+        Cad,
+        "the distribution of features given the class",
+        "Ruan et al., 2022, arXiv 2201.00057",
+        CadConfig(conditional=True),
+    ),
+    _Row(
+        "causirl_coral",
+        "CausIRL, CORAL",
+        CausIrlCoral,
+        "covariance, of mixtures of domains",
+        "Chevalley et al., 2022, arXiv 2206.11646",
+        record_name="CausIRL_CORAL",
+    ),
+    _Row(
+        "causirl_mmd",
+        "CausIRL, MMD",
+        CausIrlMmd,
+        "the distribution of features, of mixtures of domains",
+        "Chevalley et al., 2022, arXiv 2206.11646",
+        record_name="CausIRL_MMD",
+    ),
+    _Row("ddc", "DDC", Ddc, "feature", "Tzeng et al., 2014, arXiv 1412.3474"),
+    _Row(
+        "mdan",
+        "MDAN",
+        Mdan,
+        "the distribution of features, of the worst domain",
+        "Zhao et al., 2018, arXiv 1705.09684",
+    ),
+    _Row(
+        "urm",
+        "URM",
+        Urm,
+        "nothing; features are made uniform",
+        "Krishnamachari et al., 2024, TMLR",
+        search_small=Urm.search_small,
+        search_features=Urm.search_features,
+    ),
+    _Row(
+        "selfreg",
+        "SelfReg",
+        SelfReg,
+        "logits and features given the class",
+        "Kim et al., 2021, arXiv 2104.09841",
+    ),
+    _Row(
+        "trm",
+        "TRM",
+        Trm,
+        "best heads, by their risks",
+        "Xu & Jaakkola, 2021, arXiv 2110.09940",
+        released={"transfer_start": 20},  # the same share of 501 steps, as for ERM++ below
+    ),
+    _Row(
+        "transfer",
+        "Transfer",
+        Transfer,
+        "loss, under the worst head nearby",
+        "Zhang et al., 2021, arXiv 2106.03632",
+    ),
+    _Row(
+        "adrmx",
+        "ADRMX",
+        Adrmx,
+        "the distribution of features less those of the domain",
+        "Demirel et al., 2023, arXiv 2308.06624",
+    ),
+    _Row(
+        "ermplusplus",
+        "ERM++",
+        ErmPlusPlus,
+        "nothing; the head first, and averaged parameters",
+        "Teterwak et al., 2023, arXiv 2304.01973",
+        search_features=ErmPlusPlus.search_features,
+        released={"probe_steps": 50, "sma_start": 60},
+        record_name="ERMPlusPlus",
+    ),
+    _Row(
+        "agrsum",
+        "Agr-Sum",
+        Surgery,
+        "signs of the gradients of all parameters",
+        _SURGERY,
+        record_name="AgrSum",
+    ),
+    _Row(
+        "agrrand",
+        "Agr-Rand",
+        Surgery,
+        "signs of the gradients of all parameters",
+        _SURGERY,
+        SurgeryConfig(random=True),
+        record_name="AgrRand",
+    ),
+    _Row(
+        "cma",
+        "CMA",
+        Alignment,
+        "error×feature, logit×covariance",
+        "Chen et al., 2025, arXiv 2506.07378",
+        AlignmentConfig(316.0, 316.0, "full", bias=False, over_outputs=True),
+        search=hessian.CMA_SEARCH,
+        search_features=hessian.CMA_FEATURES_SEARCH,
+        released={"alpha": 1.0, "beta": 1.0},
+    ),
+    _Row(
+        "miro",
+        "MIRO",
+        Miro,
+        "nothing; features stay near the pre-trained ones",
+        "Cha et al., 2022, arXiv 2203.10789",
+    ),
+    _Row(
+        "sagm",
+        "SAGM",
+        Sagm,
+        "nothing; gradients here and at a perturbed point",
+        "Wang et al., 2023, arXiv 2303.10353",
     ),
 )
 

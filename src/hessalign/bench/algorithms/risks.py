@@ -1,8 +1,12 @@
-r"""Methods of the domains' risks: ERM, V-REx, IRM and GroupDRO.
+r"""Methods of the domains' risks: ERM, SD, V-REx, IRM and GroupDRO.
 
 Empirical risk minimisation (Vapnik, 1999) takes their mean $\bar L$ and aligns nothing. Variance
 risk extrapolation, V-REx (Krueger et al., 2021), adds their variance,
 $\frac1E \sum_e (L_e - \bar L)^2$.
+
+Spectral decoupling, SD (Pezeshki et al., 2021, arXiv 2011.09468), adds the size of the logits
+$a_n$, so that features that are learnt first do not starve the others of gradient,
+$\frac{1}{2N} \sum_n \|a_n\|^2$ over all N samples. It looks at no domains.
 
 A predictor is invariant if the same classifier is optimal in every domain. Invariant risk
 minimisation, IRMv1 (Arjovsky et al., 2019), asks this of a scalar factor w = 1 on the logits $a$:
@@ -30,12 +34,14 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
+from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import AbstractObjective, ObjectiveTerms, Setting, Step
 from hessalign.bench.algorithms.options import (
     AnnealedOptions,
     Fidelity,
     NonNegative,
     Options,
+    PenaltyOptions,
     Power,
     SearchSpace,
 )
@@ -48,6 +54,30 @@ class Erm(AbstractObjective):
     def terms(self, step: Step) -> ObjectiveTerms:
         """The mean risk."""
         return ObjectiveTerms(step.statistics.risk.mean())
+
+
+@final
+@dataclass(frozen=True)
+class _SdConfig(PenaltyOptions):
+    penalty_weight: NonNegative = 0.1
+    # "paper" for half the squared norm of a sample's logits. "domainbed" for the mean of the
+    # squares of all logits: 2/k of it for k logits.
+    fidelity: Fidelity = "paper"
+
+
+@final
+class Sd(AbstractObjective):
+    """Minimise the mean risk and the size of the logits."""
+
+    config: _SdConfig = _SdConfig()
+    search: ClassVar[SearchSpace] = {"penalty_weight": ("sd_reg", Power(10, -5, -1))}
+
+    def terms(self, step: Step) -> ObjectiveTerms:
+        """Risk and penalty."""
+        squares = step.logits.square()
+        if self.config.fidelity == "paper":
+            squares = squares.sum(1) / 2
+        return ObjectiveTerms(step.statistics.risk.mean(), squares.mean())
 
 
 @final
@@ -97,16 +127,20 @@ class Irm(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        risk = step.statistics.risk.mean()
-        slopes = (step.statistics.error * step.statistics.logits).sum(1)
-        penalties = []
-        for part in slopes.split(step.batch.sizes):
-            if self.config.fidelity == "domainbed":
-                # A domain with a single sample has no odd one; its derivative is then 0.
-                penalties.append(part[::2].mean() * part[1::2].sum() / max(1, len(part) // 2))
-            else:
-                penalties.append(part.mean().square())
-        return ObjectiveTerms(risk, torch.stack(penalties).mean())
+        return ObjectiveTerms(step.statistics.risk.mean(), irm_penalty(step, self.config.fidelity))
+
+
+def irm_penalty(step: Step, fidelity: Fidelity) -> Float[Tensor, ""]:
+    """The IRMv1 penalty, the mean over domains of squared derivatives in a factor on the logits."""
+    slopes = (step.statistics.error * step.statistics.logits).sum(1)
+    penalties = []
+    for part in slopes.split(step.batch.sizes):
+        if fidelity == "domainbed":
+            # A domain with a single sample has no odd one; its derivative is then 0.
+            penalties.append(part[::2].mean() * part[1::2].sum() / max(1, len(part) // 2))
+        else:
+            penalties.append(part.mean().square())
+    return torch.stack(penalties).mean()
 
 
 @final

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from hessalign.bench.algorithms.options import (
     Choice,
     Distribution,
     Fixed,
+    Hyper,
     Power,
+    Uniform,
     Value,
 )
 from hessalign.bench.data.catalog import DEFAULT_STEPS, Family
@@ -33,11 +35,19 @@ Preset = Literal["domainbed-2022", "hgp-2023"]
 or those of the paper's code: larger batches, one value for Mixup, large weights for Hutchinson."""
 
 
-class Hyper(NamedTuple):
-    """A hyper-parameter: its value for hyper-parameter seed 0, and where others are drawn from."""
+_TIMES: Final = (
+    "anneal_steps",
+    "irm_anneal_steps",
+    "ib_anneal_steps",
+    "burn_in_steps",
+    "probe_steps",
+    "sma_start",
+    "transfer_start",
+)
+"""Options that say at which step something sets in."""
 
-    default: Value
-    search: Distribution
+_FEATURES_RATE: Final = 20.0
+"""The default learning rate on frozen features, over that on large images."""
 
 
 def draw(space: Mapping[str, Distribution], hparams_seed: int, trial_seed: int) -> dict[str, Value]:
@@ -100,7 +110,8 @@ def common_space(
 
     Args:
         family: The kind of data set.
-        algorithm: Whose; ARM alone has a batch size of its own, except on small images.
+        algorithm: Whose; ARM and RDM have batch sizes of their own, except on small images, and
+            ADRMX learning rates, except on features.
         preset: Whose ranges; "hgp-2023" draws batches of 2⁴ samples or more instead of 2³.
 
     Returns:
@@ -112,21 +123,27 @@ def common_space(
     """
     check_name("family of data sets", family, get_args(Family))
     check_name("preset", preset, get_args(Preset))
-    # The learning rate for features is ours, since only a small network is trained.
-    rates = {
-        "small": Hyper(1e-3, Power(10, -4.5, -2.5)),
-        "features": Hyper(1e-3, FEATURES_LR),
-    }
     return {
         "data_augmentation": Hyper(True, Fixed(True)),
         "resnet18": Hyper(False, Fixed(False)),
         "resnet_dropout": Hyper(0.0, Choice((0.0, 0.1, 0.5))),
         "class_balanced": Hyper(False, Fixed(False)),
         "nonlinear_classifier": Hyper(False, Fixed(False)),
-        "lr": rates.get(family, Hyper(5e-5, Power(10, -5, -3.5))),
+        "lr": _learning_rate(family, algorithm),
         "weight_decay": Hyper(0.0, Fixed(0.0) if family == "small" else Power(10, -6, -2)),
         "batch_size": _batch_size(family, algorithm, 4 if preset == "hgp-2023" else 3),
     }
+
+
+def _learning_rate(family: Family, algorithm: str) -> Hyper:
+    if family == "features":  # ours, since only a small network is trained
+        return Hyper(1e-3, FEATURES_LR)
+    if algorithm.lower() == "adrmx":
+        values = (5e-4, 1e-3, 2e-3, 3e-3) if family == "small" else (2e-5, 3e-5, 4e-5, 5e-5)
+        return Hyper(3e-3 if family == "small" else 3e-5, Choice(values))
+    if family == "small":
+        return Hyper(1e-3, Power(10, -4.5, -2.5))
+    return Hyper(5e-5, Power(10, -5, -3.5))
 
 
 def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
@@ -134,6 +151,8 @@ def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
         return Hyper(64, Power(2, lowest, 9, integer=True))
     if algorithm.lower() == "arm":
         return Hyper(8, Fixed(8))
+    if algorithm.lower() == "rdm":
+        return Hyper(88, Uniform(70, 100, integer=True))
     return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))
 
 
@@ -164,14 +183,17 @@ def run_hyper_parameters(
     trial_seed: int,
     *,
     preset: Preset = "domainbed-2022",
+    dataset: str = "",
     steps: int = DEFAULT_STEPS,
     overrides: Mapping[str, Value | None] | None = None,
     model_keys: tuple[str, ...] = (),
 ) -> RunHyperParameters:
     """Draw the hyper-parameters of a run.
 
-    Ranges for when a penalty sets in were made for 5,001 steps. On frozen features, where runs are
-    shorter, it sets in after the same share of the run; elsewhere it is left as DomainBed draws it.
+    Ranges for when something sets in (`_TIMES`) were made for 5,001 steps, learning rates from then
+    on for those of large images. On frozen features, where runs are shorter and rates higher, it is
+    after the same share of the run, with the same share of the rate; elsewhere as DomainBed draws
+    it. Some ranges of an algorithm are those of a data set, by its name.
 
     Overrides are set instead of drawn. They have DomainBed's names, the options' own names, or one
     of `model_keys`, which the network is told; every algorithm takes `fidelity="domainbed"`.
@@ -186,9 +208,14 @@ def run_hyper_parameters(
     for option, (name, distribution) in search_space(info, family, preset).items():
         space[name] = Hyper(getattr(info.config, option), distribution)
         names[option] = name
+    space |= info.by_dataset.get(dataset, {})
     drawn: dict[str, Value | None] = {**hyper_parameters(space, hparams_seed, trial_seed)}
-    if family == "features" and (annealed := names.get("anneal_steps")):
-        drawn[annealed] = round(float(drawn[annealed] or 0) * steps / DEFAULT_STEPS)
+    for time in _TIMES if family == "features" else ():
+        if time in names:
+            late = float(drawn[names[time]] or 0)
+            drawn[names[time]] = round(late * steps / DEFAULT_STEPS)
+    if family == "features" and (rate := names.get("late_lr")):
+        drawn[rate] = float(drawn[rate] or 0) * _FEATURES_RATE
     fields = [each.name for each in dataclasses.fields(info.config)]
     options: dict[str, Value | None] = {}
     overrides = overrides or {}

@@ -1,7 +1,8 @@
 """Data sets: what ships with the package, what benchmarks use, and what users bring.
 
-How images are checked, cached and augmented, and how domains are split. Nothing is downloaded,
-every random choice comes from an explicit seed or generator, and nothing here knows of models.
+How images are checked, cached and augmented, and how domains are split. Nothing is downloaded but
+what Hugging Face's package fetches under the name of a data set; every random choice comes from an
+explicit seed or generator, and nothing here knows of models.
 """
 
 from hessalign.bench.data.augmentation import Augmentation as Augmentation
@@ -15,9 +16,12 @@ from hessalign.bench.data.catalog import ImageFolderPreset as ImageFolderPreset
 from hessalign.bench.data.colored_mnist import ColoredDomain as ColoredDomain
 from hessalign.bench.data.colored_mnist import ColoredMnist as ColoredMnist
 from hessalign.bench.data.colored_mnist import make_colored_mnist as make_colored_mnist
+from hessalign.bench.data.columns import Column as Column
+from hessalign.bench.data.columns import TableForm as TableForm
 from hessalign.bench.data.files import read_arrays as read_arrays
 from hessalign.bench.data.files import read_manifest as read_manifest
-from hessalign.bench.data.files import read_number_table as read_number_table
+from hessalign.bench.data.heart import load_heart as load_heart
+from hessalign.bench.data.hugging_face import read_hugging_face as read_hugging_face
 from hessalign.bench.data.image_cache import ImageBatch as ImageBatch
 from hessalign.bench.data.image_cache import ImageCacheError as ImageCacheError
 from hessalign.bench.data.image_cache import ImageReader as ImageReader
@@ -45,3 +49,6 @@ from hessalign.bench.data.shifts import SyntheticDomain as SyntheticDomain
 from hessalign.bench.data.shifts import make_shifted_data as make_shifted_data
 from hessalign.bench.data.source import find_dataset as find_dataset
 from hessalign.bench.data.source import read_dataset as read_dataset
+from hessalign.bench.data.spawrious import read_spawrious as read_spawrious
+from hessalign.bench.data.tables import read_table as read_table
+from hessalign.bench.data.wilds import read_wilds as read_wilds

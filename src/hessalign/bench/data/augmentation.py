@@ -106,6 +106,7 @@ def augment(
     settings: Augmentation | None = None,
     original_sizes: Int[Tensor, "n 2"] | None = None,
     out: Tensor | None = None,
+    among: tuple[int, slice] | None = None,
 ) -> Float[Tensor, "n 3 s s"]:
     """Images with random changes, normalised.
 
@@ -116,6 +117,8 @@ def augment(
         original_sizes: Width and height of each image before it was resized to w × h. Crops are
             drawn in the original, whose pixels define the ratio, and taken from what is here.
         out: Where to put the result, if there is a place for it.
+        among: If these are a part of a larger batch, how many that has and which of it they are:
+            they change as they would with the others.
 
     Returns:
         A new batch, or `out`.
@@ -144,14 +147,17 @@ def augment(
             f"Expected the width and height of {count} images in original_sizes, got a tensor of "
             f"shape {list(original_sizes.shape)}."
         )
-    boxes = _draw_crops(original_sizes, generator, settings.scale, settings.ratio)
-    flipped = torch.rand(count, generator=generator) < settings.flip
+    total, rows = among or (count, slice(count))
+    sizes = original_sizes.new_ones(total, 2)  # draws depend on the size of the same image alone
+    sizes[rows] = original_sizes
+    boxes = _draw_crops(sizes, generator, settings.scale, settings.ratio)[rows]
+    flipped = torch.rand(total, generator=generator)[rows] < settings.flip
     # Of brightness, contrast and saturation around 1, of hue around 0.
     extent = [settings.brightness, settings.contrast, settings.saturation, settings.hue]
-    drawn = (2 * torch.rand(count, 4, generator=generator) - 1) * torch.tensor(extent)
+    drawn = (2 * torch.rand(total, 4, generator=generator)[rows] - 1) * torch.tensor(extent)
     factors = drawn + torch.tensor([1.0, 1.0, 1.0, 0.0])
-    order = torch.rand(count, 4, generator=generator).argsort(dim=1)
-    grey = torch.rand(count, generator=generator) < settings.grayscale
+    order = torch.rand(total, 4, generator=generator)[rows].argsort(dim=1)
+    grey = torch.rand(total, generator=generator)[rows] < settings.grayscale
     if out is None:
         floats = torch.float32 if images.dtype == torch.uint8 else images.dtype
         out = torch.empty(count, 3, settings.size, settings.size, dtype=floats)

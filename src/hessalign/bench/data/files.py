@@ -1,14 +1,13 @@
-"""Data sets in files: manifests that list images, tables of numbers, and arrays.
+"""Data sets in files: manifests that list images, and arrays.
 
-A manifest and a table have a line for each image or sample, with its class and domain; arrays hold
-embeddings, small images, or any other numbers, with labels and domains.
+A manifest has a line for each image, with its class and domain; arrays hold embeddings, small
+images, or any other numbers, with labels and domains.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,19 +16,27 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
+from hessalign._files import parse_json
 from hessalign._names import check_name
+from hessalign.bench.data.delimited import not_utf8, read_rows
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples
 
 LISTS: Final = (".csv", ".jsonl")
 ARRAYS: Final = (".npz", ".safetensors")
 
 _COLUMNS: Final = ("path", "class", "domain")
-_LABELS: Final = ("y", "label")
+_HELD_OUT: Final = "held_out"
+_MARKS: Final = {"0": False, "1": True, "false": False, "true": True}
 _NEEDED: Final = ("x", "y", "domain")
+_NAMES: Final = ("classes", "domains", "official_tests")
 _SHOWN: Final = 3
 
 _LARGEST: Final = torch.finfo(torch.float32).max
 """Larger inputs become infinite in float32, which networks compute in."""
+
+_BOMB_BYTES: Final = 2**28
+_BOMB_FACTOR: Final = 200
+"""An archive that grows to more than both is one that was made to fill the memory."""
 
 _Numbered = tuple[Tensor, tuple[str, ...]]  # numbers from 0, and what they stand for
 
@@ -40,6 +47,8 @@ def read_manifest(path: Path) -> DomainDataset:
     A CSV file has the header `path,class,domain`, in any order; a JSON-lines file has an object
     with these keys on each line. Paths are relative to the manifest's folder. Domains and classes
     are sorted by name, the images of a class by path, so the order of the lines does not matter.
+    A fourth column, `held_out`, may mark images with 1 that are held out, as an official split has
+    it, and all others with 0; a domain without marks is split as the protocol does.
 
     Args:
         path: A `.csv` or `.jsonl` file.
@@ -65,79 +74,29 @@ def read_manifest(path: Path) -> DomainDataset:
         raise InputError(f"Expected a manifest named *.csv or *.jsonl, got {path}.")
     _check_file(path, "a manifest")
     read = _manifest_lines if path.suffix == ".csv" else _json_lines
-    rows = [_row(path, number, entry) for number, entry in read(path)]
+    rows = sorted(_row(path, number, entry) for number, entry in read(path))
     if not rows:
         raise InputError(f"Expected images in {path}, found no lines besides the header.")
-    missing = [str(file) for _, _, file in rows if not file.is_file()]
+    missing = [str(file) for _, _, file, _ in rows if not file.is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise FileNotFoundError(
             f"{path} lists files that do not exist: {', '.join(missing[:_SHOWN])}{more}. Paths are "
             f"relative to {path.parent}."
         )
-    return group_samples(path.stem, sorted(rows), path)
-
-
-def is_number_table(path: Path) -> bool:
-    """Whether a file is a CSV with a column "y" or "label", and none for paths."""
-    if path.suffix != ".csv" or not path.is_file():
-        return False
-    _, header = next(_csv_lines(path), (1, []))
-    return "path" not in header and any(cell in _LABELS for cell in header)
-
-
-def read_number_table(path: Path) -> DomainDataset:
-    r"""Read features, labels and domains from a CSV file.
-
-    The header has the columns `y` (or `label`) and `domain`, which hold names or numbers, in any
-    place; all other columns are features. Classes and domains are sorted, numbers by value.
-
-    Args:
-        path: A `.csv` file; where there is none, that is a FileNotFoundError.
-
-    Returns:
-        The data set, called as the file, with features as a tensor.
-
-    Raises:
-        InputError: If a column is missing or there twice, or a line is not complete or has
-            something else than finite numbers for features; it names the line.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "clinics.csv"
-        >>> _ = path.write_text("age,y,domain\n61,ill,north\n48,well,south\n")
-        >>> data = read_number_table(path)
-        >>> data.domain_names, data.classes, data.domains[0].inputs
-        (('north', 'south'), ('ill', 'well'), tensor([[61.]]))
-    """
-    _check_file(path, "a CSV file of numbers")
-    lines = _csv_lines(path)
-    _, header = next(lines, (1, []))
-    label = [i for i, cell in enumerate(header) if cell in _LABELS]
-    domain = [i for i, cell in enumerate(header) if cell == "domain"]
-    if len(label) != 1 or len(domain) != 1 or len(header) < 3:
-        raise InputError(
-            f"Expected one column y (or label), one column domain and at least one feature in "
-            f"{path}, found the columns {', '.join(header) or '(none)'}."
-        )
-    numbers = [i for i in range(len(header)) if i not in (*label, *domain)]
-    features, labels, domains = [], [], []
-    for line, cells in lines:
-        domains.append(_value(path, line, "domain", cells[domain[0]]))
-        features.append([_number(path, line, header[i], cells[i]) for i in numbers])
-        labels.append(_value(path, line, header[label[0]], cells[label[0]]))
-    if not features:
-        raise InputError(f"Expected samples in {path}, found no lines besides the header.")
-    return _dataset(path, torch.tensor(features), _named(labels), _named(domains), root=None)
+    held_out = [row[3] for row in rows]
+    return group_samples(path.stem, [row[:3] for row in rows], path, held_out=held_out)
 
 
 def read_arrays(path: Path) -> DomainDataset:
     """Read inputs, labels and domains from a file.
 
-    The file holds the arrays `x` (one row per sample), `y` and `domain` (one value per sample).
+    The file holds the arrays `x` (one row per sample), `y` and `domain` (one value per sample), and
+    may hold `held_out`, which marks with 1 what an official split holds out, all others with 0.
     Labels and domains are names or whole numbers; those that occur are sorted. The arrays `classes`
-    and `domains` may name numbers from 0. In a `.safetensors` file, which holds no text, those two
-    are JSON lists in its metadata. The rows of a domain keep their order.
+    and `domains` may name numbers from 0, and `official_tests` domains that are not trained on. In
+    a `.safetensors` file, which holds no text, these are JSON lists in its metadata. The rows of a
+    domain keep their order.
 
     Args:
         path: A `.npz` or `.safetensors` file; where there is none, that is a FileNotFoundError.
@@ -168,13 +127,22 @@ def read_arrays(path: Path) -> DomainDataset:
             f"Expected the arrays x, y and domain in {path}, found {', '.join(sorted(arrays))}; "
             f"missing: {', '.join(missing)}."
         )
-    lengths = {name: len(np.atleast_1d(arrays[name])) for name in _NEEDED}
+    given = (*_NEEDED, _HELD_OUT) if _HELD_OUT in arrays else _NEEDED
+    lengths = {name: len(np.atleast_1d(arrays[name])) for name in given}
     if len(set(lengths.values())) > 1 or lengths["x"] == 0:
         found = ", ".join(f"{count} of {name}" for name, count in lengths.items())
-        raise InputError(f"Expected x, y and domain of the same samples in {path}, found {found}.")
+        raise InputError(
+            f"Expected {', '.join(given[:-1])} and {given[-1]} of the same samples in {path}, "
+            f"found {found}."
+        )
     labels = _numbered(path, "y", arrays["y"], arrays.get("classes"))
     domains = _numbered(path, "domain", arrays["domain"], arrays.get("domains"))
-    return _dataset(path, _tensor(path, arrays["x"]), labels, domains, root=path)
+    held = arrays.get(_HELD_OUT, np.zeros(lengths["x"], bool))
+    if held.ndim != 1 or held.dtype.kind not in "biu" or not np.isin(held, (0, 1)).all():
+        raise InputError(f"Expected 0 or 1 for each sample in {_HELD_OUT} of {path}.")
+    tests = tuple(map(str, arrays.get("official_tests", ())))
+    x = _tensor(path, arrays["x"])
+    return _dataset(path, x, labels, domains, torch.from_numpy(held.astype(bool)), tests)
 
 
 def _check_file(path: Path, what: str) -> None:
@@ -183,34 +151,38 @@ def _check_file(path: Path, what: str) -> None:
 
 
 def _dataset(
-    path: Path, x: Tensor, labels: _Numbered, domains: _Numbered, root: Path | None
+    path: Path,
+    x: Tensor,
+    labels: _Numbered,
+    domains: _Numbered,
+    held: Tensor,
+    official_tests: tuple[str, ...],
 ) -> DomainDataset:
+    """Rows of numbers by domain; a domain in which all or none are held out has no split."""
     (label, classes), (domain, names) = labels, domains
-    places = [(name, domain == index) for index, name in enumerate(names)]
-    samples = tuple(DomainSamples(name, x[rows], label[rows]) for name, rows in places)
-    return DomainDataset(path.stem, classes, samples, root=root)
+    samples = []
+    for index, name in enumerate(names):
+        rows = torch.nonzero(domain == index).flatten()
+        outer = torch.nonzero(held[rows]).flatten()
+        given = outer if 0 < len(outer) < len(rows) else None
+        samples.append(DomainSamples(name, x[rows], label[rows], given))
+    return DomainDataset(path.stem, classes, tuple(samples), path, official_tests)
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The header of a CSV file, then its lines, as long as it, stripped and with their numbers."""
-    width = None
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        try:
-            for cells in filter(None, reader):
-                width = width or len(cells)
-                if len(cells) != width:
-                    raise InputError(
-                        f"Expected {width} values on line {reader.line_num} of {path}, found "
-                        f"{len(cells)}. Put values that contain a comma in quotes."
-                    )
-                yield reader.line_num, [cell.strip() for cell in cells]
-        except csv.Error as error:
-            raise InputError(
-                f"Cannot read line {reader.line_num} of {path}: {error}. A quote may not be closed."
-            ) from error
-        except UnicodeDecodeError as error:
-            raise _not_utf8(path, error) from error
+def read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
+    """Some columns of a CSV file with a header, each as a list of what is written there."""
+    _check_file(path, f"a table with the columns {', '.join(names)}")
+    rows = read_rows(path)
+    _, header = next(rows, (1, []))
+    if missing := [name for name in names if name not in header]:
+        raise InputError(
+            f"Expected the columns {', '.join(names)} in {path}; it lacks {', '.join(missing)}, "
+            f"and has {', '.join(filter(None, header)) or 'none'}."
+        )
+    columns = list(zip(*(row for _, row in rows), strict=True))
+    if not columns:
+        raise InputError(f"Expected rows in {path}, found none below the header.")
+    return [list(columns[header.index(name)]) for name in names]
 
 
 def read_utf8(path: Path) -> str:
@@ -218,19 +190,17 @@ def read_utf8(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from error
+        raise not_utf8(path) from error
 
 
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> InputError:
-    found = error.object[error.start : error.start + 1].hex()
-    return InputError(
-        f"Expected text in UTF-8 in {path}, found the byte 0x{found}. Save it as UTF-8."
-    )
-
-
-def _row(manifest: Path, line: int, entry: Mapping[str, object]) -> tuple[str, str, Path]:
+def _row(manifest: Path, line: int, entry: Mapping[str, object]) -> tuple[str, str, Path, bool]:
     path, label, domain = (_value(manifest, line, column, entry[column]) for column in _COLUMNS)
-    return domain, label, manifest.parent / path
+    mark = str(entry.get(_HELD_OUT, 0)).lower()
+    if mark not in _MARKS:
+        raise InputError(
+            f"Expected 0 or 1 for {_HELD_OUT!r} on line {line} of {manifest}, found {mark!r}."
+        )
+    return domain, label, manifest.parent / path, _MARKS[mark]
 
 
 def _value(path: Path, line: int, column: str, value: object) -> str:
@@ -250,14 +220,14 @@ def _check_columns(path: Path, number: int, columns: list[str]) -> None:
             f"{', '.join(missing)}; it has {', '.join(columns) or 'none'}."
         )
     for column in columns:
-        check_name(f"column in line {number} of {path}:", column, _COLUMNS)
+        check_name(f"column in line {number} of {path}:", column, (*_COLUMNS, _HELD_OUT))
 
 
 def _manifest_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    lines = _csv_lines(path)
-    number, header = next(lines, (1, []))
+    rows = ((line, [cell.strip() for cell in row]) for line, row in read_rows(path))
+    number, header = next(rows, (1, []))
     _check_columns(path, number, header)
-    for number, cells in lines:
+    for number, cells in rows:
         yield number, dict(zip(header, cells, strict=True))
 
 
@@ -266,7 +236,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError as error:
             raise InputError(f"Expected JSON on line {number} of {path}: {error}.") from error
         if not isinstance(entry, dict):
@@ -278,41 +248,36 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         yield number, entry
 
 
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    try:
-        value = float(cell)
-        held = abs(value) <= _LARGEST
-    except ValueError:
-        held = False
-    if not held:
-        raise InputError(
-            f"Expected finite numbers that float32 can hold in {path}; row {line - 1} (line "
-            f"{line}) has {cell!r} in column {column!r}. Fill it in, or leave the row out."
-        )
-    return value
-
-
-def _named(values: list[str]) -> _Numbered:
-    """The places of names among those that occur, sorted: numbers by value, else by letter."""
-    try:
-        names = sorted(set(values), key=float)
-    except ValueError:
-        names = sorted(set(values))
-    place = {name: index for index, name in enumerate(names)}
-    return torch.tensor([place[value] for value in values]), tuple(names)
-
-
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise InputError("it holds one array without a name")
-        with file:
-            return dict(file)
+        return load_npz(path)
     except Exception as error:  # a damaged file makes numpy stumble in any way
         raise InputError(
             f"Cannot read {path}: {error}. Expected what numpy.savez writes, without objects."
         ) from error
+
+
+def load_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a `.npz` file, read to their ends; what is wrong may be any exception."""
+    # There checksums are checked: numpy.load takes an array whose shape says less than is there.
+    arrays: dict[str, np.ndarray] = {}
+    with path.open("rb") as file:
+        if file.read(6) == np.lib.format.MAGIC_PREFIX:
+            raise InputError("it holds one array without a name")
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+        if size > max(_BOMB_BYTES, _BOMB_FACTOR * path.stat().st_size):
+            raise InputError(f"it would grow to {size:,} bytes, more than any arrays compress")
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            with archive.open(member) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+                if name in arrays or file.read(1):
+                    raise InputError(f"{name} is there twice, or longer than its shape says")
+            if array.dtype.kind == "U":
+                array.tolist()  # stumbles over what is no character
+            arrays[name] = array
+    return arrays
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -322,8 +287,8 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         with safe_open(path, "numpy") as file:
             arrays: dict[str, np.ndarray] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata: Mapping[str, str] = file.metadata() or {}
-        given = [name for name in ("classes", "domains") if name in metadata]
-        return arrays | {name: np.array(json.loads(metadata[name])) for name in given}
+        given = [name for name in _NAMES if name in metadata]
+        return arrays | {name: np.array(parse_json(metadata[name])) for name in given}
     except (SafetensorError, ValueError, TypeError) as error:  # numpy does not have every type
         raise InputError(
             f"Cannot read {path}: {error}. Expected what safetensors writes, with x as float32 or "

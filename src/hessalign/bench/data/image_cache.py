@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._files import PARTIAL, exclusive, file_digest, write_atomically
+from hessalign._files import PARTIAL, exclusive, file_digest, parse_json, write_atomically
 from hessalign._processes import completed
 from hessalign._shapes import Int
 from hessalign.bench.data.images import ImageError, read_image
@@ -89,7 +89,7 @@ class _Part:
 
     def described(self) -> Any:  # noqa: ANN401
         """What is written of it."""
-        return json.loads(self.description.read_text(encoding="utf-8"))
+        return parse_json(self.description.read_text(encoding="utf-8"))
 
     def original_sizes(self) -> Any:  # noqa: ANN401
         """Widths and heights of the images before they were resized."""
@@ -115,7 +115,9 @@ class _Part:
                 return "old"
             if found["size"] != self.size or found["fingerprint"] != self.fingerprint:
                 return "other files"
-            whole = self.pixels.stat().st_size == self.length
+            sizes = np.asarray(found["sizes"])
+            described = sizes.shape == (len(self.paths), 2) and sizes.dtype.kind == "i"
+            whole = described and self.pixels.stat().st_size == self.length
             if not whole or (verify and file_digest(self.pixels) != found["sha256"]):
                 return "damaged"
         except FileNotFoundError:
@@ -202,12 +204,13 @@ class ImageReader:
         return ImageBatch(channels_second, torch.from_numpy(sizes))
 
 
-def cache_folder(source: Path, size: int = SIZE) -> Path:
+def cache_folder(source: Path, size: int = SIZE, variant: str = "") -> Path:
     """Where the cache of a data set is kept unless another place is chosen: beside it.
 
     Args:
         source: The data set's folder or manifest.
         size: Height and width of the images.
+        variant: Of the data set, if several have the same source.
 
     Returns:
         A folder.
@@ -217,7 +220,7 @@ def cache_folder(source: Path, size: int = SIZE) -> Path:
         data/PACS.hessalign-224
     """
     source = Path(os.path.abspath(source))
-    folder = source.with_name(f"{source.name}.hessalign-{size}")
+    folder = source.with_name(".".join(filter(None, (source.name, variant, f"hessalign-{size}"))))
     return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import IO, Any, Final, Literal, final
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         raise FileNotFoundError(f"Expected a folder of domains, found no folder {root}.")
     if preset is not None:
         check_name("preset", preset, PRESETS)
-        root = _find_root(root, PRESETS[preset])
+        root = find_root(root, PRESETS[preset])
     name = root.resolve().name if preset is None else preset
     domains = _folders(root) if preset is None else list(PRESETS[preset].domains)
     if not domains:
@@ -77,7 +77,7 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
         found = [
             (domain, label, path)
             for label in _folders(root / domain)
-            for path in _images(root / domain / label)
+            for path in list_images(root / domain / label)
             if path not in left_out
         ]
         if not found:
@@ -90,16 +90,15 @@ def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
     return group_samples(name, rows, root, domains)
 
 
-def _find_root(folder: Path, preset: ImageFolderPreset) -> Path:
-    """The folder that holds the domains of a benchmark data set."""
+def find_root(folder: Path, preset: ImageFolderPreset) -> Path:
+    """The folder that holds the domains or files of a benchmark data set."""
     places = _places(folder, preset)
-    best = max(places, key=lambda root: sum((root / d).is_dir() for d in preset.domains))
-    missing = [domain for domain in preset.domains if not (best / domain).is_dir()]
+    best = max(places, key=lambda root: sum((root / part).exists() for part in preset.parts))
+    missing = [part for part in preset.parts if not (best / part).exists()]
     if missing:
         raise FileNotFoundError(
-            f"Expected the domains {', '.join(preset.domains)} of {preset.name} as folders of "
-            f"{best}; missing: {', '.join(missing)}. {preset.name} can be obtained from "
-            f"{preset.source}."
+            f"Expected {', '.join(preset.parts)} of {preset.name} in {best}; missing: "
+            f"{', '.join(missing)}. {preset.name} can be obtained from {preset.source}."
         )
     return best
 
@@ -110,18 +109,21 @@ def _places(folder: Path, preset: ImageFolderPreset) -> list[Path]:
 
 
 def matching_preset(root: Path) -> str | None:
-    """The benchmark that a folder looks like, by the names of its domains; None if none."""
+    """The benchmark that a folder looks like, by what it holds; None if none."""
     for preset in PRESETS.values():
-        for candidate in _places(root, preset):
-            if candidate.is_dir() and _folders(candidate) == sorted(preset.domains):
+        for candidate in filter(Path.is_dir, _places(root, preset)):
+            if preset.layout == "folders" and _folders(candidate) == sorted(preset.domains):
                 return preset.name
-    return None
+            there = [(candidate / part).exists() for part in preset.needs]
+            if preset.layout == "wilds" and all(there):
+                return preset.name
+    return None  # which setting of Spawrious is meant, no folder can tell
 
 
 def read_exclusions(root: Path) -> tuple[set[Path], list[str]]:
     """The images of a folder that are to be left out, and lines of its list that name no file."""
     # The list, `exclude.txt` beside the domains, has an image on each line: as
-    # `domain/class/image`, or with any folders before that.
+    # `domain/class/image`, or what else it is there, or with any folders before that.
     path = root / EXCLUSIONS
     lines = read_utf8(path).splitlines() if path.is_file() else []
     named = [(line, _named_image(root, line)) for line in filter(None, map(str.strip, lines))]
@@ -133,7 +135,7 @@ def _named_image(root: Path, line: str) -> Path | None:
     """The file below the folder that a line ends in, whatever stands before it."""
     path = Path(line)
     parts = [part for part in path.parts if part not in {path.anchor, os.pardir}]
-    for first in range(len(parts) - 2):  # a domain, a class and a file
+    for first in range(len(parts) - 1):  # a folder or more, and a file
         image = root.joinpath(*parts[first:])
         if os.path.lexists(image) and not image.is_dir():
             return image
@@ -145,7 +147,8 @@ def _folders(root: Path) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
-def _images(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
+    """The images below a folder, in the order of torchvision's ImageFolder."""
     return [
         Path(where) / name
         for where, _, names in sorted(os.walk(folder, followlinks=True))
@@ -251,7 +254,7 @@ def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN
 
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, allow_truncated
     try:
-        with path.open("rb") as file, pillow.open(file) as image:
+        with path.open("rb") as file, _checked(pillow, file, allow_truncated) as image:
             if image.mode.startswith(_DEEP_MODES):
                 raise InputError(
                     f"it has more than 8 bits for a grey value (mode {image.mode}), and would be "
@@ -260,6 +263,16 @@ def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN
             return image.convert("RGB")
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _checked(pillow: Any, file: IO[bytes], allow_truncated: bool) -> Any:  # noqa: ANN401
+    """An opened image; of a PNG, the only kind that has checksums, all of them are checked."""
+    image = pillow.open(file)
+    if image.format != "PNG" or allow_truncated:
+        return image
+    image.verify()  # which leaves nothing to read
+    file.seek(0)
+    return pillow.open(file)
 
 
 def _reason(error: BaseException) -> str:

@@ -72,10 +72,13 @@ def inspect_dataset(
         report(done, len(paths))
     for error in sorted(damaged, key=lambda error: error.path):
         findings.append(Finding(error.damage, f"{error.path}: {error.reason}."))
-    return findings + list(_duplicates(paths))
+    # Nobody mends an official split that has an image twice.
+    kind: _Kind = "duplicate" if preset is None or preset.layout == "folders" else "note"
+    return findings + [Finding(kind, text) for text in _duplicates(paths)]
 
 
 def _notes(data: DomainDataset) -> Iterator[str]:
+    yield from data.table.notes if data.table is not None else ()
     for domain in data.domains:
         if len(domain) < least_size():
             yield (
@@ -93,10 +96,13 @@ def _notes(data: DomainDataset) -> Iterator[str]:
 
 
 def _differences(data: DomainDataset, preset: ImageFolderPreset) -> Iterator[Finding]:
-    expected = dict(zip(data.domain_names, preset.images, strict=False))
     found = {domain.name: len(domain) for domain in data.domains}
-    rows = dict(zip(data.domain_names, preset.per_class, strict=False))
-    for domain in data.domains:
+    known = zip(preset.domains, preset.images, strict=False)  # other options make other domains
+    expected = {name: count for name, count in known if count and name in found}
+    if preset.total and not data.variant:
+        expected, found = {**expected, "in all": preset.total}, {**found, "in all": len(data)}
+    rows = dict(zip(preset.domains, preset.per_class, strict=False))
+    for domain in data.domains if preset.layout == "folders" else ():
         counts = dict(zip(data.classes, domain.counts(len(data.classes)), strict=True))
         missing = [name for name in preset.classes if not counts.get(name)]
         unknown = [name for name in counts if counts[name] and name not in preset.classes]
@@ -117,12 +123,12 @@ def _damaged(paths: tuple[Path, ...]) -> tuple[int, list[ImageError]]:
     return len(paths), [error for error in map(find_damage, paths) if error is not None]
 
 
-def _duplicates(paths: Sequence[Path]) -> Iterator[Finding]:
+def _duplicates(paths: Sequence[Path]) -> Iterator[str]:
     """Images of the same bytes; only files of the same length are read."""
     lengths = _grouped(paths, lambda path: path.stat().st_size)
     for alike in lengths:
         for copies in _grouped(alike, file_digest):
-            yield Finding("duplicate", f"The same bytes: {', '.join(map(str, copies))}.")
+            yield f"The same bytes: {', '.join(map(str, copies))}."
 
 
 def _grouped(paths: Sequence[Path], key: Callable[[Path], object]) -> list[list[Path]]:

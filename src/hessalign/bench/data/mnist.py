@@ -21,6 +21,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,14 +151,14 @@ def _read_idx(folder: Path, name: str, shape: tuple[int, ...], sha256: str) -> n
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         raise FileNotFoundError(f"Expected {name}.gz in {folder}, found no such file. {_REMEDY}")
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is not a complete gzip file: {error}. {_REMEDY}") from error
     header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)])
     header += b"".join(length.to_bytes(4, "big") for length in shape)
+    size = len(header) + math.prod(shape)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            content = file.read(size + 1)  # however much it may grow to
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is not a complete gzip file: {error}. {_REMEDY}") from error
     if content[: len(header)] != header:
         raise InputError(
             f"{path}: expected the idx header {header.hex()} (unsigned bytes of shape "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._names import UnknownNameError, check_name
 from hessalign._protocol import seed_hash
 from hessalign._shapes import Int
+from hessalign.bench.data.columns import TableForm
 
 HOLDOUT_FRACTION: Final = 0.2  # how much of each domain is held out, as in DomainBed
 
@@ -97,6 +98,9 @@ class DomainDataset:
         domains: The domains in their order, which numbers them.
         root: The folder or file that it was read from, beside which a cache of its images is kept;
             None if it was made.
+        official_tests: The domains that its official split does not train on, if it has one.
+        variant: Which of several data sets it is that have the same root; for the cache.
+        table: What the features are, if they are columns of a table; NaN is a missing value there.
 
     Example:
         >>> photo = DomainSamples("photo", torch.zeros(2, 1), torch.tensor([0, 1]))
@@ -110,6 +114,9 @@ class DomainDataset:
     classes: tuple[str, ...]
     domains: tuple[DomainSamples, ...]
     root: Path | None = None
+    official_tests: tuple[str, ...] = ()
+    variant: str = ""
+    table: TableForm | None = None
 
     def __post_init__(self) -> None:
         if not self.domains:
@@ -130,6 +137,8 @@ class DomainDataset:
                     f"Expected labels from 0 to {len(self.classes) - 1} in the domain "
                     f"{domain.name!r} of {self.name}, found {least if least < 0 else most}."
                 )
+        for name in self.official_tests:
+            check_name(f"official test domain of {self.name}", name, self.domain_names)
 
     def __len__(self) -> int:
         return sum(map(len, self.domains))
@@ -191,19 +200,37 @@ def group_samples(
     rows: Sequence[tuple[str, str, Path]],
     root: Path,
     domains: Sequence[str] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    held_out: Sequence[bool] | np.ndarray | None = None,
+    official_tests: Collection[str] = (),
+    variant: str = "",
 ) -> DomainDataset:
     """Images of a domain, class and path as a data set, in the order of DomainBed's."""
-    # Domains and classes are sorted by name, and the samples of a domain by class. Within a class
-    # they keep the order given.
-    names = sorted({domain for domain, _, _ in rows}) if domains is None else domains
-    classes = {label: number for number, label in enumerate(sorted({row[1] for row in rows}))}
-    paths: dict[str, list[Path]] = {domain: [] for domain in names}
-    labels: dict[str, list[int]] = {domain: [] for domain in names}
-    for domain, label, path in sorted(rows, key=lambda row: row[1]):
-        paths[domain].append(path)
-        labels[domain].append(classes[label])
-    samples = [DomainSamples(n, tuple(paths[n]), torch.tensor(labels[n]).long()) for n in names]
-    return DomainDataset(name, tuple(classes), tuple(samples), root)
+    # Domains and classes are sorted by name, unless they are given, and the samples of a domain by
+    # class. Within a class they keep the order given. Which are held out is up to the protocol in
+    # domains where none is, or where all are.
+    names = sorted({row[0] for row in rows}) if domains is None else list(domains)
+    labels = sorted({row[1] for row in rows}) if classes is None else list(classes)
+    places = [{each: place for place, each in enumerate(known)} for known in (names, labels)]
+    domain = np.fromiter((places[0][row[0]] for row in rows), np.int64, len(rows))
+    label = np.fromiter((places[1][row[1]] for row in rows), np.int64, len(rows))
+    held = np.zeros(len(rows), bool) if held_out is None else np.asarray(held_out, bool)
+    order = np.lexsort((label, domain))  # which keeps the order of equal ones
+    samples = []
+    for number, each in enumerate(names):
+        chosen = order[domain[order] == number]
+        outer = np.flatnonzero(held[chosen])
+        samples.append(
+            DomainSamples(
+                each,
+                tuple(rows[place][2] for place in chosen.tolist()),
+                torch.from_numpy(label[chosen]),
+                torch.from_numpy(outer) if 0 < len(outer) < len(chosen) else None,
+            )
+        )
+    tested = tuple(each for each in names if each in official_tests)
+    return DomainDataset(name, tuple(labels), tuple(samples), root, tested, variant)
 
 
 def _content(values: Tensor) -> memoryview:

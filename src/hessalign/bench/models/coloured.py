@@ -27,6 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hessalign._shapes import Float, Int
 from hessalign.bench.models.network import Network
+from hessalign.bench.models.sharded import by_rows, sharers
 
 BLOCK: Final = 768  # rows at a time: of 390 units they take 1.2 MB, about a core's level-2 cache
 _CACHE_LINE: Final = 16  # rows begin at multiples of so many numbers, 64 bytes: products run faster
@@ -138,6 +139,9 @@ class ColouredLayers(nn.Module):
 
     def forward(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
         """The features of some images of any shape."""
+        processes = sharers(x)
+        if processes is not None:
+            return by_rows(self, x, processes)
         lit = self._lit(x)
         if lit is None:
             features: Tensor = self.second(self.first(x.flatten(1)).relu()).relu()

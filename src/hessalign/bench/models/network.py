@@ -6,6 +6,7 @@ Indices: n sample, d feature, k output of the head.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -18,6 +19,7 @@ from hessalign._names import UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign._shapes import Float
 from hessalign.bench.models.backbones import feature_width, make_backbone
+from hessalign.bench.models.sharded import RowLayers
 
 _ENTRY_POINTS: Final = "hessalign.heads"
 
@@ -29,16 +31,24 @@ class Network(nn.Module):
     Args:
         featurizer: Maps inputs to features `[n, d]`.
         head: Maps features to logits `[n, k]`.
+
+    Attributes:
+        compute: What is called with the featurizer and its inputs in place of the featurizer, while
+            a run trains in another precision or layout; None elsewhere.
     """
+
+    compute: Callable[..., Tensor] | None = None
 
     def __init__(self, featurizer: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.featurizer = featurizer
         self.head = head
 
-    def features(self, x: Tensor) -> Float[Tensor, "n d"]:
-        """The features that enter the head, one row per input."""
-        z: Tensor = self.featurizer(x)
+    def features(self, x: Tensor, *more: object) -> Float[Tensor, "n d"]:
+        """The features that enter the head, one row per input; some featurizers take more."""
+        if self.compute is not None:
+            return self.compute(self.featurizer, x, *more)
+        z: Tensor = self.featurizer(x, *more)
         return z
 
     def forward(self, x: Tensor) -> Float[Tensor, "n k"]:
@@ -171,7 +181,7 @@ def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int
         width = spec.hidden
     if spec.dropout:
         layers.append(nn.Dropout(spec.dropout))
-    featurizer = nn.Sequential(*layers) if layers else nn.Identity()
+    featurizer = RowLayers(*layers) if layers else nn.Identity()
     return Network(featurizer, _head(head_factor * width, spec))
 
 

@@ -7,15 +7,13 @@ by which sweeps select, they do not get.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from hessalign._errors import InputError
-from hessalign.bench.models.weights import DAMAGE
+from hessalign._files import parse_json
+from hessalign.bench.models.weights import DAMAGE, load_tensors
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import plan_job
@@ -59,7 +57,7 @@ def convert_run(
     algorithm, generator = plan.protocol.start(plan)
     model = old / "model.pt"
     try:
-        algorithm.load_state_dict(torch.load(model, weights_only=True, map_location="cpu"))
+        algorithm.load_state_dict(load_tensors(model))
     except (*DAMAGE, TypeError, AttributeError) as error:
         raise RunFolderError(f"Expected the model of the run in {model}: {error}") from error
     with open_folder(plan, folder, "all", warn, keep_model=True, software=software) as opened:
@@ -69,7 +67,7 @@ def convert_run(
             opened.resume(state)  # drops what an interrupted conversion has left
             for number in range(1, len(records) + 1):
                 opened.append(records[:number])
-            opened.finish(state, records)
+            opened.finish(algorithm.network, records)
     return folder
 
 
@@ -79,7 +77,7 @@ def _read(path: Path) -> tuple[list[Record], Mapping[str, str]]:
     software: Mapping[str, str] = {}
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
+            entry = parse_json(line)
             software = entry["software"]
             values = (entry[key] for key in ("step", "seconds", "terms", "metrics"))
             records.append(Record(*values))

@@ -11,14 +11,16 @@ import random
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessalign._errors import InputError
 from hessalign._protocol import seed_hash
+from hessalign.alignment import hessian_distance
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
 from hessalign.bench.algorithms.options import (
     Count,
@@ -35,11 +37,16 @@ from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, is_published
 from hessalign.bench.models.weights import IMAGENET
+from hessalign.bench.runs.averaging import VALIDATION_LOSS, Rule, average_options
+from hessalign.bench.runs.computing import Precision
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import Loss
 from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
-from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy
+from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy_and_loss
+from hessalign.bench.runs.trained import load
+from hessalign.curvature import make_loss
 
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
@@ -48,6 +55,9 @@ EVALUATIONS: Final = 10
 """How often a run on features is evaluated, beside its first step."""
 
 AUTO: Final = "auto"
+
+_MOST_COMPARED: Final = 256
+"""Samples of each domain by which Hessians are compared."""
 
 
 @final
@@ -77,6 +87,16 @@ class TrainingOptions(Options):
         momentum: Of "sgd".
         lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
         warmup_steps: Steps in which the learning rate rises first.
+        hessian_distance: Whether evaluations measure the largest distance between the Hessians of
+            two training domains, on held-out samples; of a linear head.
+        precision: What features are computed in: 32, or under autocast "bf16" or "fp16".
+        evaluate_every: Steps between evaluations; None for the data set's own.
+        initial_seed: Of the network's initial weights, for runs that are to share them; None takes
+            the run's own.
+        initial_head: The folder of a trained model whose head the network begins with, such as one
+            that was fitted on the features of the same backbone.
+        average: None, or which average of the weights of all steps is kept: "ema", "swad" or
+            "uniform"; it and the options after it are those of `AverageOptions`.
     """
 
     data_augmentation: bool = True
@@ -99,6 +119,17 @@ class TrainingOptions(Options):
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
     lr_schedule: LrSchedule = "constant"
     warmup_steps: Whole = 0
+    hessian_distance: bool = False
+    precision: Precision = 32
+    evaluate_every: Count | None = None
+    initial_seed: Whole | None = None
+    initial_head: str | None = None
+    average: Rule | None = None
+    average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
+    average_start: Whole | None = None
+    n_converge: Count = 3
+    n_tolerance: Count = 6
+    tolerance_ratio: NonNegative = 0.3
 
 
 MODEL_KEYS: Final = tuple(
@@ -128,6 +159,7 @@ class DomainBed(AbstractProtocol):
             job.hparams_seed,
             job.trial_seed,
             preset=preset,
+            dataset=job.dataset,
             steps=steps,
             overrides=overrides,
             model_keys=MODEL_KEYS,
@@ -135,15 +167,20 @@ class DomainBed(AbstractProtocol):
         own = {each.name for each in fields(TrainingOptions)}
         values: dict[str, Any] = {key: hyper.values[key] for key in hyper.values if key in own}
         options, algorithm = TrainingOptions(**values), info.configure(hyper.options)
-        every = evaluation_interval(job.dataset, family, steps)
+        if options.precision == "fp16" and info.make.differentiates_twice(algorithm):
+            raise InputError(
+                f"Expected precision=32 or bf16 for {info.title}, which differentiates the network "
+                "twice: in float16 what the second pass needs is too small to be kept."
+            )
+        every = options.evaluate_every or evaluation_interval(job.dataset, family, steps)
         return Plan(job, self, data_dir, data, options, algorithm, hyper.values, steps, every)
 
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm, every source of randomness seeded by the job."""
-        seed = plan.job.seed
+        seed, initial = plan.job.seed, plan.options.initial_seed
         random.seed(seed)
         np.random.seed(seed)
-        torch.manual_seed(seed)
+        torch.manual_seed(seed if initial is None else initial)
         generator = torch.Generator().manual_seed(seed_hash(seed, "algorithm"))
         spec = self.network(plan)
         setting = Setting(
@@ -156,7 +193,12 @@ class DomainBed(AbstractProtocol):
             input_shape=spec.input_shape,
             batch_size=plan.options.batch_size,
         )
-        return plan.info.make(plan.algorithm, setting), generator
+        algorithm = plan.info.make(plan.algorithm, setting)
+        if plan.options.initial_head is not None:
+            _take_head(algorithm.network, plan.options.initial_head, plan.data.classes)
+        if initial is not None:
+            torch.manual_seed(seed)
+        return algorithm, generator
 
     def network(self, plan: Plan) -> NetworkSpec:
         """Backbone and head by the options."""
@@ -164,6 +206,8 @@ class DomainBed(AbstractProtocol):
         shape: tuple[int, ...] = (3, options.image_size, options.image_size)
         if isinstance(inputs, Tensor):
             shape = tuple(inputs.shape[1:])
+        if plan.preparation is not None:
+            shape = tuple(plan.preparation.mean.shape)
         backbone, weights = options.backbone, options.weights
         if backbone == AUTO:
             backbone = default_backbone(shape, resnet18=options.resnet18)
@@ -204,22 +248,68 @@ class DomainBed(AbstractProtocol):
             schedule=penalty_schedule(plan.algorithm),
             evaluate_every=plan.evaluate_every,
             **{name: getattr(plan.options, name) for name in OPTIMIZER_OPTIONS},
+            averaging=average_options(plan.options),
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
-        """Accuracies of the parts of domains."""
+        """Accuracies of the parts of domains; for SWAD the validation loss too."""
         # DomainBed changes all images of training domains at random, also those it validates on.
-        strict = plan.options.augment_validation
-        measured = {}
+        strict, swad = plan.options.augment_validation, plan.options.average == "swad"
+        measured, loss = {}, make_loss(plan.loss)
         for name, (domain, rows) in evaluated_parts(plan, evaluated).items():
-            augmented = strict and domain in plan.sources
+            source = domain in plan.sources
             labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
-            measured[name] = (inputs.chunks(domain, rows, augmented=augmented), labels)
+            judged = swad and source and name.endswith("_out_acc")
+            chunks = inputs.chunks(domain, rows, augmented=strict and source)
+            measured[name] = (chunks, labels, judged)
 
         def evaluate(network: Network) -> dict[str, float]:
-            return {name: accuracy(network, *each) for name, each in measured.items()}
+            metrics: dict[str, float] = {}
+            losses = []
+            for name, (chunks, labels, judged) in measured.items():
+                asked = loss if judged else None
+                metrics[name], mean = accuracy_and_loss(network, chunks, labels, asked)
+                if judged:
+                    losses.append(mean)
+            if swad:
+                metrics[VALIDATION_LOSS] = fmean(losses)
+            if plan.options.hessian_distance:
+                metrics["hessian_distance"] = _largest_distance(plan, inputs, network)
+            return metrics
 
         return evaluate
+
+
+def _largest_distance(plan: Plan, inputs: Inputs, network: Network) -> float:
+    """The largest Frobenius distance between the head's Hessians of two training domains."""
+    if not isinstance(network.head, nn.Linear):
+        raise InputError(
+            "Expected a linear head for hessian_distance=true, got "
+            f"{type(network.head).__name__}. Leave it out."
+        )
+    device, z = device_of(network), []
+    for domain in plan.sources:
+        chunks = inputs.chunks(domain, plan.outer[domain][:_MOST_COMPARED])
+        z.append(torch.cat([network.features(x.to(device)) for x in chunks]))
+    domains = torch.arange(len(z)).repeat_interleave(torch.tensor([len(each) for each in z]))
+    logits = network.head(torch.cat(z))
+    bias = network.head.bias is not None
+    kept = (torch.cat(z), logits, domains.to(device))
+    return float(hessian_distance(*kept, loss=plan.loss, bias=bias).max())
+
+
+def _take_head(network: Network, folder: str, classes: tuple[str, ...]) -> None:
+    """Give a network, in place, the head of a trained model."""
+    model = load(folder)
+    ours, theirs = network.head.state_dict(), model.network.head.state_dict()
+    shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (ours, theirs)]
+    if shapes[0] != shapes[1] or classes != model.description.classes:
+        raise InputError(
+            f"Expected a head for {len(classes)} classes with parameters {shapes[0]} in {folder}, "
+            f"found one for {len(model.description.classes)} with {shapes[1]}. Train it on "
+            "features of the same backbone, with the same classes."
+        )
+    network.head.load_state_dict(theirs)
 
 
 def evaluation_interval(dataset: str, family: Family, steps: int) -> int:

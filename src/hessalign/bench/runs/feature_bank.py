@@ -22,9 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from hessalign._errors import InputError
-from hessalign._files import atomic_file, write_atomically
+from hessalign._files import atomic_file, parse_json, write_atomically
 from hessalign._processes import completed
-from hessalign.bench.data import DomainDataset, ImageReader, normalise, open_images
+from hessalign.bench.data import (
+    DomainDataset,
+    DomainSamples,
+    ImageReader,
+    normalise,
+    open_images,
+)
 from hessalign.bench.models import make_backbone, state_digest
 from hessalign.bench.models.backbones import describe_random_weights, feature_width
 from hessalign.bench.models.published import make_importable
@@ -61,7 +67,11 @@ def _write_bank(
         "y": torch.cat([domain.labels for domain in data.domains]).numpy(),
         "domain": np.repeat(np.arange(len(data.domains)), [len(d) for d in data.domains]),
     }
+    if any(domain.held_out is not None for domain in data.domains):
+        arrays["held_out"] = np.concatenate([_held_out(domain) for domain in data.domains])
     names = {"classes": list(data.classes), "domains": list(data.domain_names)}
+    if data.official_tests:
+        names["official_tests"] = list(data.official_tests)
     text = json.dumps(made_with)
     with atomic_file(bank) as partial:
         if bank.suffix == ".npz":
@@ -78,6 +88,14 @@ def _write_bank(
         mode = partial.stat().st_mode
         save_file(arrays, partial, metadata={**metadata, _MADE_WITH: text})
         partial.chmod(mode)  # it makes files that nobody else may read
+
+
+def _held_out(domain: DomainSamples) -> np.ndarray:
+    """Which samples of a domain an official split holds out, as 0 and 1."""
+    marks = np.zeros(len(domain), np.uint8)
+    if domain.held_out is not None:
+        marks[domain.held_out.numpy()] = 1
+    return marks
 
 
 def read_description(bank: Path) -> dict[str, Any]:
@@ -254,7 +272,7 @@ def _begin(folder: Path, made_with: Mapping[str, Any], warn: _Warn) -> None:
     wanted = {name: value for name, value in made_with.items() if name != "software"}
     if folder.exists():
         try:
-            if json.loads(note.read_text("utf-8")) == wanted:
+            if parse_json(note.read_text("utf-8")) == wanted:
                 return
         except (OSError, ValueError):
             pass

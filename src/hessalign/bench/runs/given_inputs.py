@@ -5,11 +5,13 @@ Arrays, tensors, files of arrays, image files and folders of them become batches
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
 import numpy as np
 import torch
@@ -18,7 +20,11 @@ from torch import Tensor
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
 from hessalign.bench.data import ImageError, normalise, read_image
+from hessalign.bench.data.delimited import read_rows
+from hessalign.bench.data.files import load_npz
 from hessalign.bench.data.images import EXTENSIONS
+from hessalign.bench.data.tables import TABLES, table_features
+from hessalign.bench.runs.table_inputs import TableInputs
 
 InputKind = Literal["images", "arrays"]
 """Whether a model was trained on image files or on arrays."""
@@ -40,16 +46,22 @@ def given_batches(
     shape: _Shape,
     batch_size: int,
     unreadable: Callable[[InputError], None] | None = None,
+    table: TableInputs | None = None,
 ) -> Iterator[_Batch]:
-    """Inputs of any form as batches, with their names: paths of images, or numbers of rows."""
-    # `unreadable` is called with what is wrong with an image, which is then left out.
+    """Inputs of any form as batches, with their names: paths of images, rows, lines of tables."""
+    # `unreadable` is called with what is wrong with an image, which is then left out; of a model
+    # that was trained on a table, that says how rows are made ready.
     check_count(batch_size, "a batch_size")
+    make = partial(_array_batches, kind, shape, batch_size, table)
     if isinstance(given, np.ndarray | Tensor):
-        yield from _array_batches(given, kind, shape, batch_size)
+        yield from make(given)
         return
     arrays, images = _told_apart(_paths(given))
     for path in arrays:
-        yield from _array_batches(_read_array(path), kind, shape, batch_size, path)
+        if path.suffix.lower() in TABLES:
+            yield from _table_batches(path, table, batch_size)
+        else:
+            yield from make(_read_array(path), path)
     if images:
         if kind != "images":
             raise InputError(
@@ -67,13 +79,20 @@ def given_batches(
 def count_given(paths: Iterable[_PathLike]) -> int:
     """How many samples, also unreadable ones, files of arrays, images and folders of them hold."""
     arrays, images = _told_apart(map(Path, paths))
-    return sum(len(_read_array(path)) for path in arrays) + len(_find_images(images))
+    return sum(map(_count_rows, arrays)) + len(_find_images(images))
+
+
+def _count_rows(path: Path) -> int:
+    if path.suffix.lower() in TABLES:
+        return sum(1 for _ in read_rows(path)) - 1
+    return len(_read_array(path))
 
 
 def _told_apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Files of arrays, and the rest: images and folders of them."""
+    """Files of arrays and tables, and the rest: images and folders of them."""
     every = list(paths)
-    arrays = [path for path in every if path.suffix.lower() in _ARRAY_FILES and not path.is_dir()]
+    files = (*_ARRAY_FILES, *TABLES)
+    arrays = [path for path in every if path.suffix.lower() in files and not path.is_dir()]
     return arrays, [path for path in every if path not in arrays]
 
 
@@ -137,11 +156,10 @@ def _read_array(path: Path) -> np.ndarray:
             arrays: dict[str, np.ndarray] = load_file(path)
         else:
             with path.open("rb") as file:
-                loaded = np.load(file, allow_pickle=False)
-                if isinstance(loaded, np.ndarray):
-                    return loaded
-                names = ["x"] if "x" in loaded.files else loaded.files
-                arrays = {name: loaded[name] for name in names}
+                if file.read(2) != b"PK":
+                    file.seek(0)
+                    return _read_npy(file)
+            arrays = load_npz(path)
     except OSError:
         raise
     except Exception as error:  # a damaged file makes its reader stumble in any way
@@ -152,15 +170,25 @@ def _read_array(path: Path) -> np.ndarray:
     return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
 
+def _read_npy(file: IO[bytes]) -> np.ndarray:
+    array: np.ndarray = np.load(file, allow_pickle=False)
+    if file.read(1):
+        raise InputError("it is longer than its shape says")
+    return array
+
+
 def _array_batches(
-    rows: np.ndarray | Tensor,
     kind: InputKind,
     shape: _Shape,
     batch_size: int,
+    table: TableInputs | None,
+    rows: np.ndarray | Tensor,
     path: Path | None = None,
 ) -> Iterator[_Batch]:
     what, prefix = ("x", "") if path is None else (str(path), f"{path}#")
-    tensor = _checked(rows, shape, what)
+    if table is not None:
+        shape = (len(table.fill),)
+    tensor = _checked(rows, shape, what, missing=table is not None)
     if kind == "images" and tensor.dtype != torch.uint8:
         least, most = float(tensor.min()), float(tensor.max())
         if not tensor.is_floating_point() or least < 0 or most > 1:
@@ -172,10 +200,29 @@ def _array_batches(
     for first in range(0, len(tensor), batch_size):
         part = tensor[first : first + batch_size]
         names = tuple(f"{prefix}{row}" for row in range(first, first + len(part)))
-        yield names, normalise(part) if kind == "images" else part.float()
+        if table is not None:
+            yield names, table.prepare(part)
+        else:
+            yield names, normalise(part) if kind == "images" else part.float()
 
 
-def _checked(rows: np.ndarray | Tensor, shape: _Shape, what: str) -> Tensor:
+def _table_batches(path: Path, table: TableInputs | None, batch_size: int) -> Iterator[_Batch]:
+    """Rows of a table, named by their lines."""
+    if table is None:
+        raise InputError(
+            f"Expected what this model was trained on, got the table {path}: it was not trained on "
+            f"one. Give arrays ({', '.join(_ARRAY_FILES)}) or images."
+        )
+    rows = table_features(path, table.columns)
+    while some := list(islice(rows, batch_size)):
+        lines, features = zip(*some, strict=True)
+        x = torch.from_numpy(np.stack(features))
+        yield tuple(f"{path}:{line}" for line in lines), table.prepare(x)
+
+
+def _checked(
+    rows: np.ndarray | Tensor, shape: _Shape, what: str, *, missing: bool = False
+) -> Tensor:
     """Rows as a tensor, of numbers that float32 can hold and of the shape that is taken."""
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
@@ -188,7 +235,8 @@ def _checked(rows: np.ndarray | Tensor, shape: _Shape, what: str) -> Tensor:
         raise InputError(_wrong_shape(tuple(rows.shape), shape, what))
     if len(rows) == 0:
         raise InputError(f"Expected one or more samples in {what}, got none.")
-    if rows.is_complex() or not bool(rows.float().isfinite().all()):
+    held = (rows.nan_to_num(0.0, math.inf, -math.inf) if missing else rows).float()
+    if rows.is_complex() or not bool(held.isfinite().all()):
         raise InputError(
             f"Expected finite real numbers that float32 can hold in {what}, got others."
         )

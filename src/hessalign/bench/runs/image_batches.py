@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import warnings
@@ -36,11 +35,13 @@ from hessalign._processes import (
     WORKERS_VARIABLE,
     describe_end,
     holding_back_interrupts,
+    portable,
     start_worker,
 )
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import Augmentation, ImageError, ImageReader, augment, normalise
+from hessalign.bench.models.sharded import current_processes, own_rows
 
 _Rows = Sequence[int] | np.ndarray
 """Samples of a domain, for example a part of its `Split`."""
@@ -67,7 +68,8 @@ def default_workers() -> int:
             f"Expected {WORKERS_VARIABLE} as a whole number of 0 or more, got {wanted!r}."
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(_MOST_WORKERS, (cores or 1) - 1)
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of one run
+    return max(0, min(_MOST_WORKERS, (cores or 1) // together - 1))
 
 
 @final
@@ -101,7 +103,11 @@ class ImageMinibatches:
         arrays = {domain: np.asarray(chosen, np.int64) for domain, chosen in rows.items()}
         # While a batch is in use, as many as the loader allows are asked for.
         places = _AHEAD * self._workers + 1
-        self._batches = _Batches(reader, arrays, batch_size, seed, augmentation, places)
+        self._processes, count = current_processes(), len(rows) * batch_size
+        if self._processes is not None and count < self._processes.count:
+            self._processes = None  # each computes all of so few
+        own = slice(count) if self._processes is None else own_rows(count, self._processes)
+        self._batches = _Batches(reader, arrays, batch_size, seed, augmentation, places, own)
         self._domain = torch.arange(len(rows)).repeat_interleave(batch_size)
         self._step = 0
         self._numbers = _Numbers()
@@ -124,7 +130,10 @@ class ImageMinibatches:
         if error is not None:
             raise error
         self._next = self._step = number + 1
-        return Batch(*self._batches.place(number), self._domain)
+        x, y = self._batches.place(number)
+        if self._processes is not None:
+            return Batch.shared(x, y, self._domain, self._processes)
+        return Batch(x, y, self._domain)
 
     def state_dict(self) -> dict[str, Tensor]:
         """How many batches were drawn."""
@@ -215,12 +224,14 @@ class _Batches(Dataset["Exception | None"]):
     seed: int
     augmentation: Augmentation | None
     places: int
+    own: slice  # of a batch, the images that are made; all labels are
 
     def __post_init__(self) -> None:
         size = self.reader.size if self.augmentation is None else self.augmentation.size
-        shape = (self.places, len(self.rows) * self.batch_size)
-        self._x = torch.empty(*shape, 3, size, size).share_memory_()
-        self._y = torch.empty(shape, dtype=torch.int64).share_memory_()
+        made = self.own.stop - (self.own.start or 0)
+        self._x = torch.empty(self.places, made, 3, size, size).share_memory_()
+        count = len(self.rows) * self.batch_size
+        self._y = torch.empty(self.places, count, dtype=torch.int64).share_memory_()
 
     def place(self, number: int) -> tuple[Tensor, Tensor]:
         """Where the inputs and labels of a batch are."""
@@ -232,26 +243,20 @@ class _Batches(Dataset["Exception | None"]):
         try:
             self._fill(number, *self.place(number))
         except Exception as error:
-            return _portable(error)
+            return portable(error)
         return None
 
     def _fill(self, number: int, x: Tensor, y: Tensor) -> None:
         generator = torch.Generator().manual_seed(seed_hash(self.seed, number))
-        size = self.batch_size
-        parts = zip(self.rows.items(), x.split(size), y.split(size), strict=True)
-        for (domain, rows), inputs, labels in parts:
+        size, first, last = self.batch_size, self.own.start or 0, self.own.stop
+        parts = zip(self.rows.items(), y.split(size), strict=True)
+        for place, ((domain, rows), labels) in enumerate(parts):
             drawn = rows[torch.randint(len(rows), (size,), generator=generator).numpy()]
             labels[:] = self.reader.data.domains[domain].labels[drawn]
-            _prepare(self.reader, domain, drawn, self.augmentation, generator, inputs)
-
-
-def _portable(error: Exception) -> Exception:
-    """An error as it can go to another process: of what cannot, the loader would say nothing."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # classes of errors may do anything
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+            start = place * size
+            own = slice(*(min(max(row - start, 0), size) for row in (first, last)))
+            inputs = x[max(start - first, 0) :][: own.stop - own.start]
+            _prepare(self.reader, domain, drawn, self.augmentation, generator, inputs, own)
 
 
 def _start(_: int) -> None:
@@ -285,12 +290,17 @@ class ImageChunks:
         if self.size < 1:
             raise InputError(f"Expected chunks of 1 or more images, got {self.size}.")
 
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.size)
+
+    def __getitem__(self, number: int) -> Tensor:
+        first = number * self.size
+        generator = torch.Generator().manual_seed(seed_hash(self.seed, self.domain, first))
+        part = np.asarray(self.rows[first : first + self.size], np.int64)
+        return _prepare(self.reader, self.domain, part, self.augmentation, generator)
+
     def __iter__(self) -> Iterator[Tensor]:
-        chosen = np.asarray(self.rows, np.int64)
-        for first in range(0, len(chosen), self.size):
-            generator = torch.Generator().manual_seed(seed_hash(self.seed, self.domain, first))
-            part = chosen[first : first + self.size]
-            yield _prepare(self.reader, self.domain, part, self.augmentation, generator)
+        return map(self.__getitem__, range(len(self)))
 
 
 def _prepare(
@@ -300,16 +310,19 @@ def _prepare(
     augmentation: Augmentation | None,
     generator: torch.Generator,
     out: Tensor | None = None,
+    own: slice = slice(None),
 ) -> Tensor:
-    """Images as a network takes them, changed at random or not."""
+    """Images as a network takes them, or some of them, changed at random or not."""
+    chosen = rows[own]
     try:
-        images = reader.read(domain, rows)
+        images = reader.read(domain, chosen)
     except ImageError as error:
         raise InputError(
             f"{error} `hessalign datasets check` lists all such images, and `hessalign datasets "
             "prepare` meets them before training does."
         ) from error
     if augmentation is not None:
-        return augment(images.pixels, generator, augmentation, images.original_sizes, out=out)
+        sizes, among = images.original_sizes, (len(rows), own)
+        return augment(images.pixels, generator, augmentation, sizes, out, among)
     prepared = normalise(images.pixels)
     return prepared if out is None else out.copy_(prepared)

@@ -48,6 +48,7 @@ from hessalign.bench.algorithms.search import draw, search_space
 from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.models import Network
+from hessalign.bench.runs.averaging import AVERAGE_OPTIONS, VALIDATION_LOSS, Rule, average_options
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
 from hessalign.bench.runs.machine import device_of, keep_freed_memory
@@ -63,7 +64,11 @@ STEPS: Final = default_steps(COLORED_MNIST)
 TARGET: Final = 2
 """The domain that is tested on."""
 
-_SCHEDULED: Final = {"penalty_weight": "penalty_weight", "anneal_steps": "jump"}
+_SCHEDULED: Final = {
+    "penalty_weight": "penalty_weight",
+    "anneal_steps": "jump",
+    "late_lr": "learning_rate",
+}
 """Options by which algorithms schedule their penalty, and those of the protocol that do so."""
 
 
@@ -87,6 +92,10 @@ class IrmOptions(Options):
         momentum: Of "sgd".
         lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
         warmup_steps: Steps in which the learning rate rises first.
+        initial_seed: Of the network's initial weights, for runs that are to share them; None takes
+            the run's own.
+        average: None, or which average of the weights of all steps is kept: "ema", "swad" or
+            "uniform"; it and the options after it are those of `AverageOptions`.
     """
 
     imbalance: colored_mnist.Imbalance | None = None
@@ -103,12 +112,23 @@ class IrmOptions(Options):
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
     lr_schedule: LrSchedule = "constant"
     warmup_steps: Whole = 0
+    initial_seed: Whole | None = None
+    average: Rule | None = None
+    average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
+    average_start: Whole | None = None
+    n_converge: Count = 3
+    n_tolerance: Count = 6
+    tolerance_ratio: NonNegative = 0.3
 
     @property
     def loss(self) -> Loss:
         """One logit tells the two classes apart."""
         return "binary"
 
+
+_USUAL: Final = IrmOptions()
+_UNSAID: Final = ("initial_seed", *AVERAGE_OPTIONS)
+"""Options that records show only where they are not the usual ones."""
 
 SEARCH: Final[Mapping[str, Distribution]] = {
     "learning_rate": Power(10, -3.5, -2.5),
@@ -136,15 +156,19 @@ class Irm(AbstractProtocol):
         }
         data = colored_mnist.make_colored_mnist_domains(job.trial_seed, **wanted)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
+        for name in _UNSAID:
+            if values[name] == getattr(_USUAL, name):
+                del values[name]
         every = options.evaluate_every
         return Plan(job, self, data_dir, data, options, config, values, steps, every)
 
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
         """The algorithm, which follows the released scripts where options do not say otherwise."""
-        spec, seed = self.network(plan), plan.job.trial_seed
+        spec, seed, initial = self.network(plan), plan.job.trial_seed, plan.options.initial_seed
         # A source of randomness of its own for each purpose, all determined by the seed.
         generator, weights = (
-            torch.Generator().manual_seed((seed << 8) + stream) for stream in (1, 2)
+            torch.Generator().manual_seed((each << 8) + stream)
+            for each, stream in ((seed, 1), (seed if initial is None else initial, 2))
         )
         make, domains, shape = partial(spec.make, weights), len(plan.sources), spec.row_shape
         setting = Setting(make, 1, domains, plan.loss, plan.steps, generator, input_shape=shape)
@@ -172,6 +196,7 @@ class Irm(AbstractProtocol):
             evaluate_every=plan.evaluate_every,
             evaluate_before=True,
             **{name: getattr(options, name) for name in OPTIMIZER_OPTIONS},
+            averaging=average_options(options),
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
@@ -196,7 +221,10 @@ class Irm(AbstractProtocol):
                 if name == "train" and plan.options.hessian_distance:
                     products = inner_products(head, "hessian", centred=True)
                     metrics["hessian_distance"] = float(distances(products).max())
-            parts = [*zip(plan.sources, right["train"], measure(network, held_out)[1], strict=True)]
+            head, right["held out"] = measure(network, held_out)
+            if plan.options.average == "swad" and head is not None:
+                metrics[VALIDATION_LOSS] = float(head.risk.mean())
+            parts = [*zip(plan.sources, right["train"], right["held out"], strict=True)]
             for domain, part in zip(tested, right["test"], strict=True):
                 parts.append((domain, part[plan.inner[domain]], part[plan.outer[domain]]))
             for domain, inner, outer in parts:
@@ -270,7 +298,7 @@ def settle(job: Job) -> tuple[IrmOptions, Any]:
         if key in _SCHEDULED and key in theirs:
             raise InputError(
                 f"Expected no option {key!r}: the protocol's own {_SCHEDULED[key]!r} decides when "
-                "and how the weight of the penalty changes."
+                "and how the weight of the penalty and the learning rate change."
             )
         if key not in (*ours, *theirs):
             raise UnknownNameError(f"hyper-parameter of {info.recorded}", key, [*ours, *theirs])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 from hessalign._errors import ConfigurationError, InputError
+from hessalign._files import parse_json
 from hessalign._numbers import is_whole
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms.options import check_options
@@ -104,7 +105,7 @@ def _fits(field: str, value: Any) -> bool:  # noqa: ANN401
         if field == "test_domains":
             return isinstance(value, list) and all(map(is_whole, value))
         if field == "hparams":
-            return value is None or isinstance(json.loads(value), dict)
+            return value is None or isinstance(parse_json(value), dict)
         check_options(Job, {field: value})
         return field != "holdout_fraction" or 0 < value < 1
     except (TypeError, ValueError):

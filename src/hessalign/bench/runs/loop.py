@@ -35,10 +35,19 @@ from hessalign.bench.algorithms import (
 from hessalign.bench.algorithms.kinds import REMEDY
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.models import Network
+from hessalign.bench.models.sharded import LostProcessError
+from hessalign.bench.runs.averaging import (
+    AVERAGED,
+    AverageOptions,
+    Mean,
+    averaged,
+    install,
+)
 from hessalign.bench.runs.machine import device_of
+from hessalign.bench.runs.processes import agreed, check_same, follow_leader
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run_folder import RunFolder, TrainingState
-from hessalign.bench.runs.sampling import Sampler
+from hessalign.bench.runs.sampling import Ahead, Sampler
 from hessalign.curvature.losses import LABEL_LOSSES
 
 Evaluate = Callable[[Network], Mapping[str, float]]
@@ -75,6 +84,7 @@ class LoopConfig:
         momentum: Of "sgd".
         lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
         warmup_steps: Steps in which the learning rate rises first.
+        averaging: Which average of the iterates is measured too, and is the network in the end.
 
     Raises:
         InputError: If a number is out of its range, or a name is not known.
@@ -94,6 +104,7 @@ class LoopConfig:
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
     lr_schedule: LrSchedule = "constant"
     warmup_steps: Whole = 0
+    averaging: AverageOptions = field(default_factory=AverageOptions)
 
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
@@ -114,6 +125,7 @@ class LoopConfig:
                 f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
                 f"{self.warmup_steps}."
             )
+        self.averaging.make(self.steps)  # refuses what does not fit
 
     def learning_rate_factor(self, step: int) -> float:
         """What learning rates are multiplied by at a step, on which alone it depends."""
@@ -138,7 +150,9 @@ def train(
 ) -> list[Record]:
     """Train an algorithm, or continue where an earlier process stopped.
 
-    A loss that is not finite raises `DivergedError`; Ctrl-C saves the state before it stops.
+    A loss that is not finite raises `DivergedError`; Ctrl-C saves the state before it stops. Where
+    an average of the iterates is asked for, it is what the network is in the end; records have what
+    was measured of it under names that begin with `AVERAGED`.
 
     Args:
         algorithm: What to train; a module, changed in place. Batches go where its parameters are.
@@ -156,33 +170,38 @@ def train(
         KeyboardInterrupt: If it was asked to stop.
     """
     device = device_of(algorithm)
-    state = TrainingState(algorithm, start_optimizers(algorithm, config), sampler, generator)
-    records = [] if folder is None else folder.resume(state)
+    sampler = Ahead(sampler, device)
+    optimizers, average = start_optimizers(algorithm, config), config.averaging.make(config.steps)
+    state = TrainingState(algorithm, optimizers, sampler, generator, average)
+    records = follow_leader(state, [] if folder is None else folder.resume(state))
     clock, watch = time.perf_counter() - state.seconds, _Watch(device)
     with Interruption() as interruption, _naming_the_checkpoint(folder):
         for number in range(state.step, config.steps):
             if config.schedule.starts_afresh(number):
                 state.optimizers = start_optimizers(algorithm, config)
-            _set_learning_rates(state.optimizers, config.learning_rate_factor(number))
-            step = Step(algorithm.network, sampler.draw().to(device), number, config.loss)
+            _set_learning_rates(state.optimizers, config, number)
+            step = Step(algorithm.network, sampler.draw(), number, config.loss)
             due = number % config.evaluate_every == 0 or number == config.steps - 1
 
             metrics = None
             if due and config.evaluate_before:
                 watch.check()
-                metrics = measure(algorithm.network, evaluate, number)
+                metrics = _measure_both(state, evaluate, number)
             terms = update(algorithm, step, state.optimizers, config)
+            sampler.fetch()
             watch.look(terms, number)
-            state.step = number + 1
+            state.advance()
 
             if due:
                 watch.check()
-                metrics = metrics or measure(algorithm.network, evaluate, number)
+                check_same(algorithm)
+                metrics = metrics or _measure_both(state, evaluate, number)
                 state.seconds = time.perf_counter() - clock
                 values = {name: float(value) for name, value in terms.items()}
                 records.append(Record(number, state.seconds, values, metrics))
                 report(records[-1])
-            stopping = interruption.requested  # read once, so that nothing stops that is not saved
+            # Asked once, so that nothing stops that is not saved, and processes stop together.
+            stopping = agreed(interruption.requested)
             if folder is not None:
                 if due:
                     folder.append(records)
@@ -195,8 +214,9 @@ def train(
                 raise KeyboardInterrupt
         watch.check()
         _check_parameters(algorithm, config.steps - 1)
+        install(algorithm.network, Mean() if average is None else average.mean(), sampler)
         if folder is not None:
-            folder.finish(state, records)
+            folder.finish(algorithm.network, records)
     return records
 
 
@@ -236,14 +256,14 @@ class _Watch:
 
 @contextmanager
 def _naming_the_checkpoint(folder: RunFolder | None) -> Iterator[None]:
-    """Let a run that diverges say which checkpoint was made before it did."""
+    """Let a run that diverges, or loses a process, say which checkpoint was made before."""
     try:
         yield
-    except DivergedError as error:
+    except (DivergedError, LostProcessError) as error:
         newest = None if folder is None else folder.newest_checkpoint()
         if newest is None:
             raise
-        raise DivergedError(f"{error} The checkpoint before it is {newest}.") from error
+        raise type(error)(f"{error} The checkpoint before it is {newest}.") from error
 
 
 @torch.no_grad()
@@ -259,6 +279,20 @@ def measure(network: Network, evaluate: Evaluate, step: int) -> dict[str, float]
     return metrics
 
 
+def _measure_both(state: TrainingState, evaluate: Evaluate, step: int) -> dict[str, float]:
+    """Evaluate the last iterate, and the average of iterates if one is kept."""
+    network, average = state.algorithm.network, state.average
+    metrics = measure(network, evaluate, step)
+    if average is None:
+        return metrics
+    average.judge(metrics)
+    found, mean = metrics, average.mean()
+    if mean.weight:
+        with averaged(network, mean, state.sampler):
+            found = measure(network, evaluate, step)
+    return metrics | {f"{AVERAGED}{name}": value for name, value in found.items()}
+
+
 def update(
     algorithm: AbstractAlgorithm,
     step: Step,
@@ -267,8 +301,19 @@ def update(
 ) -> Terms:
     """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
-        return algorithm.update(step, optimizers)
-    optimizers[MAIN].zero_grad()
+        terms = algorithm.update(step, optimizers)
+    else:
+        terms = _update_by_gradient(algorithm, step, optimizers[MAIN], config)
+    if algorithm.gradient_scale is not None:
+        algorithm.gradient_scale.adapt(step.number)
+    return terms
+
+
+def _update_by_gradient(
+    algorithm: AbstractAlgorithm, step: Step, optimizer: Optimizer, config: LoopConfig
+) -> Terms:
+    """The update of an objective or a gradient rule."""
+    optimizer.zero_grad()
     if isinstance(algorithm, AbstractGradientRule):
         terms = _combine_gradients(algorithm, step, config)
     elif isinstance(algorithm, AbstractObjective):
@@ -280,7 +325,7 @@ def update(
         )
     if config.clip is not None:
         nn.utils.clip_grad_norm_(algorithm.parameters(), config.clip)
-    optimizers[MAIN].step()
+    optimizer.step()
     return terms
 
 
@@ -324,19 +369,24 @@ def start_optimizers(algorithm: AbstractAlgorithm, config: LoopConfig) -> dict[s
     if isinstance(algorithm, AbstractStepOwner):  # its losses know neither l2 nor a limit
         for optimizer in optimizers.values():
             optimizer.register_step_pre_hook(partial(_regularize, config))
+    if algorithm.gradient_scale is not None:
+        for optimizer in optimizers.values():
+            algorithm.gradient_scale.watch(optimizer)
     return optimizers
 
 
-def _set_learning_rates(optimizers: Mapping[str, Optimizer], factor: float) -> None:
-    """Give every optimiser the learning rate it was made with times a factor."""
+def _set_learning_rates(optimizers: Mapping[str, Optimizer], config: LoopConfig, step: int) -> None:
+    """Give every optimiser the rate it was made with, or the schedule's, times the factor."""
+    factor, late = config.learning_rate_factor(step), config.schedule.learning_rate(step)
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
-            group["lr"] = optimizer.defaults["lr"] * factor
+            group["lr"] = (optimizer.defaults["lr"] if late is None else late) * factor
 
 
 def _make_optimizer(spec: OptimizerSpec, config: LoopConfig) -> Optimizer | None:
     path, parameters = config.optimizer, list(spec.parameters)
     lr = config.learning_rate if spec.learning_rate is None else spec.learning_rate
+    lr *= spec.rate_factor
     decay = config.weight_decay if spec.weight_decay is None else spec.weight_decay
     if not parameters:
         return None

@@ -26,9 +26,15 @@ def find_device() -> torch.device:
     return torch.device("cuda")
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on an accelerator, as far as it can be asked."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
 def device_of(module: nn.Module) -> torch.device:
-    """Where the parameters of a module are, all in one place."""
-    return next(module.parameters()).device
+    """Where the parameters of a module are, all in one place; the processor if it has none."""
+    first = next(module.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def keep_freed_memory() -> bool:

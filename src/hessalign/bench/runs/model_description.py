@@ -22,12 +22,13 @@ from typing import Any, ClassVar, Final, Literal, final, get_args
 import torch
 
 from hessalign._errors import InputError, UserError
-from hessalign._files import write_atomically
+from hessalign._files import parse_json, write_atomically
 from hessalign._names import check_name
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
 from hessalign.bench.runs.given_inputs import InputKind
+from hessalign.bench.runs.table_inputs import TableInputs, read_table_inputs
 
 DESCRIPTION: Final = "model.json"
 WEIGHTS: Final = "model.safetensors"
@@ -98,6 +99,7 @@ class ModelDescription:
         adapted: Whether the algorithm put something of its own around the network, or made a larger
             one: then the algorithm makes it again. `write_model` finds out.
         weights_sha256: Checksum of the file of weights, which `write_model` fills in.
+        table: If it was trained on a table, what it needs to know of that.
 
     Raises:
         InputError: If the parts do not fit together.
@@ -119,6 +121,7 @@ class ModelDescription:
     accuracies: Mapping[str, float] = field(default_factory=dict)
     adapted: bool = False
     weights_sha256: str = ""
+    table: TableInputs | None = None
 
     def __post_init__(self) -> None:
         check_name("kind of inputs", self.inputs, get_args(InputKind))
@@ -129,6 +132,15 @@ class ModelDescription:
                 "Expected a backbone that can be made again from its name, got the module "
                 f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
+        head = getattr(self.network, "head", None)
+        texts = (
+            *self.classes,
+            self.algorithm,
+            self.weights_sha256,
+            *([] if head is None else [head]),
+        )
+        if wrong := [each for each in texts if not isinstance(each, str)]:
+            raise InputError(f"Expected names and a checksum as text, got {wrong[0]!r}.")
         expected = 2 if self.loss == "binary" else self.outputs
         if len(self.classes) != expected:
             raise InputError(
@@ -168,7 +180,10 @@ def write_model(folder: Path, description: ModelDescription, network: Network) -
     """Keep a trained network, so that `load` needs nothing else; its description comes last."""
     from safetensors.torch import save
 
-    state = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    state = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in network.state_dict().items()
+    }
     content = save(state)
     write_atomically(folder / WEIGHTS, content)
     digest = hashlib.sha256(content).hexdigest()
@@ -182,7 +197,7 @@ def read_description(folder: Path) -> ModelDescription:
     """Read the description in a folder; one that is damaged or of a newer version is refused."""
     path = folder / DESCRIPTION
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         version = content["format"]
         if version > _FORMAT:
             raise TrainedModelError(
@@ -192,7 +207,9 @@ def read_description(folder: Path) -> ModelDescription:
         if content["normalisation"] not in (None, _NORMALISATION):
             raise InputError("its normalisation is not ImageNet's")
         names = [each.name for each in dataclasses.fields(ModelDescription)]
-        values = {name: _tuples(content[name]) for name in names}
+        values = {name: _tuples(content[name]) for name in names if name != "table"}
+        if content.get("table") is not None:
+            values["table"] = read_table_inputs(content["table"])
         network = {name: _tuples(value) for name, value in content["network"].items()}
         made = _NETWORKS[network.pop("kind")]
         return ModelDescription(**values | {"network": made(**network)})

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, cast, final
 
 import numpy as np
 import torch
@@ -29,13 +29,18 @@ from hessalign.bench.data import DomainDataset, Split, split_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.models import NetworkSpec
 from hessalign.bench.models.backbones import MNIST_CNN, describe_random_weights
+from hessalign.bench.runs.computing import Precision
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.loop import Evaluate, LoopConfig
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.sampling import ImageInputs, Inputs, Sampler, TensorInputs
+from hessalign.diagnosis.preparation import Preparation, fit_preparation
 
 Evaluated = Literal["needed", "all"]
 """What a run evaluates: what model selection reads, or both parts of every domain."""
+
+_MANY_DOMAINS: Final = 32
+_SHOWN: Final = 5
 
 
 @final
@@ -80,6 +85,14 @@ class Plan:
         """The part of each domain that is held out."""
         return tuple(split.outer for split in self.splits)
 
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """How the features of a table are made ready, by the samples that are trained on."""
+        if self.data.table is None:
+            return None
+        parts = [(self.data.domains[each].inputs, self.inner[each]) for each in self.sources]
+        return fit_preparation(torch.cat([cast(Tensor, x)[rows] for x, rows in parts]))
+
     @property
     def info(self) -> AlgorithmInfo:
         """The row of the algorithm."""
@@ -90,6 +103,12 @@ class Plan:
         """Name of the loss that is trained with."""
         loss: Loss = self.options.loss
         return loss
+
+    @property
+    def precision(self) -> Precision:
+        """What features are computed in."""
+        precision: Precision = getattr(self.options, "precision", 32)
+        return precision
 
     @property
     def sources(self) -> list[int]:
@@ -116,7 +135,7 @@ class AbstractProtocol(ABC):
     def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
         """What gives the inputs of all domains: rows in memory, or images."""
         if isinstance(plan.data.domains[0].inputs, Tensor):
-            return TensorInputs(plan.data)
+            return TensorInputs(plan.data, plan.preparation)
         size, augment = plan.options.image_size, plan.options.data_augmentation
         return ImageInputs(plan.data, size, plan.job.seed, augment=augment, warn=warn)
 
@@ -217,6 +236,30 @@ def describe_untrained(plan: Plan) -> str | None:
     if spec.backbone == MNIST_CNN:
         return None
     return describe_random_weights(spec.backbone, spec.weights)
+
+
+def domain_warnings(plan: Plan) -> Iterator[str]:
+    """What to tell about a table, what an official split tests on, and many domains."""
+    yield from plan.data.table.notes if plan.data.table is not None else ()
+    data, names = plan.data, [plan.data.domain_names[source] for source in plan.sources]
+    if trained := [name for name in names if name in data.official_tests]:
+        yield (
+            f"The official split of {data.name} does not train on {_some(trained)}; here they are "
+            "trained on. `train --test-domains official` leaves them out, and so does the option "
+            "without= of data sets that have it."
+        )
+    if len(names) > _MANY_DOMAINS:
+        size = getattr(plan.options, "batch_size", 1)
+        yield (
+            f"A step takes {size} samples of each of {len(names)} domains, {size * len(names):,} "
+            "in all. Set a smaller batch_size, or put domains together (of WILDSiWildCam by "
+            "groups=10; of your own data by naming larger domains)."
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:

@@ -1,6 +1,6 @@
 """What a run reports while it goes: a record per evaluation, a JSON line each, as in DomainBed.
 
-People see a line of each as it comes, or curves in TensorBoard.
+People see a line of each as it comes; `trackers` send them elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TextIO, final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
+from hessalign._files import parse_json
 from hessalign.report.progress import Progress
 
 RESULTS: Final = "results.jsonl"
@@ -21,8 +22,10 @@ RESULTS: Final = "results.jsonl"
 DONE: Final = "done"
 """The file that marks a run as complete: its last record."""
 
-_METRIC: Final = re.compile(r"env\d+_(in|out)_acc|(train|test)_(accuracy|loss)|hessian_distance")
-"""What evaluations measure; other numbers of a line are terms of the loss."""
+_METRIC: Final = re.compile(
+    r"(avg_)?(env\d+_(in|out)_acc|(train|test)_(accuracy|loss)|validation_loss|hessian_distance)"
+)
+"""What evaluations measure, also of averaged weights; other numbers are terms of the loss."""
 
 _OTHERS: Final = {
     "step", "epoch", "step_time", "seconds", "hparams", "args", "software", "domain_names",
@@ -85,7 +88,7 @@ class RecordForm:
 
 def _parse(line: str) -> Record:
     """The record in a line; a ValueError if it holds none."""
-    entry = json.loads(line)
+    entry = parse_json(line)
     if not isinstance(entry, dict):
         raise InputError("Expected names with values.")
     rest = {key: value for key, value in entry.items() if key not in _OTHERS}
@@ -135,6 +138,7 @@ _ACCURACIES: Final = {
     "train_accuracy": "train",
     "validation_accuracy": "validation",
     "test_accuracy": "OOD",
+    "avg_test_accuracy": "averaged OOD",
 }
 """What accuracies are called in a line."""
 
@@ -162,24 +166,3 @@ def run_progress(title: str, steps: int, stream: TextIO | None = None) -> Callab
         progress(record.step + 1, steps, _describe(record), seconds=record.seconds)
 
     return show
-
-
-@final
-class TensorBoard:
-    """Writes the records of a run into a folder that `tensorboard --logdir` shows."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingPackageError(
-                "Logging to TensorBoard needs tensorboard: pip install 'hessalign[tensorboard]'."
-            ) from error
-        self._writer = SummaryWriter(str(folder))
-
-    def __call__(self, record: Record) -> None:
-        """Write a record."""
-        for group, values in (("terms", record.terms), ("metrics", record.metrics)):
-            for name, value in values.items():
-                self._writer.add_scalar(f"{group}/{name}", value, record.step)
-        self._writer.flush()

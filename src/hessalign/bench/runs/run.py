@@ -20,17 +20,22 @@ from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST, catalog_entry
 from hessalign.bench.models import Network
+from hessalign.bench.runs.computing import Computing, computed
 from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
 from hessalign.bench.runs.machine import describe_software, find_device
 from hessalign.bench.runs.model_description import DESCRIPTION, ModelDescription, load_weights
 from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
+from hessalign.bench.runs.processes import agreed, from_leader, leads
 from hessalign.bench.runs.records import DONE, Record, RecordForm
 from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, read_config
+from hessalign.bench.runs.table_inputs import make_table_inputs
 
 _DATA_FOLDER: Final = "data_folder"
 """Where a run's folder tells where its data were."""
+
+_USUAL: Final = Computing()
 
 
 @final
@@ -68,10 +73,13 @@ def train_job(
     evaluate: Evaluated = "needed",
     keep_model: bool = False,
     data_dir: Path | None = None,
+    computing: Computing = _USUAL,
     report: Callable[[Record], None] = lambda record: None,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Run:
     """Train a job, or continue it; a complete one is read, not repeated.
+
+    In a process that is `taking_part` with others they train it together, all calling this.
 
     Args:
         job: What to run.
@@ -80,6 +88,7 @@ def train_job(
         evaluate: What to evaluate.
         keep_model: Whether to keep the trained parameters.
         data_dir: The folder that holds the data set, if it is not where the job says.
+        computing: What changes how fast it is.
         report: Called with every record as it is made.
         warn: Called with what the user should know but need not act on.
 
@@ -94,22 +103,27 @@ def train_job(
     """
     check_name("evaluate", evaluate, get_args(Evaluated))
     plan = plan_job(job, data_dir)
-    opened = folder and open_folder(plan, folder, evaluate, warn, keep_model=keep_model)
+    opened = None
+    if folder is not None and leads():
+        opened = open_folder(plan, folder, evaluate, warn, keep_model=keep_model)
     with opened or nullcontext() as kept:
         protocol = plan.protocol
-        if kept is not None and kept.done:
-            records, trained = kept.records(), None
-            if (kept.path / DESCRIPTION).exists():
+        if agreed(kept is not None and kept.done):
+            records, trained = from_leader([] if kept is None else kept.records()), None
+            if kept is not None and (kept.path / DESCRIPTION).exists():
                 trained, _ = protocol.start(plan)
                 what = f"the data set {plan.data.name} in {plan.data_dir}"
                 load_weights(trained.network, kept.path, what, "Use the data it was trained on.")
             return Run(plan, records, trained)
         inputs = protocol.inputs(plan, warn)
         algorithm, generator = protocol.start(plan)
-        algorithm.to(find_device())
+        device = find_device()
+        algorithm.to(device)
+        inputs.suit(device, computing.workers)
         sampler, loop = protocol.sampler(plan, inputs), protocol.loop(plan)
         measure = protocol.evaluation(plan, inputs, evaluate)
-        with sampler if isinstance(sampler, ImageMinibatches) else nullcontext():
+        making = sampler if isinstance(sampler, ImageMinibatches) else nullcontext()
+        with making, computed(algorithm, plan.precision, computing, warn):
             records = train(algorithm, sampler, measure, loop, generator, kept, report)
     return Run(plan, records, algorithm.cpu())
 
@@ -168,6 +182,7 @@ def _describe(plan: Plan, software: dict[str, str], records: list[Record]) -> Mo
         software=software,
         data_sha256=data.fingerprint(),
         accuracies=dict(records[-1].metrics) if records else {},
+        table=None if plan.preparation is None else make_table_inputs(data, plan.preparation),
     )
 
 

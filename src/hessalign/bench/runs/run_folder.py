@@ -20,7 +20,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +32,12 @@ from filelock import FileLock, Timeout
 from torch.optim import Optimizer
 
 from hessalign._errors import InputError, UserError, describe_error
-from hessalign._files import naming, write_atomically
+from hessalign._files import PARTIAL, naming, parse_json, write_atomically
 from hessalign.bench.algorithms import AbstractAlgorithm
-from hessalign.bench.models.weights import DAMAGE
+from hessalign.bench.models import Network
+from hessalign.bench.models.weights import DAMAGE, load_tensors
+from hessalign.bench.runs.averaging import AbstractAverage
+from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import ModelDescription, name_some, write_model
 from hessalign.bench.runs.records import DONE, RESULTS, Record, RecordForm, read_lines, read_records
 from hessalign.bench.runs.sampling import Sampler
@@ -78,7 +81,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What a run is, by name, from its folder."""
     path = folder / CONFIG
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise InputError(f"found {str(found)[:60]!r} instead of names with values")
     except ValueError as error:  # neither JSON nor, perhaps, text
@@ -102,8 +105,15 @@ class TrainingState:
     optimizers: Mapping[str, Optimizer]
     sampler: Sampler
     generator: torch.Generator  # of the algorithm
+    average: AbstractAverage | None = None  # of the iterates, where one is kept
     step: int = 0  # the next to take
     seconds: float = 0.0
+
+    def advance(self) -> None:
+        """Count the step that was taken, and what it made of the parameters."""
+        if self.average is not None:
+            self.average.add(self.step, self.algorithm.network)
+        self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Everything as tensors, numbers and strings."""
@@ -120,6 +130,7 @@ class TrainingState:
             "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
             "numpy": [numpy_state[0], torch.from_numpy(numpy_state[1].copy()), *numpy_state[2:]],
             "python": [version, list(words), gauss],
+            "average": None if self.average is None else self.average.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -136,6 +147,8 @@ class TrainingState:
         np.random.set_state((name, keys.numpy(), *rest))
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
+        if self.average is not None:
+            self.average.load_state_dict(state["average"], device_of(self.algorithm))
         self.step, self.seconds = state["step"], state["seconds"]
 
 
@@ -170,6 +183,7 @@ class RunFolder:
         self.config = json.loads(json.dumps(self.config))
         self._lock = FileLock(self.path / "lock", blocking=False)
         self._saved = time.monotonic()
+        self._records = 0  # lines that it has
 
     def __enter__(self) -> RunFolder:
         if self.done:
@@ -193,6 +207,8 @@ class RunFolder:
         try:
             with naming(self.path / "lock"):
                 (self.path / "lock").write_text(str(os.getpid()), encoding="utf-8")
+                for left in self.path.glob(f"*{PARTIAL}"):  # by a process that was killed
+                    left.unlink(missing_ok=True)
             self._check_config()
         except BaseException:
             self._lock.release()
@@ -240,11 +256,11 @@ class RunFolder:
     def resume(self, state: TrainingState) -> list[Record]:
         """Give a new state that of the newest readable checkpoint; the records made before it."""
         fresh = copy.deepcopy(state.state_dict())  # it shares its tensors with what is loaded
-        left = self._checkpoints()
+        left, lines = self._checkpoints(), read_lines(self.path / RESULTS)
         while left:
             path = left.pop()
             try:
-                state.load_state_dict(self._load(path))
+                state.load_state_dict(self._load(path, [record.step for _, record in lines]))
             except DAMAGE as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
                 none = "There is no other: the run begins afresh"
@@ -253,25 +269,31 @@ class RunFolder:
                 state.load_state_dict(fresh)
             else:
                 break
-        path = self.path / RESULTS
-        kept = [pair for pair in read_lines(path) if pair[1].step < state.step]
-        write_atomically(path, "".join(f"{line}\n" for line, _ in kept).encode())
+        kept = [pair for pair in lines if pair[1].step < state.step]
+        text = "".join(f"{line}\n" for line, _ in kept)
+        write_atomically(self.path / RESULTS, text.encode())
+        self._records = len(kept)
         return [record for _, record in kept]
 
-    def _load(self, path: Path) -> dict[str, Any]:
-        """The state in a checkpoint, read without running any code it may contain."""
-        content = torch.load(path, weights_only=True, map_location="cpu")
+    def _load(self, path: Path, steps: Sequence[int]) -> dict[str, Any]:
+        """The state in a checkpoint, if the records that were made before it are all there."""
+        content = load_tensors(path)
         if not isinstance(content, dict) or not isinstance(content.get("state"), dict):
             raise InputError("it is no checkpoint")
         if content["config"] != json.dumps(self.config, sort_keys=True):
             raise InputError("it belongs to another configuration")
-        return dict(content["state"])
+        state = dict(content["state"])
+        found = sum(step < state["step"] for step in steps)
+        if content.get("records", found) != found:  # a power failure may take what was appended
+            raise InputError(f"it follows {content['records']} records, of which {found} are left")
+        return state
 
     def append(self, records: list[Record]) -> None:
         """Put down the last of all records so far."""
         path = self.path / RESULTS
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(self.form.line(records) + "\n")
+        self._records = len(records)
 
     def is_due(self, state: TrainingState, every: int | None) -> bool:
         """Whether a checkpoint is due, `every` so many steps, or half a minute after the last."""
@@ -282,7 +304,8 @@ class RunFolder:
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint, then remove those that are no longer needed."""
         path = self.path / f"checkpoint-{state.step:08d}.pt"
-        content = {"config": json.dumps(self.config, sort_keys=True), "state": state.state_dict()}
+        config = json.dumps(self.config, sort_keys=True)
+        content = {"config": config, "state": state.state_dict(), "records": self._records}
         buffer = io.BytesIO()
         torch.save(content, buffer)
         with self._keeping_checkpoints():
@@ -292,11 +315,11 @@ class RunFolder:
         self._saved = time.monotonic()
         return path
 
-    def finish(self, state: TrainingState, records: list[Record]) -> None:
+    def finish(self, network: Network, records: list[Record]) -> None:
         """Keep the trained model and mark the run as complete."""
         if self.keep_model and self.describe is not None:
             with self._keeping_checkpoints():
-                write_model(self.path, self.describe(records), state.algorithm.network)
+                write_model(self.path, self.describe(records), network)
         last = self.form.line(records) if records else "{}"
         write_atomically(self.path / DONE, f"{last}\n".encode())
         for path in self._checkpoints():

@@ -62,7 +62,9 @@ class TrainedModel:
     `.safetensors`), or image files: a path, a folder that is walked, or a list of both. Image files
     are read, resized and normalised as in evaluation. Arrays of images are for models that were
     trained on image files if they hold grey values: whole numbers 0 to 255 as uint8, or floats from
-    0 to 1. Other arrays are taken as they are, as in training.
+    0 to 1. Other arrays are taken as they are, as in training. A model that was trained on a table
+    takes tables with the same columns (`.csv`, `.tsv`), or rows of their features with NaN where
+    they are missing, and makes them ready as in training.
 
     Networks that adapt to a batch (ARM, MTL) predict as in evaluation: 64 samples at a time, in
     the order given, each batch taken as one domain.
@@ -118,7 +120,8 @@ class TrainedModel:
             What it makes of a batch.
         """
         kind, shape = self.description.inputs, self.description.input_shape
-        for names, batch in given_batches(x, kind, shape, batch_size, unreadable):
+        table = self.description.table
+        for names, batch in given_batches(x, kind, shape, batch_size, unreadable, table):
             yield Outputs(names, *self._of(batch))
 
     def _all(self, x: Given, batch_size: int) -> Outputs:

@@ -24,5 +24,7 @@ from hessalign.bench.sweep.launcher import SerialLauncher as SerialLauncher
 from hessalign.bench.sweep.ray_cluster import RayLauncher as RayLauncher
 from hessalign.bench.sweep.report import RunCost as RunCost
 from hessalign.bench.sweep.report import measure_cost as measure_cost
+from hessalign.bench.sweep.slurm import SlurmLauncher as SlurmLauncher
+from hessalign.bench.sweep.slurm import SlurmOptions as SlurmOptions
 from hessalign.bench.sweep.specification import SweepSpec as SweepSpec
 from hessalign.bench.sweep.specification import make_specification as make_specification

@@ -35,6 +35,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, final
 
+from hessalign._files import parse_json
+from hessalign._numbers import is_whole
 from hessalign.bench.runs.records import DONE
 
 _STALE_SECONDS: Final = 300.0
@@ -149,7 +151,9 @@ def _claims(folder: Path) -> list[tuple[int, Path]]:
 def _is_stale(path: Path, claimant: _Claimant) -> bool:
     try:
         renewed = path.stat().st_mtime
-        holder = _Claimant(**json.loads(path.read_text(encoding="utf-8")))
+        holder = _Claimant(**parse_json(path.read_text(encoding="utf-8")))
+        if not is_whole(holder.process) or not is_whole(holder.attempt):
+            return True
     except (FileNotFoundError, ValueError, TypeError):  # done in the meantime, or not a claim
         return True
     if holder.launcher == claimant.launcher and holder.attempt < claimant.attempt:

@@ -10,7 +10,7 @@ sweep.yaml                 the specification that was last run here
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import threading
 import time
@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, final, get_args
 
 from hessalign._errors import MENDABLE, describe_error
-from hessalign._files import make_folder, write_atomically
+from hessalign._files import make_folder, parse_json, write_atomically
+from hessalign._numbers import number
+from hessalign._processes import heed_interrupts
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.runs.run import train_job
@@ -178,7 +180,7 @@ def execute(task: Task, work: Work) -> Outcome:
         with claim:
             if done.exists():
                 return Outcome(task, "done")
-            if error := _last_line(_kept(folder)):
+            if error := failure(folder):
                 return Outcome(task, "failed", error=error)
             work(task.job, folder)
             if not done.exists():
@@ -188,6 +190,17 @@ def execute(task: Task, work: Work) -> Outcome:
             return Outcome(task, "elsewhere")
         return fail(task, time.monotonic() - start, _explain(error))
     return Outcome(task, "done", time.monotonic() - start)
+
+
+def execute_there(task: Task, work: Work, threads: int, here: str) -> Outcome:
+    """In a process of a cluster: do a task; paths mean what they mean where the sweep began."""
+    import torch
+
+    heed_interrupts()
+    torch.set_num_threads(threads)
+    if Path.cwd() != Path(here) and Path(here).is_dir():
+        os.chdir(here)
+    return execute(task, work)
 
 
 def _explain(error: Exception) -> str:
@@ -228,6 +241,11 @@ def sweep_status(folder: Path, jobs: Iterable[Job]) -> list[JobStatus]:
     return [job_status(folder, job) for job in jobs]
 
 
+def failure(folder: Path) -> str:
+    """The last line of what went wrong with the run in a folder; nothing if it did not fail."""
+    return _last_line(_kept(folder))
+
+
 def _kept(folder: Path) -> str:
     """Why a job failed, as it was kept; nothing if it did not fail."""
     try:
@@ -242,16 +260,20 @@ def _last_line(text: str) -> str:
 
 def _seconds(path: Path) -> float | None:
     try:
-        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        seconds = parse_json(path.read_text(encoding="utf-8"))["seconds"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return float(seconds) if isinstance(seconds, int | float) else None
+    return number(seconds) if math.isfinite(number(seconds)) else None
 
 
 def training_work(spec: SweepSpec) -> Work:
     """What does the jobs of a sweep: `train_job`, told what to evaluate and keep."""
     return partial(
-        train_job, evaluate=spec.evaluate, keep_model=spec.keep_models, data_dir=spec.place
+        train_job,
+        evaluate=spec.evaluate,
+        keep_model=spec.keep_models,
+        data_dir=spec.place,
+        computing=spec.computing,
     )
 
 

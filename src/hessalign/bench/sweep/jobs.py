@@ -11,10 +11,10 @@ from hessalign._errors import ConfigurationError, InputError, attempt
 from hessalign._files import make_folder, write_atomically
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import PRESETS, find_dataset
-from hessalign.bench.data.catalog import catalog_entry
+from hessalign.bench.data.catalog import catalog_entry, split_options
 from hessalign.bench.data.samples import HOLDOUT_FRACTION, domain_index
 from hessalign.bench.runs.job import Job, read_file
-from hessalign.bench.runs.plan import describe_untrained, plan_job
+from hessalign.bench.runs.plan import describe_untrained, domain_warnings, plan_job
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 
@@ -226,8 +226,8 @@ def domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tup
         return find_dataset(dataset, data_dir).domain_names
     except FileNotFoundError:
         entry = catalog_entry(dataset)
-        if entry is None or not without_data:
-            raise
+        if entry is None or not without_data or split_options(dataset)[1]:
+            raise  # options may make other domains
         return PRESETS[entry.name].domains if entry.name in PRESETS else entry.domains
 
 
@@ -258,6 +258,8 @@ def check_jobs(
     plans = [attempt(problems, plan_job, job, data_dir) for job in first_jobs(jobs).values()]
     if problems:
         raise ConfigurationError(problems)
-    notes = {describe_untrained(plan): None for plan in plans if plan is not None}
-    for note in filter(None, notes):
+    planned = [plan for plan in plans if plan is not None]
+    notes = [describe_untrained(plan) for plan in planned]
+    notes += [note for plan in planned for note in domain_warnings(plan)]
+    for note in filter(None, dict.fromkeys(notes)):
         warn(note)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol, final
 
 from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import markdown_table, markdown_text, plain
 
 _DATASET_WIDTH: Final = 20
 _AVERAGES_WIDTH: Final = 25
@@ -43,27 +43,30 @@ class _Renderer(Protocol):
 @final
 @dataclass(frozen=True)
 class _Style:
-    """How cells are written, values that are missing, references to footnotes, and names."""
+    """How cells are written, what is missing, footnotes, names, and the best of a column."""
 
     plus_minus: str
     missing: str
     mark: Callable[[int], str]
     escape: Callable[[str], str] = str
+    best: Callable[[str], str] = str
 
 
 def _latex_escape(text: str) -> str:
     r"""Text with the characters that LaTeX would interpret escaped."""
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in plain(text))
 
 
 _DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "")
-_TEXT: Final = _Style(" +/- ", "missing", lambda number: f" [{number}]")
-_MARKDOWN: Final = _Style(
-    " ± ", "missing", lambda number: f" [{number}]", lambda text: text.replace("|", "\\|")
-)
+_TEXT: Final = _Style(" +/- ", "missing", lambda number: f" [{number}]", plain)
+_MARKDOWN: Final = _Style(" ± ", "missing", lambda number: f" [{number}]")
 _LATEX: Final = _Style(
-    r" $\pm$ ", "missing", lambda number: rf"\textsuperscript{{{number}}}", _latex_escape
+    r" $\pm$ ",
+    "missing",
+    lambda number: rf"\textsuperscript{{{number}}}",
+    _latex_escape,
+    lambda text: rf"\textbf{{{text}}}",
 )
 
 
@@ -82,19 +85,24 @@ def _grid(table: Table, style: _Style, footnotes: dict[str, int]) -> list[list[s
             return text
         return text + style.mark(footnotes.setdefault("; ".join(reasons), len(footnotes) + 1))
 
-    def cell_text(cell: Cell) -> str:
+    def written(mean: float, best: float | None) -> str:
+        text = f"{mean:.1f}"
+        return style.best(text) if round(mean, 1) == best else text
+
+    def cell_text(cell: Cell, best: float | None) -> str:
         mean, error = cell.mean, cell.error
-        value = None if mean is None else f"{mean:.1f}{style.plus_minus}{error:.1f}"
+        value = None if mean is None else f"{written(mean, best)}{style.plus_minus}{error:.1f}"
         return marked(value, cell.reasons)
 
     def average_text(row: Row) -> str:
         if row.average is not None:
-            return f"{row.average:.1f}"
+            return written(row.average, best[-1])
         return marked(None, [f"no value in column {', '.join(table.without_value(row))}"])
 
+    best = table.best
     header = ["Algorithm", *map(style.escape, table.columns), "Avg"]
     return [header] + [
-        [style.escape(row.algorithm), *map(cell_text, row.cells), average_text(row)]
+        [style.escape(row.algorithm), *map(cell_text, row.cells, best), average_text(row)]
         for row in table.rows
     ]
 
@@ -116,18 +124,19 @@ def _render_plain(style: _Style, collection: Collection, *, chosen: bool = False
     footnotes: dict[str, int] = {}
     text = f"Total records: {collection.records}\n"
     for table in collection.tables:
-        text += f"\n-------- {_title(table)}\n"
+        text += f"\n-------- {style.escape(_title(table))}\n"
         width = _AVERAGES_WIDTH if table.dataset is None else _DATASET_WIDTH
         # Cells are cut to the width of their column and lines end in a blank, as DomainBed's do.
         for row in _grid(table, style, footnotes):
             text += "  ".join(cell.ljust(width)[:width] for cell in row) + " \n"
     if footnotes and style is not _DOMAINBED:
         text += "\n-------- Missing\n"
-        text += "".join(f"[{number}] {why}\n" for why, number in footnotes.items())
+        text += "".join(f"[{number}] {style.escape(why)}\n" for why, number in footnotes.items())
     for table in collection.tables if chosen else ():
-        cells = [_CHOSEN_HEADER, *_chosen_rows(table)]
+        rows = [list(map(style.escape, row)) for row in _chosen_rows(table)]
+        cells = [_CHOSEN_HEADER, *rows]
         if len(cells) > 1:
-            text += f"\n-------- Chosen runs, {_title(table)}\n"
+            text += f"\n-------- Chosen runs, {style.escape(_title(table))}\n"
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
             for line in cells:
                 text += "  ".join(map(str.ljust, line, widths)).rstrip() + "\n"
@@ -140,17 +149,19 @@ def _render_markdown(collection: Collection, *, chosen: bool = False) -> str:
     for table in collection.tables:
         footnotes: dict[str, int] = {}
         header, *rows = _grid(table, _MARKDOWN, footnotes)
-        parts += [f"## {_title(table)}", markdown_table(header, rows)]
+        parts += [f"## {markdown_text(_title(table))}", markdown_table(header, rows)]
         if footnotes:
-            parts.append("\n".join(f"- [{number}] {why}" for why, number in footnotes.items()))
-        choices = [list(map(_MARKDOWN.escape, row)) for row in _chosen_rows(table)]
+            parts.append(
+                "\n".join(f"- [{number}] {markdown_text(why)}" for why, number in footnotes.items())
+            )
+        choices = _chosen_rows(table)
         if chosen and choices:
             parts += ["Chosen runs:", markdown_table(_CHOSEN_HEADER, choices, text_columns=2)]
     return "\n\n".join(parts) + "\n"
 
 
 def _render_latex(collection: Collection, *, chosen: bool = False) -> str:
-    """LaTeX to be included in a document that uses the package booktabs."""
+    """LaTeX for a document that uses the package booktabs, the best of a column in bold."""
     lines = [
         r"% \usepackage{booktabs} in the preamble",
         f"% Total records: {collection.records}",

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, final
 
 from hessalign._errors import InputError, MissingPackageError
-from hessalign._processes import SAVING_SECONDS, Interruption, heed_interrupts
-from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute, nothing
+from hessalign._processes import SAVING_SECONDS, Interruption
+from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute_there, nothing
 from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 0.2
@@ -39,6 +38,11 @@ _LOST: Final = (
     "ObjectLostError",
 )  # fmt: skip
 """Ray's errors by which a worker is lost, and its task is begun again."""
+
+_TOKEN: Final = (
+    "Give this machine the token of the cluster: RAY_AUTH_MODE=token in the environment, and "
+    "RAY_AUTH_TOKEN_PATH=FILE, or the file ~/.ray/auth_token (`ray get-auth-token` shows it there)."
+)
 
 _PROBE: Final = """
 import sys, ray
@@ -79,6 +83,11 @@ class RayLauncher:
             raise InputError(
                 "Expected more than 0 CPUs and 0 or more GPUs per run, got "
                 f"{cpus_per_run} and {gpus_per_run}."
+            )
+        if gpus_per_run > 1 and gpus_per_run != int(gpus_per_run):
+            raise InputError(
+                "Expected a fraction of one GPU or a whole number of them per run, got "
+                f"{gpus_per_run:g}."
             )
         self.address = address
         self.jobs = jobs
@@ -122,7 +131,7 @@ class RayLauncher:
         interruption: Interruption,
         begin: Begin,
     ) -> Iterator[Outcome]:
-        remote = ray.remote(_execute).options(
+        remote = ray.remote(execute_there).options(
             num_cpus=self.cpus_per_run, num_gpus=self.gpus_per_run, max_retries=0
         )
         threads, here = max(1, int(self.cpus_per_run)), os.getcwd()
@@ -173,7 +182,7 @@ class RayLauncher:
             found.append(f"{cpus:g} CPUs and {gpus:g} GPUs")
             places = cpus / self.cpus_per_run
             if self.gpus_per_run:
-                places = min(places, gpus / self.gpus_per_run)
+                places = min(places, _shares(gpus, self.gpus_per_run))
             room += int(places)
         if room < least:
             raise InputError(
@@ -184,6 +193,19 @@ class RayLauncher:
         self.parallel = room if self.jobs is None else min(room, self.jobs)
         # A cluster of our own has room for as many as were asked for, and may queue more.
         return _QUEUED * self.parallel if self.jobs is None or self.address is None else self.jobs
+
+
+def _shares(gpus: float, per_run: float) -> int:
+    """For how many runs some GPUs suffice; those that share one share no other.
+
+    Returns:
+        The number of runs.
+
+    Example:
+        >>> _shares(2, 0.6), _shares(2, 0.25), _shares(5, 2)
+        (2, 8, 2)
+    """
+    return int(gpus // per_run) if per_run >= 1 else int(gpus) * int(1 / per_run + 1e-9)
 
 
 def _import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
@@ -219,7 +241,10 @@ def _check_answer(address: str, seconds: float) -> None:
         lines = probe.stderr.strip().splitlines() or ["no reason given"]
         # Ray wraps a wrong token in a failure to connect.
         reason = next((line for line in lines if "AuthenticationError" in line), lines[-1])
-        raise ConnectionError(f"Expected a Ray cluster at {address}, could not join it: {reason}")
+        remedy = f" {_TOKEN}" if "AuthenticationError" in reason else ""
+        raise ConnectionError(
+            f"Expected a Ray cluster at {address}, could not join it: {reason}{remedy}"
+        )
 
 
 def _result(ray: Any, reference: Any) -> Outcome | str:  # noqa: ANN401
@@ -234,14 +259,3 @@ def _result(ray: Any, reference: Any) -> Outcome | str:  # noqa: ANN401
         cause = error.cause
         raise cause if isinstance(cause, Exception) else error from None
     return outcome
-
-
-def _execute(task: Task, work: Work, threads: int, here: str) -> Outcome:
-    """In a worker: do a task. Paths mean what they mean where the sweep was started."""
-    import torch
-
-    heed_interrupts()
-    torch.set_num_threads(threads)
-    if Path.cwd() != Path(here) and Path(here).is_dir():
-        os.chdir(here)
-    return execute(task, work)

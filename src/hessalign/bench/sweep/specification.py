@@ -14,6 +14,7 @@ from hessalign._names import UnknownNameError, check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.options import Count, check_options
 from hessalign.bench.algorithms.search import Preset
+from hessalign.bench.runs.computing import Computing, take_computing
 from hessalign.bench.runs.domainbed import PRESET
 from hessalign.bench.runs.plan import Evaluated
 from hessalign.bench.sweep.selection import SELECTIONS
@@ -40,7 +41,8 @@ class SweepSpec:
         preset: Whose hyper-parameter ranges.
         steps: Steps of training; None for the data set's own.
         selections: Methods of model selection the sweep is for; leave-one-out needs more runs.
-        overrides: Hyper-parameters that are set instead of drawn, in all runs.
+        overrides: Hyper-parameters that are set instead of drawn, in all runs; and what `Computing`
+            has, which is no part of what runs are.
         evaluate: "needed": what model selection reads; "all": both parts of every domain.
         keep_models: Whether to keep the trained parameters.
         output: The folder of the sweep, if it is named.
@@ -83,14 +85,20 @@ class SweepSpec:
     def hparams(self) -> str | None:
         """What the runs' hyper-parameters are overridden with, as their identity has it."""
         preset = {} if self.preset == DEFAULT_PRESET else {PRESET: self.preset}
-        values = {**self.overrides, **preset}
+        values = {**take_computing(self.overrides)[1], **preset}
         return json.dumps(values, sort_keys=True) if values else None
 
     @property
     def protocol(self) -> dict[str, object]:
         """What all runs in one folder must share."""
         shared = ("data_dir", "preset", "steps", "overrides", "evaluate")
-        return {name: getattr(self, name) for name in shared}
+        values = {name: getattr(self, name) for name in shared}
+        return values | {"overrides": take_computing(self.overrides)[1]}
+
+    @property
+    def computing(self) -> Computing:
+        """What changes how fast the runs are."""
+        return take_computing(self.overrides)[0]
 
     def to_yaml(self) -> str:
         """The specification as `make_specification` reads it, as YAML."""
@@ -207,6 +215,7 @@ def _overrides(key: str, value: object) -> dict[str, object]:
             raise InputError(f"Expected {key} as names with one value each, got {name}: {each!r}.")
     if PRESET in value:
         raise InputError(f"Expected {PRESET} as a key of the sweep, not among its {key}.")
+    take_computing(value)  # refuses what it cannot be
     return dict(value)
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from itertools import combinations
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from hessalign.bench.algorithms import (
     Batch,
     Setting,
     Step,
-    feature_distributions,
+    auxiliary,
     make_algorithm,
+    pairs,
 )
 from hessalign.bench.algorithms.augmentations import (
     _muting_mask,
@@ -30,16 +32,18 @@ from hessalign.bench.algorithms.feature_distributions import (
     _GAMMAS,
     _class_mean,
     _coral_penalty,
-    _mmd_penalty,
+    squared_discrepancy,
 )
 from hessalign.bench.algorithms.gradients import _smooth_mask
 from hessalign.bench.algorithms.inner_steps import _first_adam_step, _meta_split
+from hessalign.bench.algorithms.risk_distributions import _quantile
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 from hessalign.curvature.domains import make_domains
 
 SIZES = (5, 4, 6)
 DOMAIN = torch.arange(3).repeat_interleave(torch.tensor(SIZES))
+AVERAGING = make_domains(DOMAIN).weights.averaging
 
 
 def features(seed=0):
@@ -100,14 +104,14 @@ def test_mmd_is_the_mean_over_pairs():
         mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b)
         for a, b in combinations(parts, 2)
     )
-    torch.testing.assert_close(_mmd_penalty(features(), make_domains(DOMAIN)), expected / 3)
+    torch.testing.assert_close(squared_discrepancy(features(), AVERAGING), expected / 3)
 
 
 def test_mmd_keeps_its_digits_far_from_the_origin():
     near, far = features(), features() + 1e4
     torch.testing.assert_close(
-        _mmd_penalty(far, make_domains(DOMAIN)),
-        _mmd_penalty(near, make_domains(DOMAIN)),
+        squared_discrepancy(far, AVERAGING),
+        squared_discrepancy(near, AVERAGING),
         rtol=1e-6,
         atol=0,
     )
@@ -116,11 +120,57 @@ def test_mmd_keeps_its_digits_far_from_the_origin():
 def test_mmd_in_parts_is_the_same(monkeypatch):
     def value_and_slope():
         z = features().requires_grad_()
-        penalty = _mmd_penalty(z, make_domains(DOMAIN))
+        penalty = squared_discrepancy(z, AVERAGING)
         return penalty.detach(), torch.autograd.grad(penalty, z)[0]
 
     whole = value_and_slope()
-    monkeypatch.setattr(feature_distributions, "_KEPT_ENTRIES", 40)
+    monkeypatch.setattr(auxiliary, "_KEPT_ENTRIES", 40)
+    torch.testing.assert_close(value_and_slope(), whole)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 0.99])
+def test_the_quantile_is_that_of_the_smoothed_risks(alpha):
+    risks = torch.tensor([0.3, 1.1, 0.7, 0.4], dtype=torch.float64, requires_grad=True)
+    for fidelity in ("paper", "domainbed"):
+        with torch.no_grad():
+            q, width = _quantile(risks, alpha, fidelity), 1.06 * 4**-0.2 * risks.std()
+        below = [NormalDist(risk, float(width)).cdf(float(q)) for risk in risks.tolist()]
+        assert np.mean(below) == pytest.approx(alpha, abs=1e-9)
+    assert torch.autograd.gradcheck(lambda r: _quantile(r, alpha), risks)
+
+
+def test_equal_risks_have_a_quantile_with_a_slope():
+    risks = torch.full((3,), 0.7, requires_grad=True)
+    q = _quantile(risks, 0.9)
+    (slope,) = torch.autograd.grad(q, risks)
+    assert float(q.detach()) == pytest.approx(0.7)
+    torch.testing.assert_close(slope, torch.full((3,), 1 / 3))
+
+
+@pytest.mark.parametrize("name", ["cad", "condcad"])
+def test_the_bottleneck_in_parts_is_the_same(name, monkeypatch):
+    def value_and_slope():
+        algorithm = make_algorithm(name, {}, make_setting())
+        penalty = algorithm.terms(make_step(algorithm)).penalty
+        return penalty.detach(), torch.autograd.grad(
+            penalty, algorithm.network.featurizer[0].weight
+        )
+
+    whole = value_and_slope()
+    monkeypatch.setattr(auxiliary, "_KEPT_ENTRIES", 40)
+    torch.testing.assert_close(value_and_slope(), whole)
+
+
+def test_the_contrastive_loss_is_the_same_in_parts(monkeypatch):
+    torch.manual_seed(0)
+    z, y = torch.randn(9, 3, dtype=torch.float64, requires_grad=True), torch.arange(9) % 4
+
+    def value_and_slope():
+        loss = pairs._contrastive_loss(z, y)
+        return loss.detach(), torch.autograd.grad(loss, z)[0]
+
+    whole = value_and_slope()
+    monkeypatch.setattr(pairs, "_KEPT_ENTRIES", 20)
     torch.testing.assert_close(value_and_slope(), whole)
 
 

@@ -13,10 +13,11 @@ def test_published_number_of_records_and_domains():
     assert [evaluations(name) for name in ("PACS", "DomainNet", "ColoredMNIST")] == [18, 6, 51]
     domains = {name: len(info.domains) for name, info in DATASETS.items()}
     assert domains.pop(COLORED_MNIST) == 3  # which DomainBed does not have
+    assert domains.pop("WILDSiWildCam") == 12
     assert domains == {
         "Debug28": 3, "Debug224": 3, "ColoredMNIST": 3, "RotatedMNIST": 6, "VLCS": 4, "PACS": 4,
         "OfficeHome": 4, "TerraIncognita": 4, "DomainNet": 6, "SVIRO": 10, "WILDSCamelyon": 5,
-        "WILDSFMoW": 6,
+        "WILDSFMoW": 6, **{name: 3 for name in domains if name.startswith("Spawrious")},
     }  # fmt: skip
 
 
@@ -29,3 +30,4 @@ def test_small_images_are_the_three_of_the_protocol():
 def test_a_bank_of_features_has_the_row_of_its_data():
     assert catalog_entry("PACS@resnet18") is DATASETS["PACS"]
     assert catalog_entry("mine@resnet18") is None
+    assert catalog_entry("WILDSFMoW:domain=year@resnet18") is DATASETS["WILDSFMoW"]

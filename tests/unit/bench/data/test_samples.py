@@ -12,6 +12,7 @@ from tests.pictures import PACS, make_folder, needs_pacs, save
 
 from hessalign._names import UnknownNameError
 from hessalign.bench.data import (
+    DATASETS,
     PRESETS,
     DomainDataset,
     DomainSamples,
@@ -21,7 +22,7 @@ from hessalign.bench.data import (
     read_image_folder,
     read_manifest,
 )
-from hessalign.bench.data.images import _find_root, matching_preset, read_exclusions
+from hessalign.bench.data.images import find_root, matching_preset, read_exclusions
 
 
 def relative(data, root):
@@ -88,7 +89,7 @@ def test_presets_are_found_under_the_names_of_domainbed_and_of_the_archive(tmp_p
         root = tmp_path / inner.replace(".", "plain") / inner
         make_folder(root, preset.domains[::-1], preset.classes, each=1)
         given = tmp_path / inner.replace(".", "plain")
-        assert _find_root(given, preset) == root
+        assert find_root(given, preset) == root
         assert matching_preset(given) == "PACS"
         data = read_image_folder(given, "PACS")
         assert (data.name, data.domain_names) == ("PACS", preset.domains)
@@ -130,14 +131,24 @@ def test_excluded_images_are_left_out_however_they_are_named(tmp_path, monkeypat
 
 
 def test_presets_agree_with_themselves_and_the_literature():
-    totals = {name: sum(preset.images) for name, preset in PRESETS.items()}
-    assert totals == {"VLCS": 10729, "PACS": 9991, "OfficeHome": 15588, "TerraIncognita": 0,
-                      "DomainNet": 586575}  # fmt: skip
-    sizes = {name: len(preset.classes) for name, preset in PRESETS.items()}
-    assert sizes == {"VLCS": 5, "PACS": 7, "OfficeHome": 65, "TerraIncognita": 10, "DomainNet": 345}
+    known = {name: (preset.count, len(preset.classes)) for name, preset in PRESETS.items()}
+    spawrious = [name for name in known if name.startswith("Spawrious")]
+    assert [known.pop(name) for name in spawrious] == [(4 * 4 * 3168, 4)] * 6
+    # Appendix E of the WILDS paper has the sizes of its parts, here without id_test.
+    assert known == {
+        "VLCS": (10729, 5), "PACS": (9991, 7), "OfficeHome": (15588, 65), "TerraIncognita": (0, 10),
+        "DomainNet": (586575, 345), "SVIRO": (0, 7),
+        "WILDSCamelyon": (302436 + 33560 + 34904 + 85054, 2),
+        "WILDSFMoW": (76863 + 11483 + 19915 + 22108, 62),
+        "WILDSiWildCam": (129809 + 7314 + 14961 + 42791, 0),
+    }  # fmt: skip
+    assert set(PRESETS) <= set(DATASETS)
     for preset in PRESETS.values():
         assert list(preset.classes) == sorted(set(preset.classes))
-        assert list(preset.domains) == sorted(preset.domains)
+        if preset.layout == "folders":
+            assert list(preset.domains) == sorted(preset.domains)
+        assert len(preset.images) in {0, len(preset.domains)}
+        assert preset.licence
         if preset.per_class:
             assert tuple(map(sum, preset.per_class)) == preset.images
             assert {len(row) for row in preset.per_class} == {len(preset.classes)}
@@ -185,7 +196,11 @@ def test_csv_and_json_lines_list_the_same_data(tmp_path):
         ("m.csv", "path,class,domain\na,,c\n", "Expected a value for 'class' on line 2 of"),
         ("m.csv", "path,class,domain\na, ,c\n", "Expected a value for 'class' on line 2 of"),
         ("m.csv", "", "lacks path, class, domain; it has none"),
-        ("m.csv", 'path,class,domain\n"a,b,c\n' + 30000 * "a,b,c\n", r"Cannot read line .* quote"),
+        (
+            "m.csv",
+            'path,class,domain\n"a,b,c\n' + 30000 * "a,b,c\n",
+            r"Cannot read the row that begins on line 2 .* quote",
+        ),
         ("m.jsonl", '{"path": "a", "class": null, "domain": "c"}', "'class' on line 1 .*none"),
         ("m.jsonl", '{"path": "a", "class": ["b"], "domain": "c"}', r"for 'class' .*\['b'\]"),
         ("m.jsonl", "{\n", "Expected JSON on line 1 of"),
@@ -372,7 +387,7 @@ def test_descriptions_that_contradict_themselves():
 def test_what_is_no_data_set(tmp_path):
     (tmp_path / "x.doc").touch()
     with pytest.raises(
-        ValueError, match=r"Expected a folder, or a file named \.csv, \.jsonl, \.npz"
+        ValueError, match=r"Expected a folder, or a file named \.csv, \.tsv, \.jsonl, \.npz"
     ):
         read_dataset(tmp_path / "x.doc")
     (tmp_path / "x.csv").touch()

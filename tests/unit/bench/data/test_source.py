@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +117,52 @@ def test_functions_that_do_not_work(own, name, message):
 
 
 # --- splits of their own -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_manifest_may_mark_what_is_held_out(tmp_path, kind):
+    rows = [("a", 0), ("b", 1), ("c", 0), ("d", 0), ("e", 0), ("f", 0), ("g", 0), ("h", 0)]
+    for name, _ in rows:
+        (tmp_path / f"{name}.png").touch()
+    entries = [
+        {
+            "path": f"{name}.png",
+            "class": "x",
+            "domain": "p" if name < "d" else "q",
+            "held_out": mark,
+        }
+        for name, mark in rows
+    ]
+    path = tmp_path / f"pets.{kind}"
+    lines = [json.dumps(entry) for entry in entries]
+    if kind == "csv":
+        lines = [",".join(entries[0]), *(",".join(map(str, each.values())) for each in entries)]
+    path.write_text("\n".join(lines))
+    data = read_dataset(path)
+    assert [domain.held_out for domain in data.domains[1:]] == [None]
+    assert [data.domains[0].paths[row].name for row in data.domains[0].held_out] == ["b.png"]
+    path.write_text(
+        "\n".join(lines).replace("b.png,x,p,1", "b.png,x,p,yes").replace(": 1}", ": 2}")
+    )
+    with pytest.raises(ValueError, match=rf"Expected 0 or 1 for 'held_out' on line \d of {path}"):
+        read_dataset(path)
+
+
+def test_arrays_may_mark_what_is_held_out(tmp_path):
+    path, y = tmp_path / "pets.npz", [0] * 6
+    arrays = {"x": np.arange(6.0)[:, None], "y": y, "domain": list("pqpqpr")}
+    np.savez(path, **arrays, held_out=[0, 0, 1, 0, 0, 1], official_tests=["q"])
+    data = read_dataset(path)
+    assert data.official_tests == ("q",)
+    assert data.domains[0].inputs[data.domains[0].held_out].tolist() == [[2.0]]
+    assert [domain.held_out for domain in data.domains[1:]] == [None, None]  # none, and all
+    for wrong in ([0, 1], [0, 0, 2, 0, 0, 0], [0.5] * 6):
+        np.savez(path, **arrays, held_out=wrong)
+        with pytest.raises(ValueError, match="held_out"):
+            read_dataset(path)
+    np.savez(path, **arrays, official_tests=["s"])
+    with pytest.raises(ValueError, match="Unknown official test domain of pets 's'"):
+        read_dataset(path)
 
 
 def samples(count, held_out=None, name="photo"):

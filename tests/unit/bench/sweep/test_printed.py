@@ -98,6 +98,28 @@ def test_latex_escapes_names():
     )
 
 
+EVIL = "<script>alert(1)</script>|\n\x1b[2J & $x_1$ \\input{/etc/passwd}"
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_names_with_markup_show_as_they_are_in_every_format(tmp_path, name):
+    collection = collect(write_sweep(tmp_path, algorithms=(EVIL,), dataset=EVIL), ["oracle"])
+    text = FORMATS[name](collection, chosen=name != "domainbed")
+    if name in {"csv", "json"}:
+        read = csv.DictReader(io.StringIO(text)) if name == "csv" else json.loads(text)["tables"]
+        assert next(iter(read))["dataset"] == EVIL
+        return
+    if name != "domainbed":  # which prints what DomainBed does
+        assert "\x1b" not in text
+    if name == "markdown":
+        assert not re.search(r"(?<!\\)<", text)
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        assert {len(re.split(r"(?<!\\)\|", row)) for row in rows[:3]} == {7}
+    if name == "latex":
+        assert r"\input{" not in text.replace(r"\textbackslash{}input\{", "")
+        assert all(line.endswith(r"\\") for line in text.splitlines() if " & " in line)
+
+
 def test_chosen_runs_are_added_on_request(complete, tmp_path):
     hparams = '{"batch_size": 8, "lr": 0.1}'
     rows = _chosen_rows(complete.tables[0])

@@ -21,6 +21,7 @@ from hessalign.bench.sweep.selection.reading import Note, Run, braces, read_runs
 from hessalign.bench.sweep.selection.tables import (
     SELECTIONS,
     Candidate,
+    Selection,
     Table,
     build_tables,
     choose,
@@ -37,11 +38,13 @@ class Collection:
         records: Number of records behind the tables.
         tables: The tables.
         notes: What was odd about the files and what was left out.
+        runs: The runs behind the tables.
     """
 
     records: int
     tables: tuple[Table, ...]
     notes: tuple[Note, ...]
+    runs: tuple[Run, ...] = ()
 
 
 def collect(
@@ -50,6 +53,7 @@ def collect(
     *,
     include_unfinished: bool = False,
     mix: bool = False,
+    averaged: bool = False,
 ) -> Collection:
     """Read the runs below a folder and tabulate their results.
 
@@ -58,6 +62,7 @@ def collect(
         selections: Names of the methods of model selection.
         include_unfinished: Whether runs that did not finish count.
         mix: Whether runs of different protocols may share a table.
+        averaged: Whether to read the accuracies of averaged weights, instead of the last ones.
 
     Returns:
         The tables and what to know about them.
@@ -66,7 +71,7 @@ def collect(
         InputError: If there is nothing to collect, or runs contradict each other.
     """
     methods = [find_selection(name) for name in selections]
-    runs, notes = read_runs(folder)
+    runs, notes = read_runs(folder, averaged=averaged)
     if not include_unfinished:
         finished, found = finished_runs(runs)
         if not finished:
@@ -75,8 +80,15 @@ def collect(
                 f"unfinished, such as {found[0].text} Include them with --include-unfinished."
             )
         runs, notes = finished, notes + found
+    return tabulate(runs, notes, methods, mix=mix)
+
+
+def tabulate(
+    runs: Sequence[Run], notes: Sequence[Note], methods: Sequence[Selection], *, mix: bool = False
+) -> Collection:
+    """Select among runs that count, and tabulate; as `collect`, which reads them."""
     runs, found = _distinct_runs(runs)
-    notes += found + [
+    unread = [
         Note(
             "unread run",
             f"{run.path} has {len(run.key.test_domains)} test domains, "
@@ -90,7 +102,8 @@ def collect(
     return Collection(
         records=sum(len(run.records) for run in runs),
         tables=tuple(build_tables(runs, methods)),
-        notes=tuple(notes),
+        notes=(*notes, *found, *unread),
+        runs=tuple(runs),
     )
 
 
@@ -242,9 +255,11 @@ def best_run(
     dataset: str | None = None,
     algorithm: str | None = None,
     test_domain: str | None = None,
+    *,
+    averaged: bool = False,
 ) -> Candidate:
     """The best finished run over trials, draws and algorithms: which step of it was judged best."""
-    tables = collect(folder, [selection]).tables
+    tables = collect(folder, [selection], averaged=averaged).tables
     named = {table.dataset: table for table in tables if table.dataset is not None}
     table = named[_one("dataset", list(named), dataset)]
     rows = {row.algorithm: row for row in table.rows}
@@ -268,7 +283,10 @@ def best_run(
             f"Expected a run that {selection} can choose for {table.columns[place]} below "
             f"{folder}, found none: {'; '.join(reasons)}."
         )
-    return choose(candidates)
+    chosen = choose(candidates)  # a run that keeps an average of its weights is judged by that
+    if chosen.run.hparams.get("average") is None or averaged:
+        return chosen
+    return best_run(folder, selection, table.dataset, algorithm, test_domain, averaged=True)
 
 
 def _one(what: str, names: Sequence[str], wanted: str | None) -> str:

@@ -5,16 +5,20 @@ They are reduced to what selection needs, so that large sweeps fit in memory.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NoReturn, final, get_type_hints
 
+import numpy as np
+
+from hessalign import _numbers
 from hessalign._errors import InputError
+from hessalign._files import parse_json
+from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.records import DONE, RESULTS
 
 _JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
@@ -127,6 +131,9 @@ class Run:
         done: Whether it was marked as done.
         unreadable: Numbers of lines before the last that are not records.
         domain_names: Names of the domains, if its records tell them.
+        seconds: How long it trained, if its records tell.
+        distances: The distance between the Hessians of training domains at each record, None where
+            it was not measured; empty if it never was.
     """
 
     path: str
@@ -137,6 +144,8 @@ class Run:
     done: bool = True
     unreadable: tuple[int, ...] = ()
     domain_names: tuple[str, ...] = ()
+    seconds: float | None = None
+    distances: tuple[float | None, ...] = ()
 
     @property
     def domains(self) -> int:
@@ -151,16 +160,36 @@ _PROTOCOL: Final = get_type_hints(RunProtocol)
 """Of which type arguments are."""
 
 
+_BRACES: Final = 100
+"""More than a record has that was cut off; in a line of nothing else each would cost a look."""
+
+_BESIDE: Final = ("seconds", "step_time", "hessian_distance")
+"""What is read of records beside accuracies."""
+
+
 def braces(domains: tuple[int, ...]) -> str:
     """A set of domains as messages show it, for example "{0,2}"."""
     return "{" + ",".join(map(str, domains)) + "}"
 
 
-def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
+_Reader = Callable[[str], tuple["Run | None", list[Note]]]
+"""Reads the run in a folder; see `read_run`."""
+
+
+def read_runs(
+    folder: str | os.PathLike[str],
+    *,
+    averaged: bool = False,
+    least: int = 1,
+    read: _Reader | None = None,
+) -> tuple[list[Run], list[Note]]:
     """Read all runs below a folder.
 
     Args:
         folder: The folder of the sweep.
+        averaged: Whether to read the accuracies of averaged weights, instead of the last ones.
+        least: How many runs have to be there.
+        read: What reads one; `read_run` if None.
 
     Returns:
         The runs by path, and what was odd about their files.
@@ -178,10 +207,10 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
     for path, folders, files in os.walk(Path(folder)):
         folders.sort()
         if RESULTS in files or _JOB_FOLDER.fullmatch(os.path.basename(path)):
-            run, found = read_run(path)
+            run, found = read(path) if read else read_run(path, averaged=averaged)
             notes += found
             runs += [run] if run is not None else []
-    if runs:
+    if len(runs) >= least:
         return runs, notes
     for note in notes:
         if note.text.endswith(_CONVERTED):
@@ -192,7 +221,9 @@ def read_runs(folder: str | os.PathLike[str]) -> tuple[list[Run], list[Note]]:
     )
 
 
-def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
+def read_run(
+    folder: str | os.PathLike[str], *, averaged: bool = False
+) -> tuple[Run | None, list[Note]]:
     """Read the records of one run.
 
     Lines that are not JSON are skipped: the last one if writing it was interrupted, or one in the
@@ -201,6 +232,7 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
 
     Args:
         folder: The folder of the run.
+        averaged: As for `read_runs`.
 
     Returns:
         The run, None if there is no record, and what was odd about its files.
@@ -217,14 +249,16 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     unreadable: dict[int, bytes] = {}
     lines: dict[int, int] = {}
     records: dict[int, Record] = {}
+    timed: dict[int, Mapping[str, Any]] = {}
     first: Mapping[str, Any] | None = None
     for number, fields in _read_lines(name, notes, unreadable):
         where = f"{name}, line {number}"
         first = fields if first is None else first
         _check_same_run(first, fields, where)
-        record = _record(fields, where)
+        record = _record(fields, where, AVERAGED if averaged else "")
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
+            timed[record.step] = {name: _number(fields.get(name)) for name in _BESIDE}
         elif records[record.step] == record:
             text = f"{where} repeats step {record.step} of line {lines[record.step]}."
             notes.append(Note("repeated record", text))
@@ -239,6 +273,8 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
     ]
     if first is None:
         return None, [*notes, Note("empty run", f"{name} has no records.")]
+    beside = [timed[step] for step in sorted(timed)]
+    distances = tuple(each["hessian_distance"] for each in beside)
     run = Run(
         name,
         *_identity(first["args"], name),
@@ -247,10 +283,26 @@ def read_run(folder: str | os.PathLike[str]) -> tuple[Run | None, list[Note]]:
         done=os.path.exists(os.path.join(folder, DONE)),
         unreadable=tuple(unreadable),
         domain_names=tuple(map(str, _entry(first, "domain_names", [], "a list", name))),
+        seconds=_seconds(sorted(timed), beside),
+        distances=distances if any(each is not None for each in distances) else (),
     )
     _check_domains(run)
     _check_read(run)
     return run, notes
+
+
+def _number(value: object) -> float | None:
+    found = _numbers.number(value)
+    return found if math.isfinite(found) else None
+
+
+def _seconds(steps: Sequence[int], beside: Sequence[Mapping[str, Any]]) -> float | None:
+    """How long a run trained: what it says, or by its mean time of a step since the last record."""
+    if beside[-1]["seconds"] is not None:
+        return float(beside[-1]["seconds"])
+    lengths = [now - before for before, now in zip([-1, *steps], steps, strict=False)]
+    times = [each["step_time"] for each in beside]
+    return None if None in times else float(np.dot(lengths, times))
 
 
 def _is_converted(name: str) -> bool:
@@ -288,7 +340,7 @@ def _read_lines(
 def parse_record(line: bytes) -> Mapping[str, Any] | None:
     """What a line of `results.jsonl` holds."""
     try:
-        fields = json.loads(line.decode())
+        fields = parse_json(line.decode())
     except ValueError:  # includes bytes that are not UTF-8
         return None
     return fields if isinstance(fields, dict) else None
@@ -296,12 +348,12 @@ def parse_record(line: bytes) -> Mapping[str, Any] | None:
 
 def _after_tear(line: bytes) -> Mapping[str, Any] | None:
     """The record that a later process wrote on the line of one that was cut off."""
-    start = line.find(b"{", 1)
-    while start > 0:
-        fields = parse_record(line[start:])
-        if fields is not None and "args" in fields and "step" in fields:
-            return fields
+    start = 0
+    for _ in range(_BRACES):
         start = line.find(b"{", start + 1)
+        fields = parse_record(line[start:]) if start > 0 else None
+        if start < 0 or (fields is not None and "args" in fields and "step" in fields):
+            return fields
     return None
 
 
@@ -356,14 +408,20 @@ def _mistyped(args: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={args.get(name)!r}" for name in found)
 
 
-def _record(fields: Mapping[str, Any], where: str) -> Record:
+def _record(fields: Mapping[str, Any], where: str, kind: str) -> Record:
     step = fields.get("step")
     if not isinstance(step, int) or step < 0:
         _refuse(f"Expected a step of 0 or more in {where}, got {step!r}.")
     outer: list[float] = []
-    while (value := _accuracy(fields, f"env{len(outer)}_out_acc", where)) is not None:
+    while (value := _accuracy(fields, f"{kind}env{len(outer)}_out_acc", where)) is not None:
         outer.append(value)
-    inner = tuple(_accuracy(fields, f"env{domain}_in_acc", where) for domain in range(len(outer)))
+    if kind and not outer:
+        raise InputError(
+            f"Expected accuracies of averaged weights, such as {kind}env0_out_acc, in {where}, "
+            "found none: the run was trained without `average`. Leave --averaged out."
+        )
+    domains = range(len(outer))
+    inner = tuple(_accuracy(fields, f"{kind}env{domain}_in_acc", where) for domain in domains)
     if not outer or f"env{len(outer)}_in_acc" in fields:
         _refuse(
             f"Expected env0_out_acc, env1_out_acc and so on, one for each domain, in {where}, got "

@@ -174,9 +174,10 @@ def _without(sets: Iterable[tuple[int, ...]]) -> str:
 
 
 _ALGORITHM_ORDER: Final = (
-    "ERM", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN", "CDANN", "MTL",
-    "SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg", "Fishr", "TRM",
-    "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer", "CausIRL_CORAL", "CausIRL_MMD",
+    "ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN",
+    "CDANN", "MTL", "SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA", "SelfReg",
+    "Fishr", "TRM", "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer", "CausIRL_CORAL",
+    "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM",
 )  # fmt: skip
 """DomainBed's order of algorithms; others follow by name."""
 
@@ -250,6 +251,14 @@ class Table:
         """The columns in which a row has no value."""
         pairs = zip(self.columns, row.cells, strict=True)
         return [column for column, cell in pairs if cell.mean is None]
+
+    @property
+    def best(self) -> tuple[float | None, ...]:
+        """The highest mean of each column and of the averages, to a tenth; None if fewer than 2."""
+        columns = [[row.cells[i].mean for row in self.rows] for i in range(len(self.columns))]
+        columns.append([row.average for row in self.rows])
+        found = ([round(mean, 1) for mean in each if mean is not None] for each in columns)
+        return tuple(max(means) if len(means) > 1 else None for means in found)
 
     def cells(self) -> Iterator[tuple[str, str, Cell]]:
         """All cells, each with its algorithm and its column."""

@@ -1,0 +1,1 @@
+"""Malformed inputs for every reader and public function: `python -m benchmarks.fuzz`."""

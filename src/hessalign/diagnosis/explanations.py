@@ -1,0 +1,331 @@
+r"""How the labels of a site follow from a model of other sites, under each kind of shift.
+
+The model is taken to the site's features as they are (covariate shift: the same features mean the
+same label), moved so that classes have the reference's mean (offset), stretched as well (scale),
+with class shares corrected (label), with labels wrong at random (noise), or replaced by a model of
+the site itself (concept). Indices: n sample, w column, c class, k kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+import numpy as np
+
+from hessalign.diagnosis.answers import Cause
+from hessalign.diagnosis.label_models import (
+    LabelModel,
+    fit_label_model,
+    log_likelihood,
+    robust_scale,
+    softmax,
+)
+from hessalign.diagnosis.permutation import Floats, Ints
+
+VIEWS: Final[tuple[Cause, ...]] = ("covariate", "offset", "scale")
+RELATION: Final[tuple[Cause, ...]] = ("concept", "noise")  # kinds that change what features mean
+_ORDER: Final[tuple[tuple[Cause, ...], ...]] = (  # from the simplest on
+    ("covariate",),
+    ("offset",),
+    ("label", "covariate"),
+    ("label", "offset"),
+    ("scale",),
+    ("label", "scale"),
+    ("noise",),
+    ("concept",),
+)
+_FLOOR: Final = -8.0  # log likelihood that a sample counts with, at least
+_CONCEDED: Final = 2.0  # log likelihood by which one must be better in any case
+_SMALL: Final = 0.01  # log likelihood of a sample that does not matter
+_CHANCE: Final = 0.05  # log likelihood of a sample that a move may gain by chance, at most
+_CLEAR: Final = 2.0  # standard errors by which one must be better
+_RATES: Final = np.linspace(0, 1, 41)  # of wrong labels, tried
+_DIRECTION: Final = 0.8  # of the noise that hides the relation: up to it labels are noisy
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a kind of shift makes of a site's labels.
+
+    Attributes:
+        causes: The kinds of shift.
+        fit: Log likelihood of each sample's label.
+        right: Whether it is classified right, 1 or 0.
+        cost: Of what was fitted to these labels, in log likelihood.
+        chance: What it may gain over features as they are because chance weights of the other
+            sites' model meet features that are far away.
+        wrong: Share of wrong labels, for noise.
+    """
+
+    causes: tuple[Cause, ...]
+    fit: Floats
+    right: Floats
+    cost: float = 0.0
+    chance: float = 0.0
+    wrong: float = 0.0
+
+    @property
+    def kind(self) -> Cause:
+        """The kind without the class shares."""
+        return self.causes[-1]
+
+    @property
+    def value(self) -> float:
+        """Log likelihood of all labels, less the cost."""
+        return float(self.fit.sum() - self.cost)
+
+    def lead(self, other: Explanation) -> float:
+        """How much better it is than another one, in standard errors of the difference."""
+        noise = float((self.fit - other.fit).std()) * len(self.fit) ** 0.5
+        conceded = _CONCEDED + _SMALL * len(self.fit)
+        if other.causes == ("covariate",):
+            conceded += self.chance
+        return float((self.value - other.value - conceded) / max(noise, 1e-9))
+
+    def clearly_better(self, other: Explanation) -> bool:
+        """Whether it is to be preferred to a simpler one; a move that matters is no simpler."""
+        moved = self.kind in ("offset", "scale") and self.chance == 0
+        plain = moved and other.causes == ("covariate",)
+        return self.lead(other) > (0 if plain else _CLEAR)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SiteLabels:
+    """A site's labels, seen from other sites.
+
+    Attributes:
+        options: What they could follow from, the simplest first.
+        logits: Of the other sites' model, features as they are.
+        home: Whether the other sites' samples are classified right by a fit without them.
+    """
+
+    options: tuple[Explanation, ...]
+    logits: Floats
+    home: Floats
+
+    @property
+    def plain(self) -> Explanation:
+        """The other sites' model as it is."""
+        return self.options[0]
+
+    def find(self, kind: Cause) -> Explanation:
+        """The best explanation of a kind."""
+        options = [option for option in self.options if option.kind == kind]
+        return max(options, key=lambda option: option.value)
+
+
+def choose(
+    options: Sequence[Explanation], preferred: tuple[Cause, ...] | None = None
+) -> Explanation:
+    """The preferred explanation, or else the simplest, that none is clearly better than.
+
+    Those by which features mean the same compete first, their winner with the others then.
+
+    Args:
+        options: The simplest first.
+        preferred: Kinds to take if in doubt.
+
+    Returns:
+        The explanation.
+    """
+    same = [option for option in options if option.kind not in RELATION]
+    rest = [option for option in options if option.kind in RELATION]
+    return _winner([*([_winner(same, preferred)] if same else []), *rest], preferred)
+
+
+def _winner(options: Sequence[Explanation], preferred: tuple[Cause, ...] | None) -> Explanation:
+    """The preferred one, or else the first, that the best is not clearly better than."""
+    best = max(options, key=lambda option: option.value)
+    first = [option for option in options if option.causes == preferred]
+    return next(option for option in (*first, *options) if not best.clearly_better(option))
+
+
+def common_causes(sites: Sequence[SiteLabels]) -> tuple[Cause, ...] | None:
+    """The simplest kinds, other than of the relation, that suit all sites together."""
+    joint = []
+    for causes in _ORDER:
+        found = [option for site in sites for option in site.options if option.causes == causes]
+        if causes[-1] not in RELATION and found and len(found) == len(sites):
+            fits, rights = [o.fit for o in found], [o.right for o in found]
+            cost, chance = sum(o.cost for o in found), sum(o.chance for o in found)
+            whole = np.concatenate(fits), np.concatenate(rights)
+            joint.append(Explanation(causes, *whole, cost, chance))
+    return choose(joint).causes if joint else None
+
+
+def displacement(x0: Floats, y0: Ints, x: Floats, y: Ints) -> tuple[Floats, Floats, Floats]:
+    """How a site's columns are moved and stretched inside classes.
+
+    Args:
+        x0: Columns of the reference.
+        y0: Its classes.
+        x: Columns of the site.
+        y: Its classes.
+
+    Returns:
+        Difference of the means, ratio of the standard deviations, and the reference's mean;
+        classes weighted alike on both sides, values far out cut off.
+    """
+    classes = np.intersect1d(y0, y)
+    if len(classes) == 0:
+        return np.zeros(x.shape[1]), np.ones(x.shape[1]), np.zeros(x.shape[1])
+    weight = np.array([1 / (1 / (y0 == c).sum() + 1 / (y == c).sum()) for c in classes])
+    weight /= weight.sum()
+    sides = [[cut_off(a[b == c]) for c in classes] for a, b in ((x0, y0), (x, y))]
+    here, there = (np.tensordot(weight, [part.mean(0) for part in side], 1) for side in sides)
+    low, high = (np.tensordot(weight, [part.var(0) for part in side], 1) ** 0.5 for side in sides)
+    alive = np.minimum(low, high) > 1e-6 * np.maximum(low, high)
+    ratio = np.divide(high, low, where=alive, out=np.ones(x.shape[1]))
+    return there - here, ratio, here
+
+
+def cut_off(x: Floats) -> Floats:
+    """Columns whose values are at most four standard deviations from their middle."""
+    centre, scale = robust_scale(x)
+    return np.clip(x, centre - 4 * scale, centre + 4 * scale)
+
+
+def site_labels(
+    views: Sequence[Floats],
+    y: Ints,
+    home: Ints,
+    there: Ints,
+    own: LabelModel,
+    allowed: Mapping[Cause, bool],
+    *,
+    shares: bool,
+) -> SiteLabels:
+    """What the labels of a site could follow from.
+
+    Args:
+        views: Columns as they are, moved, and stretched, for all samples.
+        y: Classes.
+        home: The samples of the other sites.
+        there: The samples of the site.
+        own: A model of the site itself.
+        allowed: Whether a view is one of this site's; as it is always is.
+        shares: Whether class shares may be another kind.
+
+    Returns:
+        The explanations.
+    """
+    classes, target = len(own.shares), y[there]
+    found: list[Explanation] = []
+    for kind, view in zip(VIEWS, views, strict=True):
+        if not allowed.get(kind, True):
+            continue
+        model = fit_label_model(view[home], y[home], classes)
+        logits = model.predict(view[there])
+        if kind == "covariate":
+            plain, raw, at_home = model, logits, model.logits.argmax(1) == y[home]
+            shifted, cost = rebiased(logits, target), (classes - 1) / 2 * np.log(len(target))
+            chance, p = 0.0, softmax(model.logits)
+            error = float((p * (1 - p)).mean())
+        else:
+            shifted, cost = logits + _log_shares(target, classes) - np.log(model.shares), 0.0
+            chance = _chance_gain(plain, view[there] - views[0][there], views[0][home], error)
+        found.append(_explanation((kind,), logits, target, chance=chance))
+        if shares:
+            found.append(_explanation(("label", kind), shifted, target, cost, chance))
+    moved = _chance_gain(plain, views[1][there] - views[0][there], views[0][home], error)
+    found += [_noise(raw, target), _relabelled(raw, target), _own(own, target)]
+    found[-3:] = [replace(option, chance=moved) for option in found[-3:]]
+    ordered = sorted(found, key=lambda option: _ORDER.index(option.causes))
+    return SiteLabels(tuple(ordered), raw, at_home.astype(np.float64))
+
+
+def _chance_gain(model: LabelModel, delta: Floats, x: Floats, error: float) -> float:
+    r"""What a move gains at most where the weights of the columns moved are chance; else 0.
+
+    Weights of no meaning have covariance $(v X^\top X)^{-1}$, $v$ the variance of a label, so a
+    move $\delta$ changes the log likelihood by $\frac{v}{2}\sum_n |W\delta_n|^2$, in expectation
+    $\frac{C-1}{2}\operatorname{tr} \Delta^\top\Delta (X^\top X)^{-1}$. A move that changes it by
+    more than chance explains is one along columns that matter.
+
+    Returns:
+        The log likelihood.
+    """
+    from scipy.stats import chi2
+
+    x = np.clip((x - model.centre) / model.scale, -4, 4)
+    x = x - x.mean(0)
+    delta = delta / model.scale
+    gram = x.T @ x + model.strength * np.eye(x.shape[1])
+    product = np.linalg.solve(gram, delta.T @ delta)
+    trace = max(float(np.trace(product)), 1e-12)
+    freedom = (len(model.shares) - 1) * trace**2 / max(float((product * product.T).sum()), 1e-24)
+    most = float(chi2.isf(0.01, freedom)) / freedom * (len(model.shares) - 1) * trace
+    weight = model.weight @ model.head[:-1]
+    weight = weight - weight.mean(1, keepdims=True)
+    changed = error * float(np.square(delta @ weight).sum())
+    return min(most / 2, _CHANCE * len(delta)) if changed <= most else 0.0
+
+
+def _relabelled(logits: Floats, y: Ints) -> Explanation:
+    """Each class called by the name of another one, at the rate that suits labels best."""
+    p, classes = softmax(logits), logits.shape[1]
+    names = np.full((classes, classes), 1 / classes)
+    for _ in range(20):  # of an expectation maximisation for how often a class has another's name
+        joint = p * names[:, y].T
+        joint /= joint.sum(1, keepdims=True)
+        names = np.stack([joint[y == c].sum(0) for c in range(classes)], axis=1) + 1e-3
+        names /= names.sum(1, keepdims=True)
+    np.fill_diagonal(names, 0)
+    other = p @ np.eye(classes)[names.argmax(1)]
+    cost = 2.0 + classes * np.log(max(classes - 1, 1))
+    tried = [
+        _explanation(("concept",), np.log((1 - r) * p + r * other + 1e-12), y, cost) for r in _RATES
+    ]
+    return max(tried, key=lambda option: option.value)
+
+
+def _explanation(
+    causes: tuple[Cause, ...],
+    logits: Floats,
+    y: Ints,
+    cost: float = 0.0,
+    chance: float = 0.0,
+    wrong: float = 0.0,
+) -> Explanation:
+    fit = np.maximum(log_likelihood(logits, y), _FLOOR)
+    return Explanation(causes, fit, (logits.argmax(1) == y).astype(np.float64), cost, chance, wrong)
+
+
+def _log_shares(y: Ints, classes: int) -> Floats:
+    """Logarithms of class shares, none of them 0."""
+    shares = (np.bincount(y, minlength=classes) + 0.5) / (len(y) + 0.5 * classes)
+    return np.asarray(np.log(shares))
+
+
+def rebiased(logits: Floats, y: Ints) -> Floats:
+    """Logits with the biases that give the classes their shares."""
+    bias = np.zeros(logits.shape[1])
+    for _ in range(30):
+        bias += _log_shares(y, logits.shape[1]) - np.log(softmax(logits + bias).mean(0))
+    return logits + bias
+
+
+def _noise(logits: Floats, y: Ints) -> Explanation:
+    """Labels replaced by another class, or drawn anew, at the rate that suits them best."""
+    p, classes = softmax(logits), logits.shape[1]
+    share = np.exp(_log_shares(y, classes))
+    kinds = (
+        ((1 - p) / (classes - 1), (classes - 1) / classes, 1.0),
+        (np.broadcast_to(share, p.shape), 1.0, 1 - float(np.square(share).sum())),
+    )
+    tried = [
+        _explanation(("noise",), np.log((1 - r) * p + r * q + 1e-12), y, 2.0, 0.0, float(r * wrong))
+        for q, most, wrong in kinds
+        for r in _RATES * most * _DIRECTION
+    ]
+    return max(tried, key=lambda option: option.value)
+
+
+def _own(model: LabelModel, y: Ints) -> Explanation:
+    """A model of the site itself, every sample left out in turn."""
+    cost = 2.0 + (len(model.shares) ** 2 - 1) / 2
+    return _explanation(("concept",), model.logits, y, cost)

@@ -1,0 +1,293 @@
+r"""What an aligned classifier minimises, with all slopes in closed form.
+
+The objective of `AlignedObjective` for labels, and for the two penalties whose slopes are short:
+gradients $g_e$ and Hessian diagonals $D_e$. With weights ω of samples that add up to 1 in each
+domain, error r, curvature S and diagonal c = p(1 − p) of the loss in the logits,
+
+$$g_e = \sum_n \omega_n r_n \otimes \tilde z_n, \quad
+D_e = \sum_n \omega_n c_n \otimes \tilde z_n^2,$$
+
+and the slope of the penalties in the logits of sample n of domain e is
+
+$$\omega_n S_n \big( B_e \tilde z_n + (1 - 2 p_n) \circ A_e \tilde z_n^2 \big), \quad
+B_e = \tfrac{2\beta}{E} (g_e - \bar g), \; A_e = \tfrac{2\alpha}{E} (D_e - \bar D),$$
+
+since ∂c = (1 − 2p) ∘ S ∂a for softmax as for a single logit. An evaluation reads the features once,
+and once more if there are penalties.
+
+Indices: e domain, n sample, k output, d feature (with the constant of the bias).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple, final
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import Tensor
+
+from hessalign._shapes import Float
+from hessalign.heads.aligned_objective import Weights
+from hessalign.heads.design import Design, Matrix
+
+_SAMPLE: Final = 4000  # samples of which curvature is modelled, at least; and
+_SAMPLES_PER_FEATURE: Final = 16
+_WIDEST: Final = 2000  # heads with more features than this go without a model of curvature
+
+
+class _Pass(NamedTuple):
+    """One reading of the features: loss, sums over each domain, and the probabilities."""
+
+    loss: float
+    gradients: np.ndarray  # [e k d]
+    diagonals: np.ndarray | None  # [e k d]
+    p: list[np.ndarray]  # of each domain, [n k]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassifierObjective:
+    """The objective for the labels of some samples; one output stands for two classes.
+
+    Attributes:
+        design: The features.
+        labels: The class of each sample, domain by domain.
+        shares: Its weight, 1 for all of a domain together.
+        outputs: Outputs of the head.
+        l2: Weight of the L2 term over all parameters but the biases.
+        diagonal: Whether Hessian diagonals are aligned, too.
+    """
+
+    design: Design
+    labels: tuple[np.ndarray, ...]
+    shares: tuple[np.ndarray, ...]
+    outputs: int
+    l2: float
+    diagonal: bool
+
+    rounding = 1e-14
+    quadratic = False
+    device = torch.device("cpu")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs, and parameters of each."""
+        return self.outputs, self.design.width
+
+    def ridge(self, head: Float[Tensor, "k d"]) -> float:
+        """The L2 term."""
+        return self.l2 / 2 * float(head[:, :-1].square().sum())
+
+    def value_and_gradient(
+        self, head: Float[Tensor, "k d"], weights: Weights
+    ) -> tuple[float, Float[Tensor, "k d"]]:
+        """The objective with weighted penalties, and its derivative in each parameter."""
+        theta = head.numpy()
+        alpha = weights.alpha if self.diagonal else 0.0
+        read = self._read(theta, diagonal=alpha > 0)
+        value, slope = read.loss, read.gradients.mean(0)
+        toward, bend = None, None
+        if len(self.labels) > 1 and weights.beta > 0:
+            deviation = read.gradients - slope
+            value += weights.beta * _dispersion(deviation)
+            toward = 2 * weights.beta / len(self.labels) * deviation
+        if len(self.labels) > 1 and read.diagonals is not None and alpha > 0:
+            deviation = read.diagonals - read.diagonals.mean(0)
+            value += alpha * _dispersion(deviation)
+            bend = 2 * alpha / len(self.labels) * deviation
+        if toward is not None or bend is not None:
+            slope = slope + self._pull(read.p, toward, bend)
+        slope[:, :-1] += self.l2 * theta[:, :-1]
+        return value + self.ridge(head), torch.from_numpy(slope)
+
+    def terms(self, head: Float[Tensor, "k d"]) -> tuple[float, float, float]:
+        """Mean loss, dispersion of Hessian diagonals, 0 if not asked for, and of gradients."""
+        read = self._read(head.numpy(), diagonal=self.diagonal and len(self.labels) > 1)
+        gradient = _dispersion(read.gradients - read.gradients.mean(0))
+        if read.diagonals is None:
+            return read.loss, 0.0, gradient
+        return read.loss, _dispersion(read.diagonals - read.diagonals.mean(0)), gradient
+
+    @cached_property
+    def _last(self) -> list[tuple[np.ndarray, _Pass]]:
+        """The head that was read last, as the only entry."""
+        return []
+
+    def _read(self, head: np.ndarray, *, diagonal: bool) -> _Pass:
+        """Everything that the logits alone determine."""
+        for known, read in self._last:
+            if (read.diagonals is not None or not diagonal) and np.array_equal(known, head):
+                return read
+        self._last[:] = [(head.copy(), self._read_anew(head, diagonal=diagonal))]
+        return self._last[0][1]
+
+    def _read_anew(self, head: np.ndarray, *, diagonal: bool) -> _Pass:
+        """The same, not remembered."""
+        design, (outputs, width) = self.design, self.shape
+        weights, constants = design.linear(head)
+        rows = 2 * outputs if diagonal else outputs
+        count = len(self.labels)
+        first, one = np.zeros((count, rows, width - 1)), np.zeros((count, rows))
+        square = np.zeros((count, outputs, width - 1))
+        p = [np.empty((size, outputs)) for size in design.sizes]
+        loss = 0.0
+        for e, part, x in design.blocks():
+            share = self.shares[e][part]
+            own, values, error = losses(x @ weights.T + constants, self.labels[e][part])
+            p[e][part] = own
+            loss += float(share @ values) / count
+            left = error * share[:, None]
+            if diagonal:
+                curved = share[:, None] * own * (1 - own)
+                left = np.concatenate([left, curved], axis=1)
+                square[e] += _times(curved, design.squares(x))
+            first[e] += _times(left, x)
+            one[e] += left.sum(0)
+        gradients = design.first(first[:, :outputs], one[:, :outputs])
+        if not diagonal:
+            return _Pass(loss, gradients, None, p)
+        diagonals = design.second(square, first[:, outputs:], one[:, outputs:])
+        return _Pass(loss, gradients, diagonals, p)
+
+    def _pull(
+        self, p: list[np.ndarray], toward: np.ndarray | None, bend: np.ndarray | None
+    ) -> np.ndarray:
+        """The slope of the penalties, given their slopes in each domain's means."""
+        design, (outputs, width) = self.design, self.shape
+        first, one = np.zeros((outputs, width - 1)), np.zeros(outputs)
+        for e, part, x in design.blocks():
+            own = p[e][part]
+            vector = np.zeros_like(own)
+            if toward is not None:
+                weights, constants = design.linear(toward[e])
+                vector += x @ weights.T + constants
+            if bend is not None:
+                squares, weights, constants = design.quadratic(bend[e])
+                turned = design.squares(x) @ squares.T + x @ weights.T + constants
+                vector += (1 - 2 * own) * turned
+            left = self.shares[e][part][:, None] * _bent(own, vector)
+            first += _times(left, x)
+            one += left.sum(0)
+        return design.first(first, one)
+
+    @cached_property
+    def typical_gradient(self) -> float:
+        """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
+        zero = np.zeros((1, self.shape[0]))
+        total = 0.0
+        for e, part, x in self.small.design.blocks():
+            labels = self.small.labels[e][part]
+            error = losses(zero.repeat(len(labels), 0), labels)[2]
+            squares, weights, constants = self.design.quadratic(np.ones((1, self.shape[1])))
+            norms = self.design.squares(x) @ squares.T + x @ weights.T + constants
+            norms = np.sqrt(np.maximum(norms[:, 0], 0)) * np.linalg.norm(error, axis=1)
+            total += float(self.small.shares[e][part] @ norms) / len(self.labels)
+        return total
+
+    @cached_property
+    def small(self) -> ClassifierObjective:
+        """The objective of some of the samples, if there are many more than a model needs."""
+        wanted = max(_SAMPLE, _SAMPLES_PER_FEATURE * self.shape[1])
+        sizes = self.design.sizes
+        if sum(sizes) <= 2 * wanted:
+            return self
+        each = -(-wanted // len(sizes))
+        rng = np.random.default_rng(0)
+        chosen = [np.sort(rng.permutation(size)[:each]) for size in sizes]
+        shares = [own[rows] for own, rows in zip(self.shares, chosen, strict=True)]
+        if not all(own.sum() > 0 for own in shares):
+            return self
+        return replace(
+            self,
+            design=self.design.only(chosen),
+            labels=tuple(own[rows] for own, rows in zip(self.labels, chosen, strict=True)),
+            shares=tuple(own / own.sum() for own in shares),
+        )
+
+    def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> Float[Tensor, "d d"] | None:
+        """Of some of the samples; None if there are too many features for it to pay."""
+        # Ā + λ I + 2β/E Σ (A_e − Ā)² with the mean over outputs A_e of the blocks of H_e, and
+        # likewise the Gauss-Newton part of the diagonals' penalty.
+        if self.shape[1] > _WIDEST:
+            return None
+        blocks, bends = self._blocks(head.numpy())
+        middle = blocks.mean(0)
+        model = middle + 0.0
+        shrink = self._shrink(head) if any(weights) else (1.0, 1.0)
+        if weights.beta > 0:
+            model += _squared(blocks - middle, 2 * weights.beta * shrink[1])
+        if weights.alpha > 0 and bends is not None:
+            model += _squared(bends - bends.mean(0), 2 * weights.alpha * shrink[0])
+        model[np.diag_indices(len(model))] += self.l2 + 1e-5 * np.trace(model) / len(model)
+        return torch.from_numpy(np.linalg.cholesky(model.astype(np.float64)))
+
+    @cached_property
+    def _models(self) -> list[tuple[np.ndarray, np.ndarray | None]]:
+        """What `_blocks` found at the first head it was asked for, as the only entry."""
+        return []
+
+    def _blocks(self, head: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """A_e of some samples at a head, and the slopes of their diagonals in it; at the first."""
+        if not self._models:
+            small = self.small
+            weights, constants = small.design.linear(head)
+            blocks, bends = [], []
+            for e, share in enumerate(small.shares):
+                p = losses(small.design.part(e) @ weights.T + constants, small.labels[e])[0]
+                z = small.design.dense(e)
+                share = share[:, None].astype(z.dtype)
+                curved = (p * (1 - p)).mean(1, keepdims=True).astype(z.dtype)
+                blocks.append((z * (share * curved)).T @ z)
+                if self.diagonal and len(small.shares) > 1:
+                    third = (p * (1 - p) * (1 - 2 * p)).mean(1, keepdims=True).astype(z.dtype)
+                    bends.append((z * z * (share * third)).T @ z)
+            self._models.append((np.stack(blocks), np.stack(bends) if bends else None))
+        return self._models[0]
+
+    def _shrink(self, head: Float[Tensor, "k d"]) -> tuple[float, ...]:
+        """How much smaller dispersions of Hessians and gradients are than those of `small`."""
+        if self.small is self:
+            return 1.0, 1.0
+        _, *few = self.small.terms(head)
+        _, *all_ = self.terms(head)
+        return tuple(b / a if a > 0 else 1.0 for a, b in zip(few, all_, strict=True))
+
+
+def _squared(deviations: np.ndarray, weight: float) -> np.ndarray:
+    """The weighted mean over domains of DᵀD."""
+    return np.asarray(weight / len(deviations) * sum(own.T @ own for own in deviations))
+
+
+def _times(left: np.ndarray, x: Matrix) -> np.ndarray:
+    """The sum of left ⊗ x over a block."""
+    return np.asarray((x.T @ left.astype(x.dtype)).T)
+
+
+def _dispersion(deviations: np.ndarray) -> float:
+    return float(np.square(deviations).sum()) / len(deviations)
+
+
+def _bent(p: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """S v: p(1 − p) v for a single logit, p ∘ (v − ⟨p, v⟩) for several."""
+    if p.shape[1] == 1:
+        return np.asarray(p * (1 - p) * vectors)
+    return np.asarray(p * (vectors - (p * vectors).sum(1, keepdims=True)))
+
+
+def losses(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities, the loss of each sample, and its slope in the logits."""
+    if logits.shape[1] == 1:
+        a, p = logits[:, 0], expit(logits)
+        return p, np.logaddexp(0, a) - labels * a, p - labels[:, None]
+    rows = np.arange(len(labels))
+    logits = logits - logits.max(1, keepdims=True)
+    own = logits[rows, labels]
+    p = np.exp(logits, out=logits)
+    total = p.sum(1, keepdims=True)
+    p /= total
+    error = p.copy()
+    error[rows, labels] -= 1
+    return p, np.log(total[:, 0]) - own, error

@@ -1,0 +1,346 @@
+"""Files that were damaged, or made to do harm: what the fuzzer found, and bombs."""
+
+import gzip
+import hashlib
+import io
+import json
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.colored import colored_job
+from tests.conftest import python_environment
+
+from hessalign._files import parse_json
+from hessalign.bench.data import files, mnist, read_dataset
+from hessalign.bench.data.files import read_arrays
+from hessalign.bench.data.image_cache import open_images, prepare_images
+from hessalign.bench.data.images import ImageError, read_image
+from hessalign.bench.models import NetworkSpec, make_network
+from hessalign.bench.models.weights import WeightsError, read_state
+from hessalign.bench.runs import read_records, run_folder, train_job
+from hessalign.bench.runs.given_inputs import given_batches
+from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.model_description import ModelDescription, TrainedModelError, write_model
+from hessalign.bench.runs.trained import load
+from hessalign.bench.sweep.execution import job_status
+from hessalign.bench.sweep.selection.reading import read_run
+
+DEEP = "[" * 100_000
+ARRAYS = {"x": np.ones((6, 4)), "y": np.arange(6) % 2, "domain": np.arange(6) // 3}
+JOB = Job("bank", "ERM", (0,), 0, 0, "data")
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def write_npz(path, *more, compression=zipfile.ZIP_STORED, **changed):
+    members = {f"{name}.npy": npy(array) for name, array in ARRAYS.items()}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in [*{**members, **changed}.items(), *more]:
+            archive.writestr(name, content)
+    return path
+
+
+def test_json_of_any_depth_is_a_value_error():
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(DEEP)
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+SHORTER = npy(ARRAYS["x"]).replace(b"(6, 4)", b"(6, 2)")
+CODES = np.array(["a"] * 6).view(np.uint32) + 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("more", "changed", "reason"),
+    [
+        ([], {"x.npy": SHORTER}, "x is there twice, or longer than its shape says"),
+        ([("x.npy", npy(np.zeros((6, 4))))], {}, "x is there twice"),
+        ([], {"y.npy": b"no array"}, "magic string"),
+        ([], {"y.npy": npy(CODES.view("<U1"))}, "."),
+        ([], {"y.npy": pickle.dumps([1])}, "."),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_arrays_that_are_not_what_they_say(tmp_path, more, changed, reason):
+    path = write_npz(tmp_path / "bank.npz", *more, **changed)
+    with pytest.raises(ValueError, match=f"Cannot read .*{reason}"):
+        read_arrays(path)
+
+
+def test_a_flipped_bit_in_what_the_shape_leaves_out_is_noticed_too(tmp_path):
+    content = write_npz(tmp_path / "bank.npz").read_bytes()
+    place = content.index(b"(6, 4)") + 4
+    (tmp_path / "bank.npz").write_bytes(content[:place] + b"2" + content[place + 1 :])
+    with pytest.raises(ValueError, match="Cannot read"):
+        read_arrays(tmp_path / "bank.npz")
+
+
+def test_an_archive_that_grows_without_measure_is_refused_before_it_does(tmp_path, monkeypatch):
+    bomb = ("zeros.npy", npy(np.zeros(2**18)))
+    path = write_npz(tmp_path / "bank.npz", bomb, compression=zipfile.ZIP_DEFLATED)
+    assert read_arrays(path).classes == ("0", "1")
+    monkeypatch.setattr(files, "_BOMB_BYTES", 2**20)
+    with pytest.raises(ValueError, match=r"it would grow to 2,09\d,\d\d\d bytes"):
+        read_arrays(path)
+
+
+def test_names_that_climb_out_of_an_archive_write_nothing(tmp_path, monkeypatch):
+    path = write_npz(tmp_path / "bank.npz", ("../../evil.npy", npy(np.ones(1))))
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    read_arrays(path)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["bank.npz", "in"]
+
+
+def test_rows_in_a_file_that_is_longer_than_its_shape(tmp_path):
+    (tmp_path / "rows.npy").write_bytes(SHORTER)
+    with pytest.raises(ValueError, match="it is longer than its shape says"):
+        next(iter(given_batches(tmp_path / "rows.npy", "arrays", (2,), 8, None)))
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "device", "tar"])
+def test_archives_of_other_kinds_are_no_data(tmp_path, kind):
+    """Nothing here is ever unpacked: what is in an archive is read from it, or not at all."""
+    path = tmp_path / "bank.npz"
+    with tarfile.open(path, "w") as archive:
+        entry = tarfile.TarInfo("../../evil")
+        types = {
+            "symlink": tarfile.SYMTYPE,
+            "hard link": tarfile.LNKTYPE,
+            "device": tarfile.CHRTYPE,
+        }
+        entry.type, entry.linkname = types.get(kind, tarfile.REGTYPE), "/etc/passwd"
+        archive.addfile(entry)
+    with pytest.raises(ValueError, match="Cannot read"):
+        read_arrays(path)
+
+
+# --- checkpoints and weights ----------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def flipped(content):
+    """Content of an archive with one bit of a tensor changed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        name = next(each for each in archive.namelist() if "/data/" in each)
+        piece = archive.read(name)
+    place = content.index(piece)
+    return content[:place] + bytes([piece[0] ^ 1]) + content[place + 1 :]
+
+
+def test_a_flipped_bit_in_weights_is_noticed(tmp_path):
+    buffer = io.BytesIO()
+    torch.save({"w": torch.arange(100.0)}, buffer)
+    (tmp_path / "w.pth").write_bytes(flipped(buffer.getvalue()))
+    with pytest.raises(WeightsError, match=r"Cannot read the weights .* in it is damaged"):
+        read_state(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_code_in_weights_is_not_run(tmp_path, old):
+    content = {"w": torch.ones(2), "evil": Evil(tmp_path / "canary")}
+    torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=not old)
+    with pytest.raises(WeightsError, match="Cannot read the weights"):
+        read_state(tmp_path / "w.pth")
+    assert not (tmp_path / "canary").exists()
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run that was stopped after some checkpoints, and what has it go on and looks at its end."""
+    monkeypatch.setattr(run_folder, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    options = {"train_images": 120, "test_images": 40, "width": 4, "evaluate_every": 2}
+    job = colored_job("erm", steps=8, **options)
+
+    def stop(record):
+        if record.step == 6:
+            raise KeyboardInterrupt
+
+    train_job(job, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train_job(job, tmp_path / "run", report=stop)
+
+    def go_on():
+        warnings = []
+        train_job(job, tmp_path / "run", warn=warnings.append)
+        found, expected = (read_records(tmp_path / n / "results.jsonl") for n in ("run", "whole"))
+        assert [r.metrics for r in found] == [r.metrics for r in expected]
+        return warnings
+
+    return tmp_path / "run", go_on
+
+
+def test_a_flipped_bit_in_a_checkpoint_costs_the_steps_since_the_one_before(stopped):
+    folder, go_on = stopped
+    before, newest = sorted(folder.glob("checkpoint-*.pt"))
+    newest.write_bytes(flipped(newest.read_bytes()))
+    (warning,) = go_on()
+    assert f"{newest}: " in warning
+    assert warning.endswith(f"Trying {before.name} instead.")
+
+
+def test_records_that_were_lost_after_a_checkpoint_are_made_again(stopped):
+    """As by a power failure: the checkpoint was on the disk, what was appended before it not."""
+    folder, go_on = stopped
+    lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
+    (folder / "results.jsonl").write_text(lines[0])
+    warnings = go_on()
+    assert "it follows 3 records, of which 1 are left" in warnings[0]
+    assert warnings[-1].endswith("the run begins afresh.")
+
+
+def test_what_a_killed_process_was_writing_is_removed(stopped):
+    folder, go_on = stopped
+    (folder / "results.jsonl.77.partial").write_text("half of")
+    go_on()
+    assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"weights_sha256": 7}, {"classes": [["a"], "b"]}, {"algorithm": 1}]
+)
+def test_a_description_of_other_types_is_refused(tmp_path, change):
+    spec = NetworkSpec((4,), outputs=2)
+    write_model(tmp_path, ModelDescription(spec, classes=("a", "b")), make_network(spec))
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(TrainedModelError, match="names and a checksum as text, got "):
+        load(tmp_path)
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_a_png_with_a_wrong_checksum_is_refused_unless_damage_is_allowed(tmp_path):
+    path = tmp_path / "a.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"IDAT") + 20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match="broken PNG file"):
+        read_image(path, 4)
+
+
+def chunk(kind, content):
+    crc = struct.pack(">I", zlib.crc32(kind + content))
+    return struct.pack(">I", len(content)) + kind + content + crc
+
+
+def test_an_image_that_would_fill_the_memory_is_refused(tmp_path):
+    size = 60_000
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes(10**6))) + chunk(b"IEND", b"")
+    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + body)
+    with pytest.raises(ImageError, match="bomb"):
+        read_image(tmp_path / "bomb.png", 8)
+
+
+@pytest.mark.parametrize("sizes", [None, 3, [], [[1, 2, 3]], [["a", "b"]], [[1, 2**70]]])
+def test_a_cache_whose_description_is_damaged_is_made_again(tmp_path, sizes):
+    for name in ("a/cat/1.png", "b/dog/1.png"):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (9, 9), "red").save(tmp_path / "pets" / name)
+    data = read_dataset(tmp_path / "pets")
+    prepare_images(data, tmp_path / "cache", 4)
+    path = tmp_path / "cache" / "00-00000.json"
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps({**described, "sizes": sizes}))
+    warnings = []
+    found = open_images(data, tmp_path / "cache", 4, warn=warnings.append).read(0, [0])
+    assert found.original_sizes.tolist() == [[9, 9]]
+    assert "is damaged: 1 of 2 parts" in warnings[0]
+
+
+def test_a_compressed_file_is_read_no_further_than_it_should_be_long(tmp_path):
+    header = bytes([0, 0, 8, 2]) + struct.pack(">II", 2, 3)
+    (tmp_path / "images.gz").write_bytes(gzip.compress(header + bytes(2**26), 1))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match="expected content of SHA-256"):
+        mnist._read_idx(tmp_path, "images", (2, 3), "0" * 64)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**15  # kilobytes
+    content = header + bytes(6)
+    (tmp_path / "images.gz").write_bytes(gzip.compress(content))
+    digest = hashlib.sha256(content).hexdigest()
+    assert mnist._read_idx(tmp_path, "images", (2, 3), digest).shape == (2, 3)
+
+
+# --- marks and records of sweeps ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "claim", [DEEP, "[]", '{"process": []}', '{"attempt": "x"}', '{"process": 1e300}', "\0"]
+)
+def test_a_damaged_claim_holds_nothing(tmp_path, claim):
+    valid = {"machine": "m", "process": 1, "started": "x", "launcher": "", "attempt": 0}
+    home = tmp_path / JOB.folder
+    home.mkdir()
+    text = json.dumps({**valid, **json.loads(claim)}) if claim.startswith("{") else claim
+    (home / "claim.0").write_text(text)
+    assert job_status(tmp_path, JOB).state == "left"
+
+
+@pytest.mark.parametrize("seconds", ["1" * 400, "NaN", "Infinity", '"1"', "[" * 10**5])
+def test_a_damaged_end_is_still_an_end(tmp_path, seconds):
+    home = tmp_path / JOB.folder
+    home.mkdir()
+    (home / "done").write_text(f'{{"seconds": {seconds}}}')
+    found = job_status(tmp_path, JOB)
+    assert (found.state, found.seconds) == ("done", None)
+
+
+def test_records_with_lines_of_nothing_but_brackets_are_read_in_no_time(tmp_path):
+    accuracies = {f"env{e}_{part}_acc": 0.5 for e in range(3) for part in ("in", "out")}
+    record = {**accuracies, "step": 0, "seconds": 10**400, "args": JOB.args, "hparams": {}}
+    nested = '{"a":' * 30_000
+    (tmp_path / "results.jsonl").write_text(f"{nested}\n{json.dumps(record)}\n{nested}\n")
+    run, _ = read_run(tmp_path)
+    assert run.unreadable == (1, 3)
+    assert run.seconds is None
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_fuzzer_goes_on_where_it_was_and_tells_what_it_found(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.fuzz", "--seed", "7", "--work", tmp_path / "work",
+               "--output", tmp_path / "out", "--target", "npz", "--target", "image"]  # fmt: skip
+    environment = python_environment()
+    for inputs in ("100", "300"):
+        subprocess.run([*command, "--inputs", inputs], env=environment, check=True, timeout=400)
+    found = json.loads((tmp_path / "out" / "fuzz.json").read_text())
+    assert sum(map(sum, (each.values() for each in found["targets"].values()))) == 300
+    assert found["findings"] == []
+
+
+@pytest.mark.slow
+def test_the_soak_compares_what_it_killed(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.soak", "--kills", "6", "--work", tmp_path / "work",
+               "--output", tmp_path / "out"]  # fmt: skip
+    subprocess.run(command, env=python_environment(), check=True, timeout=400)
+    rounds = json.loads((tmp_path / "out" / "soak.json").read_text())["rounds"]
+    assert sum(each["kills"] for each in rounds) >= 6

@@ -1,0 +1,109 @@
+"""AlignedClassifierCV chooses what leaving domains out shows, and falls back to a plain fit."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import hessalign as ha
+from hessalign.bench.data import make_shifted_data
+from hessalign.estimator import worst_domain
+from hessalign.heads.held_out import HeldOutScores, choose
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def sources(shift="correlation", seed=1, domains=3, samples=300, **options):
+    data = make_shifted_data(shift, seed, domains=domains, samples=samples, **options)
+    X = np.concatenate([part.x.double() for part in data.source])
+    y = np.concatenate([part.y for part in data.source])
+    return X, y, np.repeat(np.arange(domains), samples), data.target
+
+
+def test_scores_and_refit_are_those_of_fits_by_hand():
+    """Everything, scales included, is learned from the domains that are not left out."""
+    X, y, domain, _ = sources()
+    model = ha.AlignedClassifierCV(["diagonal", None], strengths=[10, 1], tol=1e-6).fit(
+        X, y, domain
+    )
+    found = model.cv_results_
+    assert found["strength"].tolist() == [0, 1, 10, 1, 10]
+    assert found["alignment"].tolist() == ["diagonal", "diagonal", "diagonal", None, None]
+    for index, (kind, s) in enumerate(zip(found["alignment"], found["strength"], strict=True)):
+        for e in range(3):
+            seen = domain != e
+            by_hand = ha.AlignedClassifier(kind, alpha=s, beta=s, tol=1e-6)
+            score = by_hand.fit(X[seen], y[seen], domain[seen]).score(X[~seen], y[~seen])
+            # Further along a path the start is another, and so may be the local minimum.
+            near = 0.05 if s == 10 else 1e-9
+            assert found[f"split{e}_test_score"][index] == pytest.approx(score, abs=near)
+    chosen = ha.AlignedClassifier(
+        model.alignment_, alpha=model.strength_, beta=model.strength_, tol=1e-6
+    ).fit(X, y, domain)
+    np.testing.assert_array_equal(model.coef_, chosen.coef_)
+    np.testing.assert_array_equal(model.predict(X), chosen.predict(X))
+    assert model.best_score_ in found["mean_test_score"]
+    assert 0 <= worst_domain(found) < 5
+
+
+def test_it_gains_where_there_is_something_to_gain_and_not_much_is_lost_elsewhere():
+    gains = {}
+    for strength in (1.0, 0.0):
+        for seed in range(4):
+            X, y, domain, target = sources(seed=seed, domains=4, samples=500, strength=strength)
+            model = ha.AlignedClassifierCV().fit(X, y, domain)
+            plain = ha.AlignedClassifier(alpha=0, beta=0).fit(X, y, domain)
+            gain = model.score(target.x, target.y) - plain.score(target.x, target.y)
+            gains.setdefault(strength, []).append(gain)
+    assert np.mean(gains[1.0]) > 0.05
+    assert np.mean(gains[0.0]) > -0.01
+
+
+def scores(*accuracies, size=400):
+    """Domains with so many right answers of each candidate, right where the better ones are."""
+    weight = np.full(size, 1 / size)
+    return [
+        HeldOutScores(np.array([np.arange(size) < a * size for a in own]), None, weight)
+        for own in accuracies
+    ]
+
+
+@pytest.mark.parametrize(
+    ("domains", "chosen"),
+    [
+        ([(0.97, 0.95), (0.95, 0.95), (0.85, 0.9)], 1),  # more alike, and better where it is worst
+        ([(0.9, 0.95), (0.9, 0.95), (0.9, 0.95)], 1),  # better everywhere
+        ([(0.9, 0.9025), (0.9, 0.9), (0.9, 0.9)], 0),  # by one answer of 1200
+        ([(0.97, 0.7), (0.95, 0.7), (0.7, 0.7)], 0),  # levelled down
+        ([(0.97, 0.9), (0.95, 0.9), (0.85, 0.8)], 0),  # worse where it is worst
+        ([(0.9, 0.9), (0.8, 0.8)], 0),
+    ],
+)
+def test_the_choice(domains, chosen):
+    assert choose(scores(*domains)) == chosen
+
+
+def test_few_domains_are_told():
+    X, y, domain, _ = sources()
+    plain = ha.AlignedClassifier("diagonal", alpha=0, beta=0)
+    for groups, found in ((domain // 2, "got 2"), (None, "got no domains")):
+        with pytest.warns(UserWarning, match=f"at least 3 domains, {found}: the fit is plain"):
+            model = ha.AlignedClassifierCV().fit(X, y, groups)
+        assert (model.strength_, model.cv_results_) == (0, {})
+        np.testing.assert_array_equal(model.coef_, clone(plain).fit(X, y, groups).coef_)
+    with pytest.warns(UserWarning, match="All samples come from the domain"):
+        assert ha.AlignedClassifierCV().fit(X, y, 0 * domain).strength_ == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alignments": "full"}, "alignments as a list of kinds, got 'full'"),
+        ({"alignments": ["ful"]}, "Did you mean 'full'"),
+        ({"strengths": [-1]}, "finite strength of 0 or more"),
+        ({"tol": 0}, "positive, finite tol"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    X, y, domain, _ = sources()
+    with pytest.raises(ValueError, match=message):
+        ha.AlignedClassifierCV(**options).fit(X, y, domain)
