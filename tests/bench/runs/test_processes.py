@@ -256,11 +256,11 @@ def test_a_process_that_does_not_answer_is_not_waited_for_for_ever(tmp_path, mon
     assert "ended, or did not answer in time" in outcome[0]
 
 
-def torchrun(folder, *words):
-    """What a run under torchrun prints, and its exit code."""
+def torchrun(folder, *words, program=("-m", "hessalign", "train")):
+    """What a program under torchrun prints, and its exit code."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     result = subprocess.run(
-        [*command, "-m", "hessalign", "train", *words],
+        [*command, *program, *words],
         cwd=folder,
         env=python_environment(),
         capture_output=True,
@@ -281,6 +281,27 @@ def test_torchrun_speaks_with_one_voice(tmp_path):
     assert printed.count("Saved in") == printed.count("algorithm: hgp") == 1
     assert len(re.findall("12/12 steps", shown)) == 1, shown
     assert (tmp_path / "out" / "hgp-seed0" / "done").exists()
+
+
+LEAVING = """
+import os
+from hessalign.bench.runs.processes import taking_part
+
+with taking_part():
+    import torch.distributed.nn.functional  # as optimisers do when they are made
+for thread in os.listdir("/proc/self/task"):
+    print(open(f"/proc/self/task/{thread}/comm").read().strip(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed on Linux")
+def test_no_thread_of_the_group_outlives_it(tmp_path):
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    code, printed, shown = torchrun(tmp_path, program=("leaving.py",))
+    assert code == 0, shown
+    assert "python" in printed
+    assert "gloo" not in printed
 
 
 @pytest.mark.slow

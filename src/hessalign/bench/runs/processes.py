@@ -191,6 +191,9 @@ def _join() -> tuple[Store, int, int]:
     """Meet the other processes; a store that all can write to, one's number, and how many."""
     if not dist.is_available():
         raise InputError("Expected a torch with torch.distributed for several processes, got none.")
+    # Its functions have the group that is there at its import as a default, and would keep it: the
+    # threads of a group that is kept outlive the interpreter, which then may abort at its end.
+    import torch.distributed.nn.functional  # noqa: F401
     from torch.distributed.rendezvous import rendezvous
 
     given = os.environ.get(SECONDS_VARIABLE, "")
