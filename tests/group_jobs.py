@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # noqa: F401 - it would keep a group made before it
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
