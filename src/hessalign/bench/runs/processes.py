@@ -193,7 +193,7 @@ def _join() -> tuple[Store, int, int]:
         raise InputError("Expected a torch with torch.distributed for several processes, got none.")
     # Its functions have the group that is there at its import as a default, and would keep it: the
     # threads of a group that is kept outlive the interpreter, which then may abort at its end.
-    import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.nn.functional
     from torch.distributed.rendezvous import rendezvous
 
     given = os.environ.get(SECONDS_VARIABLE, "")
