@@ -184,7 +184,8 @@ def _relative(head: LinearHead, ridge: float, wanted: _Wanted) -> _Compare:
         if not wanted.hessian:
             return torch.zeros_like(gradient), gradient
         blocks = ["logit", "logit_feature", "logit_covariance"][0 if part.bias else 2 :]
-        grams = inners([moment(part, each) for each in blocks], wanted.evaluation)
+        moments = [moment(part, each) for each in blocks]
+        grams = inners(moments, wanted.evaluation, [False] * len(blocks))
         return shares(blocks, [gram.mean() for gram in grams]), gradient
 
     return compare

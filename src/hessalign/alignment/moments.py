@@ -152,7 +152,7 @@ class Moment:
         Returns:
             The Gram matrix of the domains, in float64.
         """
-        return inners([self], evaluation, centred=centred)[0]
+        return inners([self], evaluation, [centred])[0]
 
     def dispersion(
         self, evaluation: Evaluation = "auto", *, unbiased: bool = False
@@ -249,7 +249,7 @@ class Moment:
 
 
 def inners(
-    moments: Sequence[Moment], evaluation: Evaluation = "auto", *, centred: bool = False
+    moments: Sequence[Moment], evaluation: Evaluation, centred: Sequence[bool]
 ) -> list[Float[Tensor, "e e"]]:
     """`Moment.inner` of several moments of a head, whose means are formed together.
 
@@ -257,13 +257,20 @@ def inners(
         A Gram matrix of the domains for each.
     """
     chosen = [each._chosen(evaluation) for each in moments]
-    primal = [each for each, how in zip(moments, chosen, strict=True) if how == "primal"]
-    factors, domains = [(each.left, each.right) for each in primal], moments[0].domains
-    means = iter(mean_inners(factors, domains, centred=centred))
+    primal = [index for index, how in enumerate(chosen) if how == "primal"]
+    means = iter(_mean_inners(moments, primal, [centred[index] for index in primal]))
     return [
-        next(means) if how == "primal" else each._dual(centred=centred)
-        for each, how in zip(moments, chosen, strict=True)
+        next(means) if how == "primal" else each._dual(centred=deviations)
+        for each, how, deviations in zip(moments, chosen, centred, strict=True)
     ]
+
+
+def _mean_inners(
+    moments: Sequence[Moment], which: Sequence[int], centred: Sequence[bool]
+) -> list[Float[Tensor, "e e"]]:
+    """Inner products between the means of some of the moments of a head."""
+    factors = [(moments[index].left, moments[index].right) for index in which]
+    return mean_inners(factors, moments[0].domains, centred)
 
 
 def dispersions(
@@ -299,8 +306,7 @@ def dispersions(
         sums = _joint_sums([moments[index] for index in joint], unbiased=unbiased)
         found.update(zip(joint, sums, strict=True))
     if means:
-        factors = [(moments[index].left, moments[index].right) for index in means]
-        grams = mean_inners(factors, moments[0].domains, centred=True)
+        grams = _mean_inners(moments, means, [True] * len(means))
         found.update(zip(means, map(dispersion, grams), strict=True))
     return [found[index] for index in range(len(moments))]
 

@@ -140,42 +140,53 @@ def sampled_dispersion(
     return _deviation(estimates, goal.detach() if target.detach else goal)
 
 
-def expected_dispersion(
+def expected_dispersions(
     statistics: HeadStatistics,
-    probes: int,
     *,
-    shared: bool = False,
+    probes: int = 100,
+    shared_probes: bool = False,
     target: Target = MEAN,
     evaluation: Evaluation = "auto",
-) -> Float[Tensor, ""]:
-    r"""Expectation of `sampled_dispersion` over its probes, in closed form.
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    r"""Expectation of `sampled_dispersion` over its probes, and dispersion of the gradients.
 
-    With off(H) = ‖H‖² − ‖diag H‖² it is the dispersion of the exact diagonals plus
+    Means of the features are formed in one pass for both. With off(H) = ‖H‖² − ‖diag H‖² the
+    expectation is the dispersion of the exact diagonals plus
 
     - (E−1)/E · mean_e off(H_e) / m for independent probes and the mean target,
     - mean_e (off(H_e) + off(H̄)) / m for independent probes and the pooled target,
     - mean_e off(H_e − H̄) / m for shared probes.
 
     Returns:
-        The expectation, deterministic.
+        The expectation, deterministic, and the other dispersion.
     """
-    quantities = ("hessian", "hessian_diagonal")
+    quantities = ["hessian", "hessian_diagonal", "gradient"]
+    centred = [shared_probes, shared_probes, True]
+    gradients: list[Tensor] = []
     if isinstance(statistics, LinearHead):
         moments = [moment(statistics, each) for each in quantities]
-        full, diagonal = inners(moments, evaluation, centred=shared)
+        if "dual" in {evaluation, moments[2].cheaper()}:
+            moments = moments[:2]  # sums over pairs of samples have nothing to share with means
+        full, diagonal, *gradients = inners(moments, evaluation, centred[: len(moments)])
     else:
         full, diagonal = (
-            inner_products(statistics, each, evaluation, centred=shared) for each in quantities
+            inner_products(statistics, each, evaluation, centred=shared_probes)
+            for each in quantities[:2]
         )
     off = full - diagonal
-    if shared:
+    if shared_probes:
         extra = dispersion(off)
     elif target.pooled:
         of_mean = off.mean()
         extra = off.diagonal().mean() + (of_mean.detach() if target.detach else of_mean)
     else:
         extra = off.diagonal().mean() * (len(off) - 1) / len(off)
-    return dispersion(diagonal) + extra / probes
+    expected = dispersion(diagonal) + extra / probes
+    # After the Hessian, because the two share the Gram matrix of the features.
+    gradient = (
+        dispersion(gradients[0]) if gradients else gradient_dispersion(statistics, evaluation)
+    )
+    return expected, gradient
 
 
 def hessian_dispersion(
@@ -212,9 +223,9 @@ def hessian_dispersion(
         return sampled_dispersion(
             statistics, probes, shared=shared_probes, generator=generator, target=target
         )
-    return expected_dispersion(
-        statistics, probes, shared=shared_probes, target=target, evaluation=evaluation
-    )
+    return expected_dispersions(
+        statistics, probes=probes, shared_probes=shared_probes, target=target, evaluation=evaluation
+    )[0]
 
 
 def _closed_form(statistics: HeadStatistics) -> LinearHead:
@@ -286,6 +297,9 @@ def alignment_dispersions(
         quantities = [_MOMENTS[kind], "gradient"]
         first, second = quantity_dispersions(statistics, quantities, evaluation, unbiased=unbiased)
         return first, second
+    if kind == "expected":
+        options.pop("generator", None)  # nothing is drawn
+        return expected_dispersions(statistics, target=target, evaluation=evaluation, **options)
     hessian = hessian_dispersion(statistics, kind, target=target, evaluation=evaluation, **options)
     # After the Hessian, because the two share the Gram matrix of the features.
     return hessian, gradient_dispersion(statistics, evaluation)

@@ -557,26 +557,31 @@ RightFactor = Constant | Linear | Squares | Outer
 
 
 def mean_inners(
-    factors: Sequence[tuple[LeftFactor, RightFactor]], domains: Domains, *, centred: bool = False
+    factors: Sequence[tuple[LeftFactor, RightFactor]], domains: Domains, centred: Sequence[bool]
 ) -> list[Float[Tensor, "e e"]]:
     """Inner products between the domains' means of left ⊗ right, for several pairs of factors.
 
     Means of the same features are formed together.
 
+    Args:
+        factors: The pairs.
+        domains: The grouping of the samples.
+        centred: For each pair, whether the products are of deviations from the mean over domains.
+
     Returns:
         A Gram matrix of the domains for each pair.
     """
     groups: list[tuple[Tensor, list[tuple[int, MeanTerm]]]] = []
-    for index, (left, right) in enumerate(factors):
+    for index, ((left, right), deviations) in enumerate(zip(factors, centred, strict=True)):
         rows, terms = right.mean_terms(left.rows(), domains)
         members = next((members for other, members in groups if other is rows), None)
         if members is None:
             members = []
             groups.append((rows, members))
-        members += [(index, term) for term in terms]
+        members += [(index, term._replace(centred=deviations)) for term in terms]
     found: dict[int, list[Tensor]] = {index: [] for index in range(len(factors))}
     for rows, members in groups:
-        grams = mean_grams(rows, [term for _, term in members], centred=centred)
+        grams = mean_grams(rows, [term for _, term in members])
         for (index, _), each in zip(members, grams, strict=True):
             found[index].append(each)
     return [grams[0] if len(grams) == 1 else torch.stack(grams).sum(0) for grams in found.values()]

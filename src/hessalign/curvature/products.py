@@ -11,7 +11,7 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -29,6 +29,15 @@ _CHUNK_ELEMENTS = 1 << 19
 
 _FEW_SAMPLES = 8192
 """Means over domains up to this size are float64 outright."""
+
+
+_ALIGNED = 16
+"""Elements of float32 in a line of cache."""
+
+
+_Puller = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+"""Given left and right rows, writes slopes in the right ones to a tensor, or adds them to it if the
+last argument says so; gives slopes in the left ones."""
 
 
 def chunk_rows(width: int, at_least: int = 32) -> int:
@@ -89,15 +98,25 @@ class OuterMeans:
                 means[domains, :, width] = self.bias * shares.sum(1)
         return means
 
-    def pull(self, slope: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes in left and right rows [e, n, ·] of sums over them, given those in the sums."""
-        width = right.shape[2]
-        narrow = slope[..., :width].to(right.dtype)
-        d_left = torch.bmm(right * right if self.squared else right, narrow.mT).to(left.dtype)
-        if self.bias:
-            d_left += self.bias * slope[:, None, :, -1]
-        d_right = torch.bmm(left.to(right.dtype), narrow)
-        return d_left, d_right.mul_(right).mul_(2) if self.squared else d_right
+    def puller(self, slope: Tensor, dtype: torch.dtype) -> _Puller:
+        """Slopes in rows [e, n, ·], which are of a type, of sums over them, given those in them."""
+        width = slope.shape[2] - bool(self.bias)
+        narrow = slope[..., :width].to(dtype)
+        transposed = narrow.mT.contiguous()
+
+        def pull(left: Tensor, right: Tensor, d_right: Tensor, add: bool) -> Tensor:
+            d_left = torch.bmm(right * right if self.squared else right, transposed).to(left.dtype)
+            if self.bias:
+                d_left += self.bias * slope[:, None, :, -1]
+            if self.squared:
+                _accumulate(d_right, torch.bmm(left.to(dtype), 2 * narrow), right, add=add)
+            elif add:
+                d_right.baddbmm_(left.to(dtype), narrow)
+            else:
+                torch.bmm(left.to(dtype), narrow, out=d_right)
+            return d_left
+
+        return pull
 
 
 @final
@@ -121,7 +140,7 @@ class SecondMoments:
     def form(self, weights: Tensor, z: Tensor) -> Tensor:
         """The moments in float64, without a graph, chunk by chunk."""
         components, width = weights.shape[1], z.shape[1]
-        sizes, half = self.domains.sizes, width // 2
+        sizes, blocks = self.domains.sizes, _blocks(width)
         total = weights.new_zeros((len(sizes), components, width, width))
         for domains, (shares, features) in _domain_batches(sizes, weights, z):
             count, size = shares.shape[:2]
@@ -137,23 +156,53 @@ class SecondMoments:
                     _add_product(total[domains].flatten(1, 2), rows_of, wide)
                     continue
                 own = total[domains, 0]  # of which the lower left will be the upper right
-                _add_product(own[:, :half], rows_of[:, :half], wide)
-                _add_product(own[:, half:, half:], rows_of[:, half:], wide[..., half:])
+                for begin, end in blocks:
+                    _add_product(
+                        own[:, begin:end, begin:], rows_of[:, begin:end], wide[..., begin:]
+                    )
         if components == 1:
-            total[..., half:, :half] = total[..., :half, half:].mT
+            for begin, end in blocks:
+                total[..., end:, begin:end] = total[..., begin:end, end:].mT
         return total
 
-    def pull(self, slope: Tensor, weights: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes in weights and features of sums over them, given those in the sums."""
-        symmetric = (slope + slope.mT).to(z.dtype)
-        components, width = symmetric.shape[1:3]
+    def puller(self, slope: Tensor, dtype: torch.dtype) -> _Puller:
+        """Slopes in rows [e, n, ·], which are of a type, of sums over them, given those in them."""
+        components, width = slope.shape[1:3]
+        # Rows of a product that begin at multiples of 64 bytes are written faster.
+        symmetric = functional.pad((slope + slope.mT).to(dtype), (0, -width % _ALIGNED))
         flat = symmetric.transpose(1, 2).flatten(2)
-        product = torch.bmm(z, flat).unflatten(2, (components, width))
-        d_weights = torch.linalg.vecdot(product, z.unsqueeze(2)).to(weights.dtype) / 2
-        return d_weights, (product * weights.to(z.dtype).unsqueeze(3)).sum(2)
+
+        def pull(weights: Tensor, z: Tensor, d_z: Tensor, add: bool) -> Tensor:
+            product = torch.bmm(z, flat).unflatten(2, (components, -1))[..., :width]
+            own = weights.to(dtype).unsqueeze(3)
+            if components == 1:
+                _accumulate(d_z, product.squeeze(2), own.squeeze(2), add=add)
+            else:
+                _accumulate(d_z, (product * own).sum(2), None, add=add)
+            d_weights: Tensor = torch.linalg.vecdot(product, z.unsqueeze(2)).to(weights.dtype)
+            return d_weights / 2
+
+        return pull
 
 
 MeanForm = OuterMeans | SecondMoments
+
+
+def _blocks(width: int) -> list[tuple[int, int]]:
+    """Ranges of some 128 features, but for the last from one line of cache to another."""
+    count = max(1, width // 128)
+    size = -(-width // (count * _ALIGNED)) * _ALIGNED
+    return [(begin, min(begin + size, width)) for begin in range(0, width, size)]
+
+
+def _accumulate(total: Tensor, value: Tensor, factor: Tensor | None, *, add: bool) -> None:
+    """Set a tensor to a value, times a factor if there is one, or add that to it."""
+    if factor is None:
+        total.add_(value) if add else total.copy_(value)
+    elif add:
+        total.addcmul_(value, factor)
+    else:
+        torch.mul(value, factor, out=total)
 
 
 def _multiplied_in(wide: torch.dtype, right: Tensor, size: int) -> torch.dtype:
@@ -181,18 +230,16 @@ def _pull_back(
     outer = any(isinstance(form, SecondMoments) for form in forms)
     sizes = forms[0].domains.sizes
     for domains, (x, out, *rows) in _domain_batches(sizes, right, d_right, *lefts, *d_lefts):
+        pullers = [
+            form.puller(slope[domains] / x.shape[1], x.dtype)
+            for form, slope in zip(forms, slopes, strict=True)
+        ]
         chunk = chunk_rows(len(x) * x.shape[2] * (widest if outer else 1))
         for start in range(0, x.shape[1], chunk):
             part = (slice(None), slice(start, start + chunk))
-            total: Tensor | None = None
-            for form, slope, left, d_left in zip(
-                forms, slopes, rows[:count], rows[count:], strict=True
-            ):
-                share = slope[domains] / x.shape[1]
-                d_left[part], more = form.pull(share, left[part], x[part])
-                total = more if total is None else total.add_(more)
-            assert total is not None
-            out[part] = total
+            pulled = zip(pullers, rows[:count], rows[count:], strict=True)
+            for index, (pull, left, d_left) in enumerate(pulled):
+                d_left[part] = pull(left[part], x[part], out[part], index > 0)
     return d_right, *d_lefts
 
 
@@ -235,9 +282,9 @@ class _MeansGrams(Fused):
     def plain(right: Tensor, *rest: Any) -> tuple[Float[Tensor, "e e"], ...]:  # noqa: ANN401
         *lefts, forms, centred = rest
         found = []
-        for left, form in zip(lefts, forms, strict=True):
+        for left, form, deviations in zip(lefts, forms, centred, strict=True):
             means = form.plain(left, right).flatten(1)
-            means = means - means.mean(0) if centred else means
+            means = means - means.mean(0) if deviations else means
             found.append(means @ means.mT)
         return tuple(found)
 
@@ -245,8 +292,8 @@ class _MeansGrams(Fused):
     def forward(ctx: Context, right: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
         *lefts, forms, centred = rest
         means = [form.form(left, right) for left, form in zip(lefts, forms, strict=True)]
-        if centred:
-            for each in means:
+        for each, deviations in zip(means, centred, strict=True):
+            if deviations:
                 each -= each.mean(0)
         ctx.save_for_backward(right, *lefts, *means)
         ctx.others = (forms, centred)
@@ -262,9 +309,9 @@ class _MeansGrams(Fused):
         right, *saved = ctx.saved_tensors
         lefts, means = saved[: len(forms)], saved[len(forms) :]
         pulled = []
-        for slope, each in zip(slopes, means, strict=True):
+        for slope, each, deviations in zip(slopes, means, centred, strict=True):
             weights = slope + slope.mT
-            weights = weights - weights.mean(0) if centred else weights
+            weights = weights - weights.mean(0) if deviations else weights
             pulled.append((weights @ each.flatten(1)).view(each.shape))
         return _pull_back(right, lefts, forms, pulled)
 
@@ -276,22 +323,23 @@ class MeanTerm(NamedTuple):
         left: The left rows.
         form: What the mean is of.
         weight: What its inner products are multiplied by.
+        centred: Whether these are of its deviations from the mean over domains.
     """
 
     left: Tensor
     form: MeanForm
     weight: float = 1.0
+    centred: bool = False
 
 
 def mean_grams(
-    right: Float[Tensor, "n d"], terms: Sequence[MeanTerm], *, centred: bool = False
+    right: Float[Tensor, "n d"], terms: Sequence[MeanTerm]
 ) -> list[Float[Tensor, "e e"]]:
     r"""Inner products $\langle M_e, M_f\rangle$ between the domains' means, for several means.
 
     Args:
         right: The right rows of all, domains contiguous.
         terms: The means.
-        centred: Of their deviations from the mean over domains.
 
     Returns:
         For each term the Gram matrix of its means, times its weight.
@@ -299,18 +347,18 @@ def mean_grams(
     Example:
         >>> from hessalign.curvature.domains import domain_layout
         >>> right, domains = torch.tensor([[1.0], [3.0], [5.0]]), domain_layout((2, 1))
-        >>> terms = [MeanTerm(torch.ones(3, 1), OuterMeans(domains))]
-        >>> mean_grams(right, terms)
+        >>> term = MeanTerm(torch.ones(3, 1), OuterMeans(domains))
+        >>> mean_grams(right, [term])
         [tensor([[ 4., 10.],
                 [10., 25.]], dtype=torch.float64)]
-        >>> mean_grams(right, terms, centred=True)
+        >>> mean_grams(right, [term._replace(centred=True)])
         [tensor([[ 2.2500, -2.2500],
                 [-2.2500,  2.2500]], dtype=torch.float64)]
     """
     wide = [term.left.to(accumulation_dtype(right.device)).contiguous() for term in terms]
     chosen = _MeansGrams.plain if is_traced() else _MeansGrams.apply
     forms = tuple(term.form for term in terms)
-    found = chosen(right.contiguous(), *wide, forms, centred)
+    found = chosen(right.contiguous(), *wide, forms, tuple(term.centred for term in terms))
     return [
         each if term.weight == 1 else term.weight * each
         for each, term in zip(found, terms, strict=True)

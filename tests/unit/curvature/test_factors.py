@@ -145,7 +145,7 @@ def test_inner_products_of_the_means(left, right, bias):
     right_factor, right_dense = make_right(right, bias)
     each = torch.einsum("nl,nd->nld", left_dense, right_dense).flatten(1)
     means = torch.stack([part.mean(0) for part in each.split(SIZES)])
-    (actual,) = mean_inners([(left_factor, right_factor)], domain_layout(SIZES))
+    (actual,) = mean_inners([(left_factor, right_factor)], domain_layout(SIZES), [False])
     assert_agrees(actual, means @ means.T, 1e-13)
     assert left_factor.size == left_factor.rows().shape[1]
     assert right_factor.size == right_dense.shape[1]

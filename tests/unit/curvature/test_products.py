@@ -68,8 +68,8 @@ def test_several_means_at_once(sizes, centred, route):
     weights = (1.0, 3.0, 1.0, 2.0)
 
     def together(z, *lefts):
-        terms = [MeanTerm(*each) for each in zip(lefts, forms, weights, strict=True)]
-        return tuple(mean_grams(z, terms, centred=centred))
+        terms = [MeanTerm(*each, centred) for each in zip(lefts, forms, weights, strict=True)]
+        return tuple(mean_grams(z, terms))
 
     for found, left, form, weight in zip(together(z, *lefts), lefts, forms, weights, strict=True):
         rows = z.square() if getattr(form, "squared", False) else z
