@@ -53,6 +53,18 @@ def mean_outer_gram(left, right, domains, *, bias=False, squared=False):
     return mean_grams(right, [MeanTerm(left, form)])[0]
 
 
+@pytest.mark.parametrize("width", [1, 16, 127, 257, 390])
+def test_second_moments_of_features_in_several_blocks(width):
+    """Blocks of features end where the next begins, and what is below them is what is above."""
+    weights, z = draw(6, 1), draw(6, width)
+    parts = zip(weights.split(UNEQUAL), z.split(UNEQUAL), strict=True)
+    expected = torch.stack([(w * x).T @ x / len(x) for w, x in parts]).unsqueeze(1)
+    found = mean_second_moments(weights, z, domain_layout(UNEQUAL))
+    assert_agrees(found, expected, 1e-12)
+    slope = torch.randn_like(expected)  # not symmetric
+    assert_same_slopes((found * slope).sum(), (expected * slope).sum(), (weights, z), 1e-11)
+
+
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("centred", [True, False])
 def test_several_means_at_once(sizes, centred, route):
