@@ -12,13 +12,16 @@ from textwrap import dedent
 import jaxtyping
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.pairwise import covering, meetings
 
 torch.set_num_threads(1)
 
-settings.register_profile("local", deadline=None, max_examples=30)
-settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
+ANY_TIME = settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)  # on a busy machine nothing is fast
+settings.register_profile("local", ANY_TIME)
+settings.register_profile("ci", ANY_TIME, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() == "true" else "local")
 
 SLOW = {

@@ -30,6 +30,7 @@ def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_means_times_the_rows_they_are_of(sizes, bias, route):
@@ -53,6 +54,7 @@ def mean_outer_gram(left, right, domains, *, bias=False, squared=False):
     return mean_grams(right, [MeanTerm(left, form)])[0]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("centred", [True, False])
 def test_several_means_at_once(sizes, centred, route):
