@@ -31,7 +31,7 @@ def readable(monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, either)
 
 
-@pytest.mark.parametrize("hidden", [pytest.param(0, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("hidden", [0, 5])
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_makes_its_tensors_where_the_network_is(name, hidden, readable):
     generator = torch.Generator().manual_seed(0)
