@@ -94,9 +94,8 @@ def test_killed_at_random_moments_ends_bit_identical(tmp_path, whole):
             assert_same_outcome(tmp_path / "killed", whole)
             (tmp_path / "killed").rename(tmp_path / f"killed-{kills}")
         kills += 1
-        before = len(steps)
         steps |= {path.name for path in tmp_path.glob("killed/checkpoint-*")}
-        if len(steps) == before:  # the machine is busy: let the next one come further
+        if kills > 10 and len(steps) <= 5:  # the machine is busy: let the next one come further
             longest *= 1.2
     assert len(steps) > 5  # they did die at different places
     train(tmp_path / "killed")
@@ -406,9 +405,8 @@ def test_a_torn_last_line_is_tolerated_and_a_bad_one_in_the_middle_named(tmp_pat
     assert read_records(tmp_path / "none.jsonl") == []
 
 
-def test_every_line_says_what_made_it(tmp_path):
-    train(tmp_path)
-    for line in (tmp_path / "results.jsonl").read_text().splitlines():
+def test_every_line_says_what_made_it(whole):
+    for line in (whole / "results.jsonl").read_text().splitlines():
         entry = json.loads(line)
         assert entry["args"]["trial_seed"] == 0
         assert json.loads(entry["args"]["hparams"]) == OPTIONS
