@@ -28,14 +28,14 @@ settings.register_profile("ci", ANY_TIME, derandomize=True, database=None)
 SLOW = {
     "tests/bench/algorithms/test_learning.py": [
         "test_gains_on_the_target",
-        r"test_learns_the_sources\[(rdm|cad|condcad|causirl_|ddc|ib_|mdan|sd|urm|adrmx|cma|diagonal)",
-        r"test_learns_the_sources\[(eqrm|expected|fishr|full|gradient|hutchinson|iga|mixup|mmd)",
-        r"test_learns_the_sources\[(sagnet|sandmask|selfreg|transfer)",
+        r"test_learns_the_sources\[(?!(erm|irm|vrex|hgp|coral|dann|mldg|fish|sagm)\])",
     ],
     "tests/bench/algorithms/test_battery.py": [
         r"test_everything_stays_finite.*-(one-class|single-samples)\]",
     ],
-    "tests/bench/runs/test_exported_model.py": [r"test_every_form.*\[coloured-onnx"],
+    "tests/bench/runs/test_exported_model.py": [
+        r"test_every_form.*\[(coloured-onnx|(arm|mtl)-pt2)"
+    ],
     "tests/bench/runs/test_feature_bank.py": ["test_several_processes"],
     "tests/bench/runs/test_image_run.py": [
         "test_a_network_learns_stripes",
@@ -72,8 +72,9 @@ SLOW = {
     "tests/cli/test_cli.py": ["test_a_missing_matplotlib"],
     "tests/cli/test_datasets.py": ["test_check_of_the_real_pacs"],
     "tests/cli/test_diagnose.py": [
-        "test_features_as_they_are",
+        "test_a_run_is_diagnosed",
         "test_a_table_gives",
+        "test_features_as_they_are",
         "test_images_are_diagnosed",
     ],
     "tests/cli/test_errors.py": [
@@ -88,6 +89,7 @@ SLOW = {
         r"test_runs_with_one_training_domain_are_told_of_once\[local",
     ],
     "tests/cli/test_tables.py": ["test_it_is_diagnosed", "test_heart_is_diagnosed"],
+    "tests/graphs/test_transforms.py": ["test_a_graph"],
     "tests/paper/experiments/test_feature_sweep.py": ["test_several_processes", "test_figure2"],
     "tests/paper/experiments/test_reproduce.py": [
         "test_interrupted_it_saves",
@@ -96,6 +98,7 @@ SLOW = {
         "test_tables_and_figures_share",
         "test_figure2_attacks",
     ],
+    "tests/paper/test_theorem_1.py": [r"test_both_vanish_as_the_target.*\[cross_entropy"],
     "tests/precision/test_float32.py": ["test_many_samples"],
     "tests/unit/alignment/test_hessian_alignment.py": [
         r"test_descending_the_penalty.*\[(expected|diagonal)\]",
@@ -124,12 +127,17 @@ SLOW = {
         "test_a_thousand_classes",
         "test_two_hundred_domains",
     ],
-    "tests/unit/diagnosis/test_remedies.py": ["test_a_site_with_wrong_labels", "test_few_sites"],
+    "tests/unit/diagnosis/test_remedies.py": [
+        "test_a_site_with_wrong_labels",
+        "test_few_sites",
+        "test_nothing_helps",
+    ],
     "tests/unit/diagnosis/test_sections.py": [
         "test_a_head_that_is_not_at_its_optimum",
+        "test_bounds_are_those",
         "test_equal_domains_have_spectral",
     ],
-    "tests/unit/diagnosis/test_shift.py": [r"test_feature_shift_is_found_as_such\[correlation"],
+    "tests/unit/diagnosis/test_shift.py": ["test_feature_shift_is_found_as_such"],
     "tests/unit/heads/test_attack_search.py": [
         "test_more_restarts",
         r"test_plain_ascent.*-[12]\]",
@@ -142,7 +150,11 @@ SLOW = {
         "test_quadratics_reach",
         "test_exact_is_never_below",
     ],
-    "tests/unit/test_estimator.py": ["test_alignment_helps"],
+    "tests/unit/test_benchmark_marginal.py": ["test_the_page_is_written"],
+    "tests/unit/test_estimator.py": [
+        "test_alignment_helps",
+        r"test_grid_search_leaves_one_domain_out\[True",
+    ],
     "tests/unit/test_estimator_cv.py": ["test_it_gains_where"],
     "tests/unit/test_import.py": ["test_a_star_and_help", "test_parts_of_the_package"],
     "tests/unit/test_processes.py": ["test_a_process_"],
