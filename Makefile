@@ -16,7 +16,7 @@ help: ## Show this list
 demo: $(STAMP) ## Colored MNIST: plain training against Hessian alignment, a few minutes
 	$(BIN)/hessalign demo
 
-test: lint ## Lint, types, layers, doctests and the quick tests, in 6 minutes on two cores
+test: lint ## Lint, types, layers, doctests and the quick tests, in 5 minutes on two cores
 	$(PYTEST) -m "not slow"
 
 test-all: lint ## The same with all tests: Ray, kills, examples, benchmarks, full grids

@@ -111,7 +111,7 @@ def wait_for(process, condition, seconds=240):
     return found
 
 
-def outlives(process, seconds=20):
+def outlives(process, seconds=100):
     """The processes of a command that are still there some time after it was killed."""
     deadline = time.monotonic() + seconds
     while (left := session(process)) and time.monotonic() < deadline:

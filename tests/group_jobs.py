@@ -1,14 +1,12 @@
 """What the processes of a group compute in the tests.
 
-`python -m tests.group_jobs folder rank count lane` runs scenarios, one after another, and writes
-what this process found to a file of its own; `whole` is the same by one process with all samples.
+`main` runs scenarios, one after another, and writes what this process found to a file of its own;
+`whole` is the same by one process with all samples.
 """
 
-import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -280,13 +278,12 @@ def refusals(rank, count):
 
 
 def main(folder, rank, count, lane):
-    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=200),
     )
     group = dist.new_group(list(range(count)))
     found = {
@@ -296,7 +293,3 @@ def main(folder, rank, count, lane):
     torch.save({"found": found, "refusals": refusals(rank, count)}, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,13 +1,12 @@
 """What the processes of one run compute in the tests.
 
-`python -m tests.process_jobs folder rank count lane` trains every algorithm for some steps, one
-after another, and writes what this process has in the end; `trained` is the same by one process.
+`main` trains every algorithm for some steps, one after another, and writes what this process has in
+the end; `trained` is the same by one process.
 """
 
-import sys
+import time
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -107,23 +106,27 @@ def pretended(own, count):
     return object.__new__(type("Pretended", (Processes,), {"own": own, "count": count}))
 
 
-def train_all(jobs):
-    """Train some jobs, each in its folder, with a checkpoint after every step."""
+def train_all(jobs, until=None):
+    """Train some jobs, each in its folder, with a checkpoint after every step.
+
+    If a file is given, they go no further than step 10 until it is there.
+    """
     run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0
+
+    def report(record):
+        while until is not None and record.step == 10 and not until.exists():
+            time.sleep(0.02)
+
     for job, folder in jobs:
-        train_job(job, folder, evaluate="all", keep_model=True)
+        train_job(job, folder, evaluate="all", keep_model=True, report=report)
 
 
 def main(folder, rank, count, lane):
-    store = dist.FileStore(str(Path(folder) / "store"), int(count))
+    store = dist.FileStore(str(folder / "store"), count)
     dist.init_process_group(
-        "gloo", store=store, rank=int(rank), world_size=int(count), timeout=timedelta(seconds=60)
+        "gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=200)
     )
     with sharing(Processes(dist.group.WORLD)):
         found = {name: trained(case) for name, case in cases(lane).items()}
-    torch.save(found, Path(folder) / f"{rank}.pt")
+    torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

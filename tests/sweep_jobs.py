@@ -77,6 +77,14 @@ def train(job, folder):
     log(folder, f"done {job.folder}")
 
 
+def train_together(job, folder, launcher, launchers):
+    """As `train`, but no job ends before every launcher has begun one."""
+    log(folder, f"launcher {launcher}")
+    wait_until(lambda: {each[1] for each in logged(folder.parent) if each[0] == "launcher"}
+               >= set(launchers))  # fmt: skip
+    train(job, folder)
+
+
 def train_slowly(job, folder, seconds=0.1):
     run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     log(folder, f"begun {job.folder}")
@@ -100,14 +108,14 @@ def train_in_sight(job, folder):
     train_job(job, folder, report=report)
 
 
-def train_patiently(job, folder):
+def train_patiently(job, folder, seconds):
     """As `train`, slowly, and telling which process it is."""
     run_folder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     log(folder, f"process {job.folder} {os.getpid()}")
 
     def report(record):
         log(folder, f"step {job.folder} {record.step}")
-        time.sleep(0.1)
+        time.sleep(seconds)
 
     train_job(job, folder, report=report)
 

@@ -374,6 +374,9 @@ def test_where_results_go_is_tried_before_the_work(runs, tmp_path, monkeypatch, 
 # --- runs whose data are elsewhere ----------------------------------------------------------------
 
 
+ATTACK = ["attack", "--samples", "20", "--delta", "0.1"]
+
+
 @pytest.fixture
 def relative_run(tmp_path, monkeypatch):
     """A run whose data were named by a relative path; the working folder is another one now."""
@@ -391,12 +394,12 @@ def relative_run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("verb", [["attack", "--samples", "20"], ["diagnose", "--samples", "20"]])
+@pytest.mark.parametrize("verb", [ATTACK, ["diagnose", "--samples", "20"]])
 def test_a_run_knows_where_its_data_were(relative_run, verb, capsys):
     assert main([verb[0], str(relative_run), *verb[1:]]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", [["attack", "--samples", "20"], ["diagnose", "--samples", "20"]])
+@pytest.mark.parametrize("verb", [ATTACK, ["diagnose", "--samples", "20"]])
 def test_data_that_were_moved_can_be_named(relative_run, verb, capsys, tmp_path):
     before = relative_run.parents[1] / "data"
     before.rename(tmp_path / "moved")
@@ -413,9 +416,9 @@ def test_a_run_that_does_not_tell_where_its_data_were_is_read_as_before(relative
     config = json.loads((relative_run / "config.json").read_text())
     del config["data_folder"]
     (relative_run / "config.json").write_text(json.dumps(config))
-    assert main(["attack", str(relative_run), "--samples", "20"]) == 2
+    assert main([ATTACK[0], str(relative_run), *ATTACK[1:]]) == 2
     monkeypatch.chdir(relative_run.parents[1])
-    assert main(["attack", str(relative_run), "--samples", "20"]) == 0
+    assert main([ATTACK[0], str(relative_run), *ATTACK[1:]]) == 0
 
 
 def test_a_sweep_knows_where_its_data_were(tmp_path, monkeypatch, capsys):

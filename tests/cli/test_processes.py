@@ -20,6 +20,8 @@ from tests.commands import (
 )
 from tests.sweep_jobs import write_bank
 
+from hessalign.bench.sweep import claims
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are read in /proc"),
@@ -136,7 +138,7 @@ def test_the_server_of_a_sweep_may_be_killed_later(folder):
 def test_any_process_of_a_reproduction_that_is_killed_is_replaced(folder, place):
     words = (*REPRODUCTION, "steps=601", "evaluate_every=10")
     with begun(folder, *words) as process:
-        wait_for(process, lambda: len(records(folder)) == 2)
+        wait_for(process, lambda: len(records(folder)) >= 2)
         os.kill(processes(process, "forkserver")[place], signal.SIGKILL)
         output, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
@@ -240,4 +242,4 @@ def test_a_full_disk_is_told_and_the_same_command_continues_when_there_is_room(f
     again = finished(folder, *words, "--retry-failed")
     assert again.returncode == 0, again.stdout
     assert "6 done." in again.stdout
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < claims._STALE_SECONDS / 2

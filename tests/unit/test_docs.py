@@ -9,6 +9,7 @@ import textwrap
 import traceback
 import unicodedata
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -171,6 +172,7 @@ def broken_links(page, text):
     return problems
 
 
+@cache
 def package_classes():
     """Methods and fields of every class of the package, by its name."""
     found = {}

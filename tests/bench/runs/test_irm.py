@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -9,13 +10,21 @@ from tests.colored import colored_job
 
 from hessalign._errors import ConfigurationError
 from hessalign.bench.algorithms import ALGORITHMS, Batch
-from hessalign.bench.data import make_colored_mnist
+from hessalign.bench.data import colored_mnist, make_colored_mnist
 from hessalign.bench.data.colored_mnist import make_colored_mnist_domains
 from hessalign.bench.models import make_coloured_mlp
 from hessalign.bench.runs import plan_job, train_job
 from hessalign.bench.runs.irm import IrmOptions, irm_job, measure
 from hessalign.bench.sweep.selection import read_run
 from hessalign.cli import main
+
+remembered = cache(make_colored_mnist_domains)
+
+
+@pytest.fixture(autouse=True)
+def _remembered(monkeypatch):
+    """The data of whole size, of which one is made for every option that is looked at alone."""
+    monkeypatch.setattr(colored_mnist, "make_colored_mnist_domains", remembered)
 
 
 def final_parameters(job):

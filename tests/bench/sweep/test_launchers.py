@@ -5,10 +5,10 @@ import os
 import signal
 import stat
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from tests import sweep_jobs
@@ -113,7 +113,8 @@ def test_two_launchers_share_the_jobs_of_one_folder(jobs, expected, tmp_path):
 
     def launch(name):
         tasks = make_tasks(tmp_path, few, name)
-        outcomes[name] = list(LocalLauncher(2).run(tasks, sweep_jobs.train))
+        work = partial(sweep_jobs.train_together, launcher=name, launchers=tuple(outcomes))
+        outcomes[name] = list(LocalLauncher(2).run(tasks, work))
 
     threads = [threading.Thread(target=launch, args=(name,)) for name in outcomes]
     for thread in threads:
@@ -196,15 +197,20 @@ def test_a_job_whose_workers_always_die_is_given_up(data, tmp_path):
     assert "fewer at once" in text
 
 
-def test_delays_double_and_ready_tasks_do_not_wait_for_them(data, tmp_path):
+def test_delays_double_and_ready_tasks_do_not_wait_for_them(data, tmp_path, monkeypatch):
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("hessalign.bench.sweep.launcher.time", clock)
     first, second = make_tasks(tmp_path, make_jobs(data, 2))
-    waiting = Waiting([first, second], Retries(attempts=3, delay=0.05))
+    waiting = Waiting([first, second], Retries(attempts=3, delay=5.0))
     taken = waiting.next()
     assert waiting.lost(taken, 1.0, "why") is None
     assert waiting.next() == second
     assert waiting.next() is None
     assert waiting
-    time.sleep(0.06)
+    now[0] += 4.9
+    assert waiting.next() is None
+    now[0] += 0.2
     again = waiting.next()
     assert again == dataclasses.replace(first, attempt=1)
     assert not waiting
@@ -249,8 +255,10 @@ def test_an_interrupt_lets_workers_save_and_gives_their_jobs_up(name, data, tmp_
     jobs = make_jobs(data, 6)
     timer = threading.Thread(target=interrupt_when_begun, args=(tmp_path,))
     timer.start()
+    # So slowly that none can end before it is interrupted, on however busy a machine.
+    work = partial(sweep_jobs.train_slowly, seconds=1.0)
     with pytest.raises(KeyboardInterrupt):
-        list(launcher.run(make_tasks(tmp_path, jobs), sweep_jobs.train_slowly))
+        list(launcher.run(make_tasks(tmp_path, jobs), work))
     timer.join()
     begun, done = counts(tmp_path, "begun"), counts(tmp_path, "done")
     assert 0 < len(begun) <= launcher.parallel

@@ -39,7 +39,7 @@ def cluster():
     try:
         yield process.stdout.readline().strip(), environment
     finally:
-        process.communicate("", timeout=60)
+        process.communicate("", timeout=200)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from functools import partial
 
 import pytest
 from tests import sweep_jobs
@@ -83,10 +84,9 @@ def test_an_interrupt_passes_and_old_records_are_not_reported_again(name, data, 
     first, second = Seen(tmp_path), Seen(tmp_path)
     timer = threading.Thread(target=interrupt_when_begun, args=(tmp_path,))
     timer.start()
+    work = partial(sweep_jobs.train_slowly, seconds=0.5)
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(
-            tmp_path, jobs, LAUNCHERS[name](), sweep_jobs.train_slowly, report_record=first.record
-        )
+        run_jobs(tmp_path, jobs, LAUNCHERS[name](), work, report_record=first.record)
     timer.join()
     assert {thread.name for thread in threading.enumerate()}.isdisjoint({"records", "claim"})
     there = {

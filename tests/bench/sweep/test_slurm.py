@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 from tests import sweep_jobs
@@ -66,7 +67,8 @@ def test_jobs_are_done_and_one_near_its_time_limit_goes_on_from_where_it_was(dat
     thread = threading.Thread(target=tell)
     thread.start()
     launcher = local(jobs=2, options=SlurmOptions(memory=1.5, partition="gpu"))
-    outcomes = list(launcher.run(make_tasks(sweep, jobs), sweep_jobs.train_patiently))
+    work = partial(sweep_jobs.train_patiently, seconds=0.4)
+    outcomes = list(launcher.run(make_tasks(sweep, jobs), work))
     thread.join()
     assert told
     assert Counter(each.state for each in outcomes) == {"done": 3}
@@ -103,8 +105,9 @@ def test_an_interrupt_lets_jobs_save_and_gives_them_up(data, tmp_path):
     (job,) = make_jobs(data, 1)
     timer = threading.Thread(target=sweep_jobs.interrupt_when_begun, args=(tmp_path,))
     timer.start()
+    work = partial(sweep_jobs.train_slowly, seconds=1.0)
     with pytest.raises(KeyboardInterrupt):
-        list(local().run(make_tasks(tmp_path, [job]), sweep_jobs.train_slowly))
+        list(local().run(make_tasks(tmp_path, [job]), work))
     timer.join()
     assert list((tmp_path / job.folder).glob("checkpoint-*.pt"))
     assert not is_claimed(tmp_path / job.folder)

@@ -61,6 +61,7 @@ def test_terms(drawn, case, kind, evaluation):
         assert_same_slopes(actual, expected, batch.inputs)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 @pytest.mark.parametrize("kind", ["full", "diagonal", "product", "expected"])
 def test_many_pairs_and_the_routes_of_large_shapes(kind, evaluation, route, monkeypatch):

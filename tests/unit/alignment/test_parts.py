@@ -1,15 +1,13 @@
 """One penalty across processes: terms, slopes and bytes as of one process with the whole batch."""
 
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
+from tests import group_jobs
 from tests.cases import CASES
-from tests.conftest import python_environment
 from tests.group_jobs import PARTS, scenarios, whole
+from tests.together import run_together
 
 import hessalign as ha
 from hessalign.alignment.parts import (
@@ -25,7 +23,6 @@ from hessalign.alignment.parts import (
 from hessalign.curvature import make_loss
 from hessalign.curvature.domains import make_domains
 
-ROOT = Path(__file__).parents[3]
 EXACT = 1e-12
 LANES = [
     pytest.param((2, "quick"), id="2-quick"),
@@ -39,26 +36,7 @@ def group(request, tmp_path_factory):
     """What the processes of a group found, each on its own, in all scenarios."""
     count, lane = request.param
     folder = tmp_path_factory.mktemp("group")
-    environment = python_environment()
-    environment["PYTHONPATH"] += f":{ROOT}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.group_jobs", str(folder), str(rank), str(count), lane],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        said = [process.communicate(timeout=200)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert all(process.returncode == 0 for process in processes), said
+    run_together(group_jobs.main, folder, count, lane)
     found = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
     return scenarios(PARTS[count], lane), found
 

@@ -30,6 +30,7 @@ def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_means_times_the_rows_they_are_of(sizes, bias, route):
@@ -65,6 +66,7 @@ def test_second_moments_of_features_in_several_blocks(width):
     assert_same_slopes((found * slope).sum(), (expected * slope).sum(), (weights, z), 1e-11)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("centred", [True, False])
 def test_several_means_at_once(sizes, centred, route):

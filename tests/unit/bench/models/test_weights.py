@@ -3,6 +3,7 @@
 import re
 import warnings
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 
 import numpy as np
@@ -39,6 +40,7 @@ def offline(monkeypatch):
     return asked
 
 
+@cache
 def whole(name="resnet18", seed=1):
     torch.manual_seed(seed)
     return import_library("torchvision").models.get_model(name)
