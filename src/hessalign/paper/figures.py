@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import MissingPackageError
 from hessalign._files import naming
+from hessalign._plugins import import_optional
 
 # ruff: noqa: ANN401 - matplotlib is an optional dependency, so what it makes has no types here
 
@@ -32,16 +32,9 @@ COLOURS: Final = {
 
 def load_pyplot() -> Any:
     """What draws, without a window; a missing package raises a MissingPackageError."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPackageError(
-            "Figures need matplotlib: pip install 'hessalign[plot]'."
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    lacking = "Figures need matplotlib: pip install 'hessalign[plot]'."
+    import_optional("matplotlib", lacking).use("Agg")
+    return import_optional("matplotlib.pyplot", lacking)
 
 
 def make_axes(

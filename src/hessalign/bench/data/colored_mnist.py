@@ -91,10 +91,6 @@ class ColoredDomain:
         """
         return torch.stack([self.images, self.images], dim=1)
 
-    def every(self, step: int, first: int) -> ColoredDomain:
-        """Every `step`-th image from the `first` on, which is below it: disjoint parts."""
-        return self.rows(torch.arange(first, len(self), step))
-
     def rows(self, places: Int[Tensor, " m"]) -> ColoredDomain:
         """Some of the images, in another order."""
         every = (self.images, self.colour, self.label, self.digit)

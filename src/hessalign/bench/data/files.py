@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import parse_json
-from hessalign._names import check_name
+from hessalign._names import check_name, some
 from hessalign.bench.data.delimited import not_utf8, read_rows
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples
 
@@ -79,10 +79,9 @@ def read_manifest(path: Path) -> DomainDataset:
         raise InputError(f"Expected images in {path}, found no lines besides the header.")
     missing = [str(file) for _, _, file, _ in rows if not file.is_file()]
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise FileNotFoundError(
-            f"{path} lists files that do not exist: {', '.join(missing[:_SHOWN])}{more}. Paths are "
-            f"relative to {path.parent}."
+            f"{path} lists files that do not exist: {some(missing, _SHOWN)}. Paths are relative to "
+            f"{path.parent}."
         )
     held_out = [row[3] for row in rows]
     return group_samples(path.stem, [row[:3] for row in rows], path, held_out=held_out)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._names import check_name, some
 from hessalign.bench.data.columns import (
     MISSING_WORD,
     Column,
@@ -482,16 +482,11 @@ def _frozen(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
             if text is not None and sizes[number] >= _SAFE and not is_missing(text)
         ]
         if told and len(told) < len(sizes):
-            yield f"Column {seen.name!r} is {_some(told)}: is it missing there?"
+            yield f"Column {seen.name!r} is {some(told, _SHOWN)}: is it missing there?"
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %"
-
-
-def _some(told: Sequence[str]) -> str:
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
 
 
 def _gaps(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
@@ -516,7 +511,7 @@ def _gaps(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
             if gap >= size / 2
         ]
         if told:
-            yield f"Column {seen.name!r} is mostly missing in {_some(told)}."
+            yield f"Column {seen.name!r} is mostly missing in {some(told, _SHOWN)}."
 
 
 def _kept(domains: np.ndarray, most: int | None, seed: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from typing import Final, final
 import numpy as np
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._names import UnknownNameError, check_name, some
 from hessalign.bench.data.catalog import PRESETS, split_options
 from hessalign.bench.data.files import read_columns
 from hessalign.bench.data.images import find_root, read_exclusions
@@ -312,11 +312,10 @@ def _check_files(folder: Path, rows: _Rows) -> None:
         if leaf not in listed[parent]:
             missing.append(f"{file} (row {number})")
     if missing:
-        more = len(missing) - _MISSING_SHOWN
         raise FileNotFoundError(
             f"{rows.table} names {len(missing):,} images that are not in {folder}: "
-            f"{', '.join(missing[:_MISSING_SHOWN])}{f' and {more:,} more' if more > 0 else ''}. "
-            "Unpack the whole archive again, or take their rows out of the table."
+            f"{some(missing, _MISSING_SHOWN)}. Unpack the whole archive again, or take their rows "
+            "out of the table."
         )
 
 

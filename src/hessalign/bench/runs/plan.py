@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hessalign._errors import ConfigurationError, InputError, UserError, attempt
-from hessalign._names import UnknownNameError
+from hessalign._names import UnknownNameError, some
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.options import Value
 from hessalign.bench.data import DomainDataset, Split, split_dataset
@@ -244,9 +244,9 @@ def domain_warnings(plan: Plan) -> Iterator[str]:
     data, names = plan.data, [plan.data.domain_names[source] for source in plan.sources]
     if trained := [name for name in names if name in data.official_tests]:
         yield (
-            f"The official split of {data.name} does not train on {_some(trained)}; here they are "
-            "trained on. `train --test-domains official` leaves them out, and so does the option "
-            "without= of data sets that have it."
+            f"The official split of {data.name} does not train on {some(trained, _SHOWN)}; here "
+            "they are trained on. `train --test-domains official` leaves them out, and so does the "
+            "option without= of data sets that have it."
         )
     if len(names) > _MANY_DOMAINS:
         size = getattr(plan.options, "batch_size", 1)
@@ -255,11 +255,6 @@ def domain_warnings(plan: Plan) -> Iterator[str]:
             "in all. Set a smaller batch_size, or put domains together (of WILDSiWildCam by "
             "groups=10; of your own data by naming larger domains)."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Protocol, final
 
-from hessalign._errors import BUG, InputError, MissingPackageError, describe_error
+from hessalign._errors import BUG, InputError, describe_error
 from hessalign._names import UnknownNameError
-from hessalign._plugins import call_plugin, entry_point_names, find_plugin
+from hessalign._plugins import call_plugin, entry_point_names, find_plugin, import_optional
 from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import Plan, plan_job
@@ -76,10 +75,9 @@ def _values(record: Record) -> dict[str, float]:
     return {f"{group}/{name}": value for group, found in groups for name, value in found.items()}
 
 
-def _missing(package: str) -> MissingPackageError:
-    return MissingPackageError(
-        f"Logging to {package} needs {package}: pip install 'hessalign[{package}]'."
-    )
+def _load(package: str, module: str | None = None) -> Any:  # noqa: ANN401
+    lacking = f"Logging to {package} needs {package}: pip install 'hessalign[{package}]'."
+    return import_optional(module or package, lacking)
 
 
 @final
@@ -87,13 +85,10 @@ class TensorBoard:
     """Writes curves into a folder that `tensorboard --logdir WHERE` shows, one for each run."""
 
     def __init__(self, where: str | None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
+        self._make = _load("tensorboard", "torch.utils.tensorboard").SummaryWriter
         if not where:
             raise InputError("Expected a folder for TensorBoard, as tensorboard=DIR, got none.")
-        self._where, self._make = Path(where), SummaryWriter
+        self._where = Path(where)
         self._writer: Any = None
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
@@ -122,12 +117,8 @@ class Mlflow:
     _ended: Final = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
     def __init__(self, where: str | None) -> None:
-        try:
-            from mlflow import MlflowClient, entities
-        except ImportError as error:
-            raise _missing("mlflow") from error
-        self._client: Any = MlflowClient(tracking_uri=where)
-        self._entities: Any = entities
+        mlflow = _load("mlflow")
+        self._client, self._entities = mlflow.MlflowClient(tracking_uri=where), mlflow.entities
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
         """Begin a run of the experiment "hessalign", or go on with that of the same job."""
@@ -172,11 +163,7 @@ class WandbLike:
     """Logs by a package with the interface of wandb; WHERE is a project."""
 
     def __init__(self, package: str, where: str | None) -> None:
-        try:
-            self._package: Any = import_module(package)
-        except ImportError as error:
-            raise _missing(package) from error
-        self._wandb = package == "wandb"
+        self._package, self._wandb = _load(package), package == "wandb"
         self._project = where or _PROJECT
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:

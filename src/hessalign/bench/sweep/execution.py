@@ -10,7 +10,6 @@ sweep.yaml                 the specification that was last run here
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -25,7 +24,7 @@ from typing import Any, Final, Literal, Protocol, final, get_args
 
 from hessalign._errors import MENDABLE, describe_error
 from hessalign._files import make_folder, parse_json, write_atomically
-from hessalign._numbers import number
+from hessalign._numbers import finite
 from hessalign._processes import heed_interrupts
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import DONE, RESULTS
@@ -260,10 +259,9 @@ def _last_line(text: str) -> str:
 
 def _seconds(path: Path) -> float | None:
     try:
-        seconds = parse_json(path.read_text(encoding="utf-8"))["seconds"]
+        return finite(parse_json(path.read_text(encoding="utf-8"))["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return number(seconds) if math.isfinite(number(seconds)) else None
 
 
 def training_work(spec: SweepSpec) -> Work:

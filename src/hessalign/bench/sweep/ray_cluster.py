@@ -9,7 +9,8 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
+from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute_there, nothing
 from hessalign.bench.sweep.launcher import Retries, Waiting
@@ -212,14 +213,11 @@ def _import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
     """Ray, told to be quiet."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingPackageError(
-            "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' "
-            "needs nothing."
-        ) from error
-    return ray
+    return import_optional(
+        "ray",
+        "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' needs "
+        "nothing.",
+    )
 
 
 def _check_answer(address: str, seconds: float) -> None:

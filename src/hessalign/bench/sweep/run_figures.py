@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final, get_args
 
 from hessalign._errors import UserError
+from hessalign._numbers import finite
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.algorithms.options import Power
 from hessalign.bench.algorithms.search import Preset, common_space, search_space
@@ -39,7 +40,7 @@ def point_figures(
     for algorithm, group in _by_algorithm(points).items():
         figures = []
         for name in _varying(group):
-            drawn = [(point, _number(point.run.hparams.get(name))) for point in group]
+            drawn = [(point, finite(point.run.hparams.get(name))) for point in group]
             values = [(point, value) for point, value in drawn if value is not None]
             log = _by_powers(algorithm, name, [value for _, value in values])
             across = make_axis(name, (value for _, value in values), log=log)
@@ -68,14 +69,9 @@ def _varying(points: Sequence[Point]) -> list[str]:
     values: dict[str, set[float]] = {}
     for point in points:
         for name, value in point.run.hparams.items():
-            if (found := _number(value)) is not None:
+            if (found := finite(value)) is not None:
                 values.setdefault(name, set()).add(found)
     return [name for name, found in values.items() if len(found) > 1]
-
-
-def _number(value: object) -> float | None:
-    counts = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if counts else None  # type: ignore[arg-type]
 
 
 def _by_powers(algorithm: str, name: str, values: Iterable[float]) -> bool:

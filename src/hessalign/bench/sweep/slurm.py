@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
+from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.algorithms.options import Count, Options, Range, check_options
 from hessalign.bench.sweep.claims import is_claimed
@@ -254,11 +255,8 @@ class _Remote:
 
 
 def _import_submitit() -> Any:  # noqa: ANN401
-    try:
-        import submitit
-    except ImportError as error:
-        raise MissingPackageError(
-            "The launcher 'slurm' needs submitit: pip install 'hessalign[slurm]'. The launcher "
-            "'local' needs nothing."
-        ) from error
-    return submitit
+    return import_optional(
+        "submitit",
+        "The launcher 'slurm' needs submitit: pip install 'hessalign[slurm]'. The launcher 'local' "
+        "needs nothing.",
+    )

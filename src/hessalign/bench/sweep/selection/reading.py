@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, final, get_type_hi
 
 import numpy as np
 
-from hessalign import _numbers
 from hessalign._errors import InputError
 from hessalign._files import parse_json
+from hessalign._numbers import finite
 from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.records import DONE, RESULTS
 
@@ -258,7 +258,7 @@ def read_run(
         record = _record(fields, where, AVERAGED if averaged else "")
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
-            timed[record.step] = {name: _number(fields.get(name)) for name in _BESIDE}
+            timed[record.step] = {name: finite(fields.get(name)) for name in _BESIDE}
         elif records[record.step] == record:
             text = f"{where} repeats step {record.step} of line {lines[record.step]}."
             notes.append(Note("repeated record", text))
@@ -289,11 +289,6 @@ def read_run(
     _check_domains(run)
     _check_read(run)
     return run, notes
-
-
-def _number(value: object) -> float | None:
-    found = _numbers.number(value)
-    return found if math.isfinite(found) else None
 
 
 def _seconds(steps: Sequence[int], beside: Sequence[Mapping[str, Any]]) -> float | None:

@@ -17,9 +17,11 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from hessalign._names import check_name
+from hessalign._names import check_name, some
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
 from hessalign.bench.sweep.selection.reading import Record, Run, braces
+
+_SHOWN: Final = 8  # trials, or draws, that lack the same
 
 Runs = Mapping[tuple[int, ...], Run]
 """Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""
@@ -354,9 +356,7 @@ def _grouped(noun: str, problems: Iterable[tuple[int, str]]) -> tuple[str, ...]:
         numbers.setdefault(problem, []).append(number)
     lines = []
     for problem, found in numbers.items():
-        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-        shown = ", ".join(map(str, found[:8])) + more
-        lines.append(f"{noun}{'s' * (len(found) > 1)} {shown}: {problem}")
+        lines.append(f"{noun}{'s' * (len(found) > 1)} {some(found, _SHOWN)}: {problem}")
     return tuple(lines)
 
 
