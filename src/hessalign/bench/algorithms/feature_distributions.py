@@ -165,16 +165,8 @@ class Coral(AbstractObjective):
 def squared_discrepancy(
     z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"], gammas: Sequence[float] = _GAMMAS
 ) -> Float[Tensor, ""]:
-    r"""Mean over pairs of distributions of their squared MMD, with $k = \sum_\gamma e^{-\gamma …}$.
-
-    Args:
-        z: The samples.
-        averaging: The weights of the samples in each distribution, which add up to 1.
-        gammas: Inverse squared widths of the kernels.
-
-    Returns:
-        The mean, 0 for one distribution.
-    """
+    """Mean over pairs of distributions, by weights that add up to 1, of their squared MMD."""
+    # `gammas` are the inverse squared widths of kernels that are added up.
     domains = len(averaging)
     if domains == 1:
         return z.new_zeros(()) * z.sum()

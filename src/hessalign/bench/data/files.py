@@ -18,6 +18,7 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._files import parse_json
 from hessalign._names import check_name, some
+from hessalign.bench.data.columns import LARGEST
 from hessalign.bench.data.delimited import not_utf8, read_rows
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples
 
@@ -30,9 +31,6 @@ _MARKS: Final = {"0": False, "1": True, "false": False, "true": True}
 _NEEDED: Final = ("x", "y", "domain")
 _NAMES: Final = ("classes", "domains", "official_tests")
 _SHOWN: Final = 3
-
-_LARGEST: Final = torch.finfo(torch.float32).max
-"""Larger inputs become infinite in float32, which networks compute in."""
 
 _BOMB_BYTES: Final = 2**28
 _BOMB_FACTOR: Final = 200
@@ -72,7 +70,7 @@ def read_manifest(path: Path) -> DomainDataset:
     """
     if path.suffix not in LISTS:
         raise InputError(f"Expected a manifest named *.csv or *.jsonl, got {path}.")
-    _check_file(path, "a manifest")
+    check_file(path, "a manifest")
     read = _manifest_lines if path.suffix == ".csv" else _json_lines
     rows = sorted(_row(path, number, entry) for number, entry in read(path))
     if not rows:
@@ -118,7 +116,7 @@ def read_arrays(path: Path) -> DomainDataset:
     """
     if path.suffix not in ARRAYS:
         raise InputError(f"Expected arrays in a file named *.npz or *.safetensors, got {path}.")
-    _check_file(path, "a file of arrays")
+    check_file(path, "a file of arrays")
     arrays = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
@@ -144,7 +142,8 @@ def read_arrays(path: Path) -> DomainDataset:
     return _dataset(path, x, labels, domains, torch.from_numpy(held.astype(bool)), tests)
 
 
-def _check_file(path: Path, what: str) -> None:
+def check_file(path: Path, what: str) -> None:
+    """Refuse a file that is not there."""
     if not path.is_file():
         raise FileNotFoundError(f"Expected {what}, found no file {path}.")
 
@@ -170,7 +169,7 @@ def _dataset(
 
 def read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
     """Some columns of a CSV file with a header, each as a list of what is written there."""
-    _check_file(path, f"a table with the columns {', '.join(names)}")
+    check_file(path, f"a table with the columns {', '.join(names)}")
     rows = read_rows(path)
     _, header = next(rows, (1, []))
     if missing := [name for name in names if name not in header]:
@@ -303,8 +302,8 @@ def _tensor(path: Path, x: np.ndarray) -> Tensor:
             f"Expected a row of one or more numbers per sample in x of {path}, got the shape "
             f"{x.shape}."
         )
-    if not (float(x.min()) >= -_LARGEST and float(x.max()) <= _LARGEST):
-        row = int(np.argmin([(np.abs(row.astype(np.float64)) <= _LARGEST).all() for row in x]))
+    if not (float(x.min()) >= -LARGEST and float(x.max()) <= LARGEST):
+        row = int(np.argmin([(np.abs(row.astype(np.float64)) <= LARGEST).all() for row in x]))
         raise InputError(
             f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
         )

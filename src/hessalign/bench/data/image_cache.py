@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 from hessalign._files import PARTIAL, exclusive, file_digest, parse_json, write_atomically
 from hessalign._processes import completed
 from hessalign._shapes import Int
@@ -54,7 +54,6 @@ _FAULTS: Final = {
 _WAIT_SECONDS: Final = 6 * 3600.0  # at most, for another process that prepares the same cache
 
 _Report = Callable[[int, int], None]
-_Warn = Callable[[str], None]
 _Stamp = tuple[int, int, int]
 
 
@@ -205,12 +204,7 @@ class ImageReader:
 
 
 def cache_folder(source: Path, size: int = SIZE, variant: str = "") -> Path:
-    """Where the cache of a data set is kept unless another place is chosen: beside it.
-
-    Args:
-        source: The data set's folder or manifest.
-        size: Height and width of the images.
-        variant: Of the data set, if several have the same source.
+    """Where the cache of a data set, or of a variant, is kept unless a place is chosen: beside it.
 
     Returns:
         A folder.
@@ -230,7 +224,7 @@ def open_images(
     size: int = SIZE,
     *,
     allow_truncated: bool = False,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> ImageReader:
     """The images of a data set, from its cache where there is one.
 
@@ -272,7 +266,7 @@ def prepare_images(
     allow_truncated: bool = False,
     report: _Report = lambda done, total: None,
     report_verified: _Report = lambda done, total: None,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> ImageReader:
     """Decode and resize all images, and keep them.
 
@@ -353,7 +347,7 @@ def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _faulty(parts: Sequence[_Part], report: _Report, warn: _Warn) -> list[_Part]:
+def _faulty(parts: Sequence[_Part], report: _Report, warn: Warn) -> list[_Part]:
     """The parts to be made, by checksums of what is there too, after saying which and why."""
     there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
     faults, done = [], 0
@@ -403,7 +397,7 @@ def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
 
 
 @contextmanager
-def _writing(folder: Path, warn: _Warn) -> Iterator[None]:
+def _writing(folder: Path, warn: Warn) -> Iterator[None]:
     """Exclusive use of the cache's folder."""
     with ExitStack() as stack:
         try:

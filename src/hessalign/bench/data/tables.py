@@ -36,6 +36,7 @@ from hessalign.bench.data.columns import (
     parse_numbers,
 )
 from hessalign.bench.data.delimited import find_separator, read_rows
+from hessalign.bench.data.files import check_file
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 from hessalign.report.progress import Progress
 
@@ -72,8 +73,7 @@ class _Table:
     """A file whose header has been read."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise FileNotFoundError(f"Expected a table, found no file {path}.")
+        check_file(path, "a table")
         self.path = path
         self.comma = find_separator(path) != ","
         _, header = next(read_rows(path), (1, []))

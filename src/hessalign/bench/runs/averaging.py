@@ -254,13 +254,8 @@ class LossValley(AbstractAverage):
 
 @torch.no_grad()
 def install(network: Network, mean: Mean, sampler: Sampler) -> None:
-    """Give a network, in place, averaged parameters and the statistics that belong to them.
-
-    Args:
-        network: The network; one that has nothing to be averaged yet stays as it is.
-        mean: The average of its parameters.
-        sampler: Where the inputs for batch normalisation come from; it is put back.
-    """
+    """Give a network, in place, averaged parameters, if there are some, and statistics to match."""
+    # The inputs for batch normalisation come from the sampler, which is put back.
     if mean.weight:
         torch._foreach_copy_(list(network.parameters()), mean.tensors)
         _refresh_statistics(network, sampler)

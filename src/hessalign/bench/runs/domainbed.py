@@ -47,7 +47,7 @@ PRESET: Final = "preset"
 EVALUATIONS: Final = 10
 """How often a run on features is evaluated, beside its first step."""
 
-AUTO: Final = "auto"
+_AUTO: Final = "auto"
 
 _MOST_COMPARED: Final = 256
 """Samples of each domain by which Hessians are compared."""
@@ -94,8 +94,8 @@ class TrainingOptions(LoopOptions):
     lr: NonNegative = 5e-5
     weight_decay: NonNegative = 0.0
     batch_size: Count = 32
-    backbone: str | None = AUTO
-    weights: str | None = AUTO
+    backbone: str | None = _AUTO
+    weights: str | None = _AUTO
     head: str | None = None
     hidden: Whole = 0
     freeze_batch_norm: bool = True
@@ -186,9 +186,9 @@ class DomainBed(AbstractProtocol):
         if plan.preparation is not None:
             shape = tuple(plan.preparation.mean.shape)
         backbone, weights = options.backbone, options.weights
-        if backbone == AUTO:
+        if backbone == _AUTO:
             backbone = default_backbone(shape, resnet18=options.resnet18)
-        if weights == AUTO:
+        if weights == _AUTO:
             weights = IMAGENET if backbone is not None and is_published(backbone) else None
         outputs = len(plan.data.classes)
         if options.loss == "binary":

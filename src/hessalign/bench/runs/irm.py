@@ -220,15 +220,10 @@ class Irm(AbstractProtocol):
 
 
 def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
-    """The job of a run on Colored MNIST as published, but for some values.
+    """The job of a run on Colored MNIST as published, but for steps and options of either kind.
 
     The same run has the same job, however it is written: values that are the protocol's own are
     left out.
-
-    Args:
-        algorithm: Its name.
-        seed: Of everything random.
-        values: "steps", options of the protocol, and options of the algorithm.
 
     Returns:
         The job.

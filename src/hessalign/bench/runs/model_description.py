@@ -27,8 +27,7 @@ from hessalign._names import check_name
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs.given_inputs import InputKind
-from hessalign.bench.runs.table_inputs import TableInputs, read_table_inputs
+from hessalign.bench.runs.given_inputs import InputKind, TableInputs, read_table_inputs
 
 DESCRIPTION: Final = "model.json"
 WEIGHTS: Final = "model.safetensors"

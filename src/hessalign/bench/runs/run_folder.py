@@ -31,7 +31,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch.optim import Optimizer
 
-from hessalign._errors import InputError, UserError, describe_error
+from hessalign._errors import InputError, UserError, Warn, describe_error
 from hessalign._files import PARTIAL, naming, parse_json, write_atomically
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models import Network
@@ -173,7 +173,7 @@ class RunFolder:
 
     path: Path
     config: Mapping[str, object]
-    warn: Callable[[str], None]
+    warn: Warn
     form: RecordForm = field(default_factory=RecordForm)
     keep_model: bool = True
     beside: Mapping[str, object] = field(default_factory=dict)

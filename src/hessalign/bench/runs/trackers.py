@@ -81,7 +81,7 @@ def _load(package: str, module: str | None = None) -> Any:  # noqa: ANN401
 
 
 @final
-class TensorBoard:
+class _TensorBoard:
     """Writes curves into a folder that `tensorboard --logdir WHERE` shows, one for each run."""
 
     def __init__(self, where: str | None) -> None:
@@ -92,7 +92,6 @@ class TensorBoard:
         self._writer: Any = None
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
-        """See `Tracker`."""
         self._folder, self._config = str(self._where / run_name(job)), dict(config)
 
     def log(self, record: Record) -> None:
@@ -106,12 +105,11 @@ class TensorBoard:
         self._writer.flush()
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._writer.close()
 
 
 @final
-class Mlflow:
+class _Mlflow:
     """Logs to MLflow; WHERE is a tracking URI, by default that of the environment."""
 
     _ended: Final = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -147,19 +145,17 @@ class Mlflow:
         return str(found.experiment_id)
 
     def log(self, record: Record) -> None:
-        """See `Tracker`."""
         now = int(1000 * time.time())
         found = _values(record).items()
         metrics = [self._entities.Metric(name, value, now, record.step) for name, value in found]
         self._client.log_batch(self._run, metrics=metrics)
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._client.set_terminated(self._run, self._ended[status])
 
 
 @final
-class WandbLike:
+class _WandbLike:
     """Logs by a package with the interface of wandb; WHERE is a project."""
 
     def __init__(self, package: str, where: str | None) -> None:
@@ -180,35 +176,23 @@ class WandbLike:
         )
 
     def log(self, record: Record) -> None:
-        """See `Tracker`."""
         self._run.log(_values(record), step=record.step)
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._run.finish(**({"exit_code": int(status != "done")} if self._wandb else {}))
 
 
 TRACKERS: Final[Mapping[str, Callable[[str | None], Tracker]]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": Mlflow,
-    "wandb": partial(WandbLike, "wandb"),
-    "trackio": partial(WandbLike, "trackio"),
+    "tensorboard": _TensorBoard,
+    "mlflow": _Mlflow,
+    "wandb": partial(_WandbLike, "wandb"),
+    "trackio": partial(_WandbLike, "trackio"),
 }
 """What makes trackers, by name."""
 
 
 def find_tracker(text: str) -> Tracker:
-    """A tracker by `NAME` or `NAME=WHERE`, as the module says.
-
-    Args:
-        text: The name, and where it logs to.
-
-    Returns:
-        The tracker, which has not begun.
-
-    Raises:
-        UnknownNameError: If there is no such tracker.
-    """
+    """A tracker by `NAME` or `NAME=WHERE`, as the module says, which has not begun."""
     name, _, where = text.partition("=")
     make = TRACKERS.get(name) or find_plugin(_GROUP, name, "tracker")
     if make is None:
@@ -232,20 +216,7 @@ _failed: Final[set[str]] = set()
 
 @contextmanager
 def tracking(names: Sequence[str], plan: Plan) -> Iterator[Callable[[Record], None]]:
-    """Have trackers follow a run.
-
-    They start with the first record, so that a run that is complete is not followed.
-
-    Args:
-        names: The trackers.
-        plan: What is run.
-
-    Yields:
-        What takes the records of the run.
-
-    Raises:
-        KeyboardInterrupt: If the run was asked to stop.
-    """
+    """Have trackers follow a run, from its first record on: not one that is complete."""
     config = {**plan.job.args, "steps": plan.steps, **plan.values}
     config.pop("hparams", None)
     begun: dict[str, Tracker] = {}

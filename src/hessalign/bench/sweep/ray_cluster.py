@@ -152,11 +152,8 @@ class RayLauncher:
             ready, _ = ray.wait(list(submitted), num_returns=1, timeout=_POLL_SECONDS)
             for reference in ready:
                 task, since = submitted.pop(reference)
-                ended: Outcome | str | None = _result(ray, reference)
-                if isinstance(ended, str):
-                    ended = waiting.lost(task, time.monotonic() - since, ended)
-                if ended is not None:
-                    yield ended
+                if outcome := waiting.ended(task, since, _result(ray, reference)):
+                    yield outcome
 
     def _connect(self, ray: Any) -> None:  # noqa: ANN401
         options = {"log_to_driver": False, "logging_level": "ERROR"}

@@ -64,12 +64,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
     A run of n steps with k evaluations takes start + n step + k evaluation seconds; k is the number
     of records it wrote. The three are fitted, none below zero. A first run, which is not counted,
-    reads the data.
-
-    Args:
-        job: What to measure; its own number of steps is the most that is tried.
-        work: What does it.
-        clock: What tells the time.
+    reads the data. No run is longer than the job.
 
     Returns:
         The cost.

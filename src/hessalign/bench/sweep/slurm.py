@@ -132,12 +132,8 @@ class SlurmLauncher:
                     submitted += self._submit(executor, waiting, len(submitted), work, begin)
                     for each in [each for each in submitted if each.job.done()]:
                         submitted.remove(each)
-                        ended: Outcome | str | None = each.result()
-                        if isinstance(ended, str):
-                            seconds = time.monotonic() - each.since
-                            ended = waiting.lost(each.task, seconds, ended)
-                        if ended is not None:
-                            yield ended
+                        if outcome := waiting.ended(each.task, each.since, each.result()):
+                            yield outcome
                     time.sleep(_POLL_SECONDS)
             except BaseException:
                 _cancel(submitted)

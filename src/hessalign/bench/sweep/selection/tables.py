@@ -139,14 +139,7 @@ def find_selection(name: str) -> Selection:
 
 
 def choose(candidates: Iterable[Candidate]) -> Candidate:
-    """The best candidate; of equals the one with the largest hyper-parameter seed, as in DomainBed.
-
-    Args:
-        candidates: One per hyper-parameter seed, at least one.
-
-    Returns:
-        The best.
-    """
+    """The best candidate; of equals that of the largest hyper-parameter seed, as in DomainBed."""
     return max(
         candidates, key=lambda candidate: (candidate.validation, candidate.run.key.hparams_seed)
     )
@@ -271,10 +264,6 @@ class Table:
 
 def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[Table]:
     """Select models and tabulate their accuracies.
-
-    Args:
-        runs: Runs with different keys.
-        selections: Methods of selection.
 
     Returns:
         For each method a table per data set, then the averages; data sets and algorithms in
