@@ -307,13 +307,17 @@ def _tensor(path: Path, x: np.ndarray) -> Tensor:
         raise InputError(
             f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
         )
-    # The same numbers in a type that torch has: of this machine's byte order, 64 bits at most.
+    return torch.tensor(as_torch_has(x))
+
+
+def as_torch_has(x: np.ndarray) -> np.ndarray:
+    """The same numbers in a type that torch has: of this machine's byte order, 64 bits at most."""
     native = x.dtype.newbyteorder("=")
     if x.dtype.kind == "f" and x.dtype.itemsize > 8:
         native = np.dtype(np.float64)
     elif x.dtype.kind == "u" and x.dtype.itemsize > 1:
         native = np.dtype(np.int64)
-    return torch.tensor(x.astype(native, copy=False))
+    return x.astype(native, copy=False)
 
 
 def _numbered(path: Path, name: str, values: np.ndarray, names: np.ndarray | None) -> _Numbered:

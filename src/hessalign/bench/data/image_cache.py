@@ -230,14 +230,7 @@ def open_images(
 
     A cache that was made from other files, or was not finished, is brought up to date after saying
     so, or after another process has done it; where there is none at all, images are read from their
-    files.
-
-    Args:
-        data: The data set; its inputs are paths.
-        folder: Where the cache would be, see `cache_folder`.
-        size: Height and width of the images.
-        allow_truncated: Fill what is missing of truncated images with grey.
-        warn: Called with what the user should know but need not act on.
+    files. Where truncated images are allowed, what they lack is filled with grey.
 
     Returns:
         A reader.
@@ -272,17 +265,9 @@ def prepare_images(
 
     What is there already is checked and kept; the rest is made. It may be interrupted at any time
     and continued by calling it again. If another process prepares it, it waits for that one, and
-    says so.
-
-    Args:
-        data: The data set; its inputs are paths.
-        folder: Where to keep the cache; made if it does not exist.
-        size: Height and width of the images.
-        workers: How many processes decode.
-        allow_truncated: Fill what is missing of truncated images with grey.
-        report: Called with the number of images done so far and in all.
-        report_verified: The same for checksums of what is there already, which come first.
-        warn: Called with what the user should know but need not act on.
+    says so. First come the checksums of what is there, of which `report_verified` is told, then the
+    images, of which `report` is. Where truncated ones are allowed, what they lack is filled with
+    grey.
 
     Returns:
         A reader of the cache.

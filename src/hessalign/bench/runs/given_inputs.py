@@ -22,7 +22,7 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
 from hessalign.bench.data import Column, DomainDataset, ImageError, normalise, read_image
 from hessalign.bench.data.delimited import read_rows
-from hessalign.bench.data.files import load_npz
+from hessalign.bench.data.files import as_torch_has, load_npz
 from hessalign.bench.data.images import EXTENSIONS
 from hessalign.bench.data.tables import TABLES, table_features
 from hessalign.diagnosis.preparation import Preparation
@@ -268,9 +268,7 @@ def _checked(
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
             raise InputError(f"Expected numbers in {what}, got {rows.dtype}.")
-        if rows.dtype.kind == "u" and rows.dtype.itemsize > 1:
-            rows = rows.astype(np.int64)  # torch has no others
-        rows = torch.from_numpy(np.ascontiguousarray(rows, rows.dtype.newbyteorder("=")))
+        rows = torch.from_numpy(np.ascontiguousarray(as_torch_has(rows)))
     rows = rows.detach()
     if tuple(rows.shape[1:]) != shape or rows.ndim == 0:
         raise InputError(_wrong_shape(tuple(rows.shape), shape, what))

@@ -245,11 +245,6 @@ Inputs = TensorInputs | ImageInputs
 """The inputs of all domains."""
 
 
-def accuracy(network: Network, chunks: _Chunks, labels: Tensor) -> float:
-    """How often a network in evaluation mode is right; NaN if there are no samples."""
-    return accuracy_and_loss(network, chunks, labels)[0]
-
-
 def accuracy_and_loss(
     network: Network, chunks: _Chunks, labels: Tensor, loss: HeadLoss | None = None
 ) -> tuple[float, float]:

@@ -70,10 +70,6 @@ class TrainedModel:
     Networks that adapt to a batch (ARM, MTL) predict as in evaluation: 64 samples at a time, in
     the order given, each batch taken as one domain.
 
-    Args:
-        network: The network.
-        description: What it is.
-
     Attributes:
         network: The torch module, in evaluation mode; prepared inputs to logits.
         description: What it is: algorithm, domains, accuracies, job.

@@ -38,7 +38,7 @@ from hessalign.bench.runs.plan import Plan, plan_job
 from hessalign.bench.runs.records import DONE, RESULTS, Record
 from hessalign.bench.runs.run import load_run, open_folder
 from hessalign.bench.runs.run_folder import read_config
-from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy, in_use
+from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy_and_loss, in_use
 from hessalign.bench.sweep.selection import Run, read_runs
 from hessalign.bench.sweep.selection.collection import finished_runs
 
@@ -261,7 +261,7 @@ def _held_out(network: Network, plan: Plan, inputs: Inputs) -> float:
     for domain in plan.sources:
         rows = plan.outer[domain]
         labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
-        found.append(accuracy(network, inputs.chunks(domain, rows), labels))
+        found.append(accuracy_and_loss(network, inputs.chunks(domain, rows), labels)[0])
     return fmean(found)
 
 
