@@ -384,9 +384,7 @@ _CONTINUED: Final = {
 }  # fmt: skip
 """Which go on after an interrupt when they are given again."""
 
-_LAID_OUT: Final = {"train", "convert"}
-"""Of which help keeps the lines as they are."""
-
+_LAID_OUT: Final = {"train", "convert"}  # of which help keeps the lines as they are
 _GROUPS: Final = {
     "sweep": "plan, run and watch the runs of a benchmark",
     "features": "turn images into a bank of features",

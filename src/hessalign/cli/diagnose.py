@@ -32,8 +32,7 @@ from hessalign.report.progress import Progress, warn
 _MANY_DOMAINS: Final = 32
 _MOST_NUMBERS: Final = 8_000_000  # of a table; of more rows some are drawn
 
-_RUN_FILES: Final = (CONFIG, DONE, RESULTS, DESCRIPTION)
-"""What makes a folder that of a run."""
+_RUN_FILES: Final = (CONFIG, DONE, RESULTS, DESCRIPTION)  # what makes a folder that of a run
 
 
 def run(options: argparse.Namespace) -> None:

@@ -38,9 +38,7 @@ from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.report.progress import warn
 from hessalign.report.tables import markdown_table, mean_and_std
 
-_ALIAS: Final = "colored_mnist"
-"""What users may call Colored MNIST as the paper trains on it."""
-
+_ALIAS: Final = "colored_mnist"  # what users may call Colored MNIST as the paper trains on it
 _DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
 """What is trained where nothing is asked for; elsewhere plain training."""
 

@@ -20,8 +20,7 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import Setting
 
-_KEPT_ENTRIES: Final = 2**22
-"""Entries of a matrix over pairs of samples that are held at a time."""
+_KEPT_ENTRIES: Final = 2**22  # entries of a matrix over pairs of samples that are held at a time
 
 
 def sum_over_rows(part: Callable[..., Tensor], *rows: Tensor) -> Tensor:

@@ -101,9 +101,7 @@ from hessalign.bench.algorithms.options import (
 from hessalign.curvature.domains import domain_layout
 from hessalign.curvature.gram import gram
 
-_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Inverse squared widths of MMD's kernels."""
-
+_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # inverse squared widths of MMD's kernels
 _SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
 

@@ -41,9 +41,7 @@ from hessalign.bench.algorithms.pairs import Adrmx, SelfReg
 from hessalign.bench.algorithms.risk_distributions import Eqrm, Rdm
 from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Sd, Vrex
 
-_GROUP: Final = "hessalign.algorithms"
-"""The entry points by which packages offer algorithms."""
-
+_GROUP: Final = "hessalign.algorithms"  # the entry points by which packages offer algorithms
 _NOT_SAID: Final = "–"
 
 

@@ -36,9 +36,7 @@ _PARTS: Final = (_TRAINED, *_HELD_OUT, *_TESTED)
 _CAMELYON_PARTS: Final = {"1": "val", "2": "test"}
 """Of the hospitals that are not trained on; the table tells the parts of the others."""
 
-_FMOW_YEARS: Final = (2013, 2016)
-"""From which years on images are validated on, and tested on."""
-
+_FMOW_YEARS: Final = (2013, 2016)  # from which years on images are validated on, and tested on
 _GROUPS: Final = "10"
 _MISSING_SHOWN: Final = 3
 

@@ -49,8 +49,7 @@ EVALUATIONS: Final = 10
 
 _AUTO: Final = "auto"
 
-_MOST_COMPARED: Final = 256
-"""Samples of each domain by which Hessians are compared."""
+_MOST_COMPARED: Final = 256  # samples of each domain by which Hessians are compared
 
 
 @final

@@ -37,12 +37,9 @@ from hessalign.bench.models.published import make_importable
 from hessalign.bench.runs.image_batches import ImageChunks
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
 
-_MADE_WITH: Final = "made_with"
-"""Where a bank tells what it was made with."""
-
+_MADE_WITH: Final = "made_with"  # where a bank tells what it was made with
 _PER_PART: Final = 64
-_AT_ONCE: Final = 8
-"""Images in one forward pass: few fit into a processor's cache, which is faster."""
+_AT_ONCE: Final = 8  # images in one forward pass: few fit into a processor's cache, which is faster
 
 
 @final

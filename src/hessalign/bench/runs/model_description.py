@@ -32,9 +32,7 @@ from hessalign.bench.runs.given_inputs import InputKind, TableInputs, read_table
 DESCRIPTION: Final = "model.json"
 WEIGHTS: Final = "model.safetensors"
 
-_FORMAT: Final = 1
-"""Of the description: it changes when an older version could not read it."""
-
+_FORMAT: Final = 1  # of the description: it changes when an older version could not read it
 _NORMALISATION: Final = {"mean": list(IMAGENET_MEAN), "std": list(IMAGENET_STD)}
 
 Loss = Literal["cross_entropy", "binary"]

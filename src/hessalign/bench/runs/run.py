@@ -32,9 +32,7 @@ from hessalign.bench.runs.records import DONE, Record, RecordForm
 from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, read_config
 from hessalign.bench.runs.sampling import in_use
 
-_DATA_FOLDER: Final = "data_folder"
-"""Where a run's folder tells where its data were."""
-
+_DATA_FOLDER: Final = "data_folder"  # where a run's folder tells where its data were
 _USUAL: Final = Computing()
 
 

@@ -45,9 +45,7 @@ from hessalign.bench.runs.sampling import Sampler
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
 
-_KEPT: Final = 2
-"""Checkpoints kept: should the newest be damaged, there is the one before."""
-
+_KEPT: Final = 2  # checkpoints kept: should the newest be damaged, there is the one before
 SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")

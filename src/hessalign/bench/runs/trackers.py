@@ -30,9 +30,7 @@ from hessalign.bench.runs.records import Record
 from hessalign.report.progress import warn
 
 _GROUP: Final = "hessalign.trackers"
-_PROJECT: Final = "hessalign"
-"""What runs belong to where nothing else is said."""
-
+_PROJECT: Final = "hessalign"  # what runs belong to where nothing else is said
 Status = Literal["done", "failed", "interrupted"]
 """How a run ended."""
 

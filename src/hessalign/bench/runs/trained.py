@@ -42,8 +42,7 @@ from hessalign.bench.runs.sampling import EVALUATION_BATCH
 CONTENT: Final = DESCRIPTION
 """What the description is called in exported files."""
 
-_Predict = Callable[[Tensor], Tensor]
-"""What was exported, read back: inputs to logits."""
+_Predict = Callable[[Tensor], Tensor]  # what was exported, read back: inputs to logits
 
 
 class Outputs(NamedTuple):

@@ -42,9 +42,7 @@ from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy_and_loss, in
 from hessalign.bench.sweep.selection import Run, read_runs
 from hessalign.bench.sweep.selection.collection import finished_runs
 
-_MEMBERS: Final = "average.json"
-"""What an average is of, in its folder."""
-
+_MEMBERS: Final = "average.json"  # what an average is of, in its folder
 _MemberRule = Literal["restricted", "uniform"]
 """Which runs of a group are averaged: greedily chosen ones, or all."""
 

@@ -23,9 +23,7 @@ _SECONDS_BETWEEN_COUNTS: Final = 10.0
 _QUEUED: Final = 2
 """Tasks given to the cluster for each run it has room for, so that no worker waits for us."""
 
-_OBJECT_STORE_BYTES: Final = 128 << 20
-"""Of a cluster of our own; results of runs are files."""
-
+_OBJECT_STORE_BYTES: Final = 128 << 20  # of a cluster of our own; results of runs are files
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A lost worker is our business: its run goes on elsewhere.

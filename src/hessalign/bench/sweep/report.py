@@ -22,9 +22,7 @@ from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import markdown_table
 
-_LENGTHS: Final = (1, 16, 64)
-"""Steps of the measured runs."""
-
+_LENGTHS: Final = (1, 16, 64)  # steps of the measured runs
 _LONG_ENOUGH: Final = 0.5
 """Seconds that the longest measured run should take; short ones are followed by longer ones."""
 
@@ -98,11 +96,8 @@ def evaluations(steps: int, every: int) -> int:
     return len(range(0, steps, every)) + ((steps - 1) % every != 0)
 
 
-_LEAST_TIMED: Final = 2
-"""How many runs are timed before the time left is told."""
-
-_Cell = tuple[str, str]
-"""A data set and an algorithm."""
+_LEAST_TIMED: Final = 2  # how many runs are timed before the time left is told
+_Cell = tuple[str, str]  # a data set and an algorithm
 
 
 def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:

@@ -27,17 +27,10 @@ from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 1.0
 
-_FOLDER: Final = "slurm"
-"""Where, in the folder of a sweep, jobs leave what they print."""
-
-_ARRAY: Final = 1000
-"""Jobs in one array; Slurm takes no more than 1,001 unless it is told to."""
-
-_TIMEOUTS: Final = 100
-"""How often a run may come to its time limit."""
-
-_RESTARTS: Final = 1000
-"""Fewer than so many times Slurm begins a job again, for claims."""
+_FOLDER: Final = "slurm"  # where, in the folder of a sweep, jobs leave what they print
+_ARRAY: Final = 1000  # jobs in one array; Slurm takes no more than 1,001 unless it is told to
+_TIMEOUTS: Final = 100  # how often a run may come to its time limit
+_RESTARTS: Final = 1000  # fewer than so many times Slurm begins a job again, for claims
 
 
 @final

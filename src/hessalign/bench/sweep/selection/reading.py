@@ -155,8 +155,7 @@ class Run:
 _IDENTITY: Final = {
     "dataset": str, "algorithm": str, "test_envs": list, "trial_seed": int, "hparams_seed": int
 }  # fmt: skip
-_PROTOCOL: Final = get_type_hints(RunProtocol)
-"""Of which type arguments are."""
+_PROTOCOL: Final = get_type_hints(RunProtocol)  # of which type arguments are
 
 
 _BRACES: Final = 100
