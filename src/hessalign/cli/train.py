@@ -24,12 +24,7 @@ from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.computing import COMPUTING_KEYS, Computing, take_computing
 from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.job import parse_words, read_file
-from hessalign.bench.runs.plan import (
-    Plan,
-    describe_untrained,
-    domain_warnings,
-    lone_domain_warning,
-)
+from hessalign.bench.runs.plan import Plan, describe_untrained, domain_warnings, lone_domain_warning
 from hessalign.bench.runs.processes import leads, taking_part
 from hessalign.bench.runs.records import run_progress
 from hessalign.bench.runs.trackers import named_trackers, tracking, with_means

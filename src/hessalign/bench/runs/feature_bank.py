@@ -24,13 +24,7 @@ from torch import Tensor, nn
 from hessalign._errors import InputError, Warn
 from hessalign._files import atomic_file, parse_json, write_atomically
 from hessalign._processes import completed
-from hessalign.bench.data import (
-    DomainDataset,
-    DomainSamples,
-    ImageReader,
-    normalise,
-    open_images,
-)
+from hessalign.bench.data import DomainDataset, DomainSamples, ImageReader, normalise, open_images
 from hessalign.bench.models import make_backbone, state_digest
 from hessalign.bench.models.backbones import describe_random_weights, feature_width
 from hessalign.bench.models.published import make_importable

@@ -36,13 +36,7 @@ from hessalign.bench.algorithms.kinds import REMEDY
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.models import Network
 from hessalign.bench.models.sharded import LostProcessError
-from hessalign.bench.runs.averaging import (
-    AVERAGED,
-    AverageOptions,
-    Mean,
-    averaged,
-    install,
-)
+from hessalign.bench.runs.averaging import AVERAGED, AverageOptions, Mean, averaged, install
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.processes import agreed, check_same, follow_leader
 from hessalign.bench.runs.records import Record

@@ -41,12 +41,7 @@ from hessalign._processes import (
     start_worker,
 )
 from hessalign.alignment.parts import make_processes
-from hessalign.bench.models.sharded import (
-    LostProcessError,
-    current_processes,
-    meeting,
-    sharing,
-)
+from hessalign.bench.models.sharded import LostProcessError, current_processes, meeting, sharing
 
 if TYPE_CHECKING:  # they know this file; some builds of torch have no processes
     from torch.distributed import Store  # type: ignore[attr-defined]

@@ -14,12 +14,7 @@ from hessalign._errors import UserError, describe_error
 from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.sweep.claims import is_claimed
-from hessalign.bench.sweep.execution import (
-    SPECIFICATION,
-    JobStatus,
-    failure,
-    sweep_status,
-)
+from hessalign.bench.sweep.execution import SPECIFICATION, JobStatus, failure, sweep_status
 from hessalign.bench.sweep.jobs import sweep_jobs
 from hessalign.bench.sweep.selection import SELECTIONS, Cell, Collection, Note, Row, Run, Table
 from hessalign.bench.sweep.selection.collection import finished_runs, tabulate

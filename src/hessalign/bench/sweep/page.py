@@ -8,13 +8,7 @@ from typing import Final
 from markupsafe import Markup
 
 from hessalign._names import some
-from hessalign.bench.sweep.overview import (
-    REFERENCE,
-    Overview,
-    Result,
-    domain_differences,
-    results,
-)
+from hessalign.bench.sweep.overview import REFERENCE, Overview, Result, domain_differences, results
 from hessalign.bench.sweep.run_figures import (
     MOST_LINES,
     MOST_RUNS,
