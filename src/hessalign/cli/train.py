@@ -179,6 +179,8 @@ def _describe(plan: Plan) -> str:
     if isinstance(plan.protocol, Irm):
         given = json.loads(job.hparams or "{}")
         ours = dataclasses.asdict(plan.options)
+        for key in plan.options.loop_options:  # last what all protocols have
+            ours[key] = ours.pop(key)
         own = {key: value for key, value in given.items() if key not in ours}
         entries |= {"seed": job.trial_seed, "steps": plan.steps, **ours, "options": own}
     else:
