@@ -39,6 +39,7 @@ from hessalign.bench.data.delimited import find_separator, read_rows
 from hessalign.bench.data.files import check_file
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 from hessalign.report.progress import Progress
+from hessalign.report.tables import grouped
 
 TABLES: Final = (".csv", ".tsv")
 
@@ -440,10 +441,8 @@ def _form(table: _Table, survey: _Survey) -> TableForm:
 
 
 def _copies(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
-    alike: dict[bytes, list[str]] = {}
-    for seen in columns:
-        alike.setdefault(seen.digest.digest(), []).append(repr(seen.name))
-    for names in alike.values():
+    for alike in grouped(columns, lambda seen: seen.digest.digest()).values():
+        names = [repr(seen.name) for seen in alike]
         if len(names) > 1:
             yield f"Columns {' and '.join(names)} hold the same in every row: one is enough."
 

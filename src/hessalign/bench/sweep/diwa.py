@@ -41,6 +41,7 @@ from hessalign.bench.runs.run_folder import read_config
 from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy_and_loss, in_use
 from hessalign.bench.sweep.selection import Run, read_runs
 from hessalign.bench.sweep.selection.collection import finished_runs
+from hessalign.report.tables import grouped
 
 _MEMBERS: Final = "average.json"  # what an average is of, in its folder
 _MemberRule = Literal["restricted", "uniform"]
@@ -150,11 +151,8 @@ def _groups(folder: Path, across_trials: bool, warn: Warn) -> list[list[Run]]:
             f"{len(runs)} that did not: {name_some(without)}. Sweeps keep them with --keep-models, "
             "or `keep_models: true` in the specification; train these again."
         )
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
-        key = run.key
-        trial = None if across_trials else key.trial_seed
-        groups.setdefault((key.dataset, key.algorithm, key.test_domains, trial), []).append(run)
+    kept = 3 if across_trials else 4  # of data set, algorithm, test domains and trial
+    groups = grouped(runs, lambda run: run.key[:kept])
     return [groups[key] for key in sorted(groups, key=repr)]
 
 

@@ -20,7 +20,7 @@ from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Launcher, Outcome, Work
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import grouped, markdown_table
 
 _LENGTHS: Final = (1, 16, 64)  # steps of the measured runs
 _LONG_ENOUGH: Final = 0.5
@@ -129,9 +129,7 @@ def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
 
 def status_table(statuses: Sequence[JobStatus]) -> str:
     """How far a sweep is, by data set and algorithm."""
-    cells: dict[_Cell, list[JobStatus]] = {}
-    for status in statuses:
-        cells.setdefault((status.job.dataset, status.job.algorithm), []).append(status)
+    cells = grouped(statuses, lambda status: (status.job.dataset, status.job.algorithm))
     rows = []
     for cell, group in (*cells.items(), (("all", ""), list(statuses))):
         counts = Counter(status.state for status in group)
@@ -148,10 +146,8 @@ def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
 
 
 def _means(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for name, value in seconds:
-        found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
+    found = grouped(seconds, lambda pair: pair[0])
+    return {name: fmean(value for _, value in pairs) for name, pairs in found.items()}
 
 
 def seconds_left(
