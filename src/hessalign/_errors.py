@@ -42,6 +42,9 @@ class ConfigurationError(InputError):
         return ConfigurationError, (self.problems,)
 
 
+Warn = Callable[[str], None]
+"""Told what users should know but need not act on."""
+
 MENDABLE: Final = (UserError, OSError)  # what users can mend
 BUG: Final = "unexpected "  # how the description of a bug begins
 

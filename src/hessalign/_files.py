@@ -8,12 +8,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 
 PARTIAL: Final = ".partial"  # how files that are being written end
 
@@ -87,9 +87,7 @@ def file_digest(path: Path) -> str:
 
 
 @contextmanager
-def exclusive(
-    path: Path, warn: Callable[[str], None], seconds: float, *, quiet: float = 3.0
-) -> Iterator[None]:
+def exclusive(path: Path, warn: Warn, seconds: float, *, quiet: float = 3.0) -> Iterator[None]:
     """Hold a lock, given back when the block or the process ends; `warn` of a wait of `quiet`."""
     from filelock import FileLock, Timeout
 

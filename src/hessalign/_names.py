@@ -1,8 +1,8 @@
-"""The error for an unknown name: what was found, what is valid, and which valid name is nearest."""
+"""Names in messages: the error for an unknown one, with the nearest that is valid, and lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import final
 
@@ -34,3 +34,9 @@ def check_name(what: str, name: object, valid: Iterable[object]) -> None:
     """Refuse a name that is not one of the valid ones."""
     if name not in (names := list(valid)):
         raise UnknownNameError(what, name, names)
+
+
+def some(names: Sequence[object], shown: int) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(map(str, names[:shown])) + (f" and {more:,} more" if more > 0 else "")

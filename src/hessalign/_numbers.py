@@ -24,6 +24,12 @@ def number(value: object) -> float:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator] # a long int
 
 
+def finite(value: object) -> float | None:
+    """The value of a finite number; None for anything else."""
+    found = number(value)
+    return found if math.isfinite(found) else None
+
+
 def is_whole(value: object) -> bool:
     """Whether something is an integer, of Python or numpy; a bool is not."""
     return isinstance(value, Integral) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What users bring themselves: objects named `package.module:name`, and entry points."""
+"""What others bring: objects named `package.module:name`, entry points, packages to install."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError, UserError
+from hessalign._errors import InputError, MissingPackageError, UserError
 from hessalign._names import UnknownNameError
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -62,6 +62,14 @@ def find_plugin(group: str, name: str, what: str) -> Any | None:  # noqa: ANN401
         )
     offered = group.rpartition(".")[2].removesuffix("s")
     return next((load_object(value, offered) for value in found), None)
+
+
+def import_optional(module: str, lacking: str) -> Any:  # noqa: ANN401
+    """A module of a package that need not be installed; `lacking` says what to do without it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(lacking) from error
 
 
 def entry_point_names(group: str) -> list[str]:

@@ -18,6 +18,7 @@ from hessalign.bench.runs import read_records, trained
 from hessalign.bench.runs.computing import COMPUTING_KEYS
 from hessalign.bench.runs.domainbed import MODEL_KEYS, PRESET
 from hessalign.bench.runs.irm import STEPS, IrmOptions
+from hessalign.bench.runs.loop import LoopOptions
 from hessalign.bench.runs.trackers import TRACKERS
 from hessalign.bench.sweep import SlurmOptions
 from hessalign.bench.sweep.printed import FORMATS
@@ -261,10 +262,12 @@ def test_help_lists_every_verb(capsys):
     assert shown == list(VERBS)
 
 
+LOOP_KEYS = [field.name for field in fields(LoopOptions)]
 NAMES = {
-    "_COLORED_KEYS": [field.name for field in fields(IrmOptions)],
+    "_LOOP_KEYS": LOOP_KEYS,
+    "_COLORED_KEYS": [each.name for each in fields(IrmOptions) if each.name not in LOOP_KEYS],
     "_COMMON_KEYS": common_space("big"),
-    "_NETWORK_KEYS": MODEL_KEYS,
+    "_NETWORK_KEYS": [name for name in MODEL_KEYS if name not in LOOP_KEYS],
     "_COMPUTING_KEYS": COMPUTING_KEYS,
     "_SLURM_KEYS": [field.name for field in fields(SlurmOptions)],
     "_SELECTIONS": SELECTIONS,

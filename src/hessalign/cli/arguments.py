@@ -32,10 +32,13 @@ ON_BANKS: Final = ("table1", "figure2")
 """Experiments that also report on a sweep over a feature bank."""
 
 # What help says of things that heavier modules define. The tests compare them.
+_LOOP_KEYS: Final = (
+    "average, average_decay, average_start, n_converge, n_tolerance, tolerance_ratio, optimizer, "
+    "momentum, lr_schedule, warmup_steps"
+)
 _COLORED_KEYS: Final = (
     "imbalance, train_images, test_images, jump, penalty_weight, learning_rate, l2, width, "
-    "evaluate_every, hessian_distance, optimizer, momentum, lr_schedule, warmup_steps, "
-    "initial_seed, average, average_decay, average_start, n_converge, n_tolerance, tolerance_ratio"
+    "evaluate_every, hessian_distance, initial_seed"
 )
 _COMMON_KEYS: Final = (
     "data_augmentation, resnet18, resnet_dropout, class_balanced, nonlinear_classifier, lr, "
@@ -43,9 +46,7 @@ _COMMON_KEYS: Final = (
 )
 _NETWORK_KEYS: Final = (
     "backbone, weights, head, hidden, freeze_batch_norm, image_size, augment_validation, loss, "
-    "optimizer, momentum, lr_schedule, warmup_steps, hessian_distance, precision, evaluate_every, "
-    "initial_seed, initial_head, average, average_decay, average_start, n_converge, n_tolerance, "
-    "tolerance_ratio"
+    "hessian_distance, precision, evaluate_every, initial_seed, initial_head"
 )
 _COMPUTING_KEYS: Final = "compile, channels_last, workers"
 _SLURM_KEYS: Final = "time, memory, partition, account, qos, constraint, exclude"
@@ -169,7 +170,7 @@ Keys for ColoredMNIST-IRM: {_COLORED_KEYS}; and the options of the algorithm.
 Keys for other data sets: {_COMMON_KEYS}; of the network: {_NETWORK_KEYS}; preset, whose ranges
 draws are made from; and the options of the algorithm.
 
-Keys that change speed alone, for all: {_COMPUTING_KEYS}.
+Keys for all: {_LOOP_KEYS}; that change speed alone: {_COMPUTING_KEYS}.
 
 `hessalign algorithms NAME` lists an algorithm's options. Words override flags, and flags override
 the file.
@@ -383,9 +384,7 @@ _CONTINUED: Final = {
 }  # fmt: skip
 """Which go on after an interrupt when they are given again."""
 
-_LAID_OUT: Final = {"train", "convert"}
-"""Of which help keeps the lines as they are."""
-
+_LAID_OUT: Final = {"train", "convert"}  # of which help keeps the lines as they are
 _GROUPS: Final = {
     "sweep": "plan, run and watch the runs of a benchmark",
     "features": "turn images into a bank of features",

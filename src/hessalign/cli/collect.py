@@ -12,11 +12,8 @@ from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 from hessalign.report.tables import first_notes
 
-_DOMAINBED: Final = "domainbed"
-"""The format that is DomainBed's byte for byte."""
-
-_SHOWN: Final = 5
-"""How many notes of a kind are shown."""
+_DOMAINBED: Final = "domainbed"  # the format that is DomainBed's byte for byte
+_SHOWN: Final = 5  # how many notes of a kind are shown
 
 
 def run(options: argparse.Namespace) -> None:

@@ -26,9 +26,7 @@ from hessalign.bench.data.source import ENTRY_POINTS
 from hessalign.report.progress import Progress, warn
 from hessalign.report.tables import first_notes, markdown_table
 
-_SHOWN: Final = 10
-"""How many findings of a kind are shown, unless all are asked for."""
-
+_SHOWN: Final = 10  # how many findings of a kind are shown, unless all are asked for
 _FROM_MNIST: Final = (
     "made from the four MNIST files, https://ossci-datasets.s3.amazonaws.com/mnist/; licence: CC "
     "BY-SA 3.0; 12 MB"
@@ -42,8 +40,7 @@ _MADE: Final = {
 }
 """Where benchmarks come from that are no folders of images."""
 
-_FEW_CLASSES: Final = 20
-"""Up to how many classes the table has a row for each."""
+_FEW_CLASSES: Final = 20  # up to how many classes the table has a row for each
 
 
 def run_list(options: argparse.Namespace) -> None:

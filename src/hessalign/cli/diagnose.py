@@ -17,8 +17,10 @@ from hessalign._files import write_atomically
 from hessalign.bench.data import DomainDataset, cache_folder, read_dataset
 from hessalign.bench.data.catalog import with_options
 from hessalign.bench.runs.feature_bank import BankSpec, bank_path
+from hessalign.bench.runs.model_description import DESCRIPTION
+from hessalign.bench.runs.records import DONE, RESULTS
 from hessalign.bench.runs.run import load_run, trained_head
-from hessalign.bench.runs.run_folder import find_run, runs_below
+from hessalign.bench.runs.run_folder import CONFIG, find_run, runs_below
 from hessalign.cli.attack import domain_titles
 from hessalign.cli.features import extract
 from hessalign.diagnosis import diagnose
@@ -30,8 +32,7 @@ from hessalign.report.progress import Progress, warn
 _MANY_DOMAINS: Final = 32
 _MOST_NUMBERS: Final = 8_000_000  # of a table; of more rows some are drawn
 
-_RUN_FILES: Final = ("config.json", "done", "results.jsonl", "model.json")
-"""What makes a folder that of a run."""
+_RUN_FILES: Final = (CONFIG, DONE, RESULTS, DESCRIPTION)  # what makes a folder that of a run
 
 
 def run(options: argparse.Namespace) -> None:

@@ -21,8 +21,7 @@ from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.cli.arguments import given_flags
 from hessalign.report.progress import Progress
 
-_Add = Callable[[Outputs], None]
-"""Takes what a model made of a batch."""
+_Add = Callable[[Outputs], None]  # takes what a model made of a batch
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,9 +25,7 @@ from hessalign.report.tables import markdown_table
 _SWEPT: Final = tuple(each.name for each in EXPERIMENTS.values() if each.swept)
 """Those on DomainBed."""
 
-_CACHED: Final = tuple(name for name in EXPERIMENTS if name not in _SWEPT)
-"""Those on Colored MNIST."""
-
+_CACHED: Final = tuple(name for name in EXPERIMENTS if name not in _SWEPT)  # those on Colored MNIST
 _TAKERS: Final = {
     _SWEPT: ("--scale", "--backbone"),
     (*_SWEPT, *ON_BANKS): ("--data-dir", "--sweep"),

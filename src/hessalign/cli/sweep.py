@@ -29,8 +29,7 @@ from hessalign.bench.sweep.slurm import make_slurm_options
 from hessalign.cli.arguments import LAUNCHERS, given_flags
 from hessalign.report.progress import Progress, duration, warn
 
-_SHOWN: Final = 10
-"""How many failed runs are shown, unless all are asked for."""
+_SHOWN: Final = 10  # how many failed runs are shown, unless all are asked for
 
 
 def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:

@@ -24,12 +24,7 @@ from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.computing import COMPUTING_KEYS, Computing, take_computing
 from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.job import parse_words, read_file
-from hessalign.bench.runs.plan import (
-    Plan,
-    describe_untrained,
-    domain_warnings,
-    lone_domain_warning,
-)
+from hessalign.bench.runs.plan import Plan, describe_untrained, domain_warnings, lone_domain_warning
 from hessalign.bench.runs.processes import leads, taking_part
 from hessalign.bench.runs.records import run_progress
 from hessalign.bench.runs.trackers import named_trackers, tracking, with_means
@@ -38,9 +33,7 @@ from hessalign.paper.published import TABLE_2, TABLE_3
 from hessalign.report.progress import warn
 from hessalign.report.tables import markdown_table, mean_and_std
 
-_ALIAS: Final = "colored_mnist"
-"""What users may call Colored MNIST as the paper trains on it."""
-
+_ALIAS: Final = "colored_mnist"  # what users may call Colored MNIST as the paper trains on it
 _DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
 """What is trained where nothing is asked for; elsewhere plain training."""
 
@@ -186,6 +179,8 @@ def _describe(plan: Plan) -> str:
     if isinstance(plan.protocol, Irm):
         given = json.loads(job.hparams or "{}")
         ours = dataclasses.asdict(plan.options)
+        for key in plan.options.loop_options:  # last what all protocols have
+            ours[key] = ours.pop(key)
         own = {key: value for key, value in given.items() if key not in ours}
         entries |= {"seed": job.trial_seed, "steps": plan.steps, **ours, "options": own}
     else:

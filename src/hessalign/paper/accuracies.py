@@ -33,7 +33,7 @@ from hessalign.paper.experiment import (
 )
 from hessalign.paper.figures import plot_accuracies
 from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
-from hessalign.report.tables import markdown_table, mean_and_std
+from hessalign.report.tables import grouped, markdown_table, mean_and_std
 
 _HEADER: Final = (
     *("method", "train", "OOD test", "slope", "‖H₁ − H₂‖"),
@@ -214,9 +214,6 @@ def _restarts(
 
 def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> str:
     """Final accuracies of runs by algorithm, the paper's beside ours."""
-    by_algorithm: dict[str, list[Run]] = {}
-    for run in runs:
-        by_algorithm.setdefault(run.plan.info.name, []).append(run)
     rows = [
         [
             ALGORITHMS[name].title,
@@ -225,7 +222,7 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
             *(published[name].cells if name in published else ("–", "–")),
             f"{fmean(run.records[-1].seconds for run in group):.0f} s",
         ]
-        for name, group in by_algorithm.items()
+        for name, group in grouped(runs, lambda run: run.plan.info.name).items()
     ]
     header = ["method", "train", "OOD test", "paper train", "paper OOD test", "time"]
     return markdown_table(header, rows)

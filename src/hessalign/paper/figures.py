@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import MissingPackageError
 from hessalign._files import naming
+from hessalign._plugins import import_optional
 
 # ruff: noqa: ANN401 - matplotlib is an optional dependency, so what it makes has no types here
 
 Rows = Sequence[Mapping[str, Any]]  # each with its "method" and "algorithm"
-Panels = Mapping[str, Rows]  # by title
+_Panels = Mapping[str, Rows]  # by title
 
 COLOURS: Final = {
     "erm": "#666666",
@@ -32,16 +32,9 @@ COLOURS: Final = {
 
 def load_pyplot() -> Any:
     """What draws, without a window; a missing package raises a MissingPackageError."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingPackageError(
-            "Figures need matplotlib: pip install 'hessalign[plot]'."
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+    lacking = "Figures need matplotlib: pip install 'hessalign[plot]'."
+    import_optional("matplotlib", lacking).use("Agg")
+    return import_optional("matplotlib.pyplot", lacking)
 
 
 def make_axes(
@@ -95,7 +88,7 @@ def draw_band(
     axes.fill_between(places, lowest, highest, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def plot_accuracies(panels: Panels, path: Path) -> None:
+def plot_accuracies(panels: _Panels, path: Path) -> None:
     """Accuracies of every method and restart, "train" and "test", the "published" OOD beside."""
     methods = {tuple(row["method"] for row in rows) for rows in panels.values()}
     tallest = max(len(rows) for rows in panels.values())
@@ -118,7 +111,7 @@ def plot_accuracies(panels: Panels, path: Path) -> None:
     save(figure, path)
 
 
-def plot_trials(panels: Panels, path: Path) -> None:
+def plot_trials(panels: _Panels, path: Path) -> None:
     """Accuracy of every method and trial, "values", and the "published" one or None."""
     columns = max(1, len(panels))
     tallest = max((len(rows) for rows in panels.values()), default=1)

@@ -32,7 +32,7 @@ from hessalign.bench.data.catalog import DEFAULT_STEPS
 from hessalign.bench.data.files import ARRAYS
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.records import DONE, RESULTS
-from hessalign.bench.runs.run_folder import read_config
+from hessalign.bench.runs.run_folder import CONFIG, read_config
 from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Candidate, Run, choose, read_run, training_domain
 from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
@@ -327,7 +327,7 @@ def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run
     found: dict[Job, Run] = {}
     wanted = set(algorithms)
     for path in sorted(sweep.folder.glob(f"*/{DONE}")):
-        if not (path.parent / "config.json").exists():
+        if not (path.parent / CONFIG).exists():
             continue
         job = job_from(read_config(path.parent))
         fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0

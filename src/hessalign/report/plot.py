@@ -103,7 +103,7 @@ def _label(value: float) -> str:
     return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-class Dot(NamedTuple):
+class _Dot(NamedTuple):
     """A dot of a drawing: where it is, its class, and what it says when pointed at."""
 
     x: float
@@ -138,7 +138,7 @@ class Plot:
         self.width = _WIDTH
         self.row = _ROW if up.names else 0.0
         self.tall = _ROW * len(up.names) if up.names else _TALL
-        self.dots: list[Dot] = []
+        self.dots: list[_Dot] = []
         self._lines: list[tuple[str, str]] = []  # class, and what is drawn
         self._bare: dict[str, list[str]] = {}  # dots that say nothing, by class
 
@@ -171,7 +171,7 @@ class Plot:
         """Draw a dot; one that says nothing takes a tenth of the space."""
         x, y = self.x(across), self.y(up)
         if title:
-            self.dots.append(Dot(x, y, kind, title))
+            self.dots.append(_Dot(x, y, kind, title))
         else:
             self._bare.setdefault(kind, []).append(f"M{x:g} {y:g}h0")
 

@@ -1,12 +1,23 @@
-"""Tables in Markdown, which is readable as it is, and lists of notes."""
+"""Tables in Markdown, which is readable as it is, what their rows are made of, and notes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import floor
 from statistics import fmean, pstdev
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Items by what they have in common, in the order in which they come."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def plain(text: str) -> str:
@@ -84,12 +95,9 @@ class _Note(Protocol):
 
 def first_notes(notes: Iterable[_Note], shown: int, rest: str) -> list[str]:
     """Notes by kind as lines, so many of each; `rest` says what lists or shows the others."""
-    kinds: dict[str, list[str]] = {}
-    for note in notes:
-        kinds.setdefault(note.kind, []).append(note.text)
     lines = []
-    for kind, texts in kinds.items():
-        lines += [f"{kind}: {text}" for text in texts[:shown]]
-        if len(texts) > shown:
-            lines.append(f"{kind}: {len(texts) - shown} more; {rest}")
+    for kind, group in grouped(notes, lambda note: note.kind).items():
+        lines += [f"{kind}: {note.text}" for note in group[:shown]]
+        if len(group) > shown:
+            lines.append(f"{kind}: {len(group) - shown} more; {rest}")
     return lines

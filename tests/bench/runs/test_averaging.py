@@ -141,9 +141,7 @@ def trained(name="erm", situation=SITUATION, steps=STEPS, sampler=None, **averag
     """Train; the algorithm, the parameters after each step, and the records."""
     setting = situation.setting()
     algorithm = make_algorithm(name, {}, setting)
-    config = LoopConfig(
-        steps, 0.05, situation.loss, evaluate_every=1, averaging=AverageOptions(**averaging)
-    )
+    config = LoopConfig(steps, 0.05, situation.loss, evaluate_every=1, **averaging)
     iterates = []
 
     def evaluate(network):
@@ -175,11 +173,11 @@ def test_ema_follows_its_definition():
 
 
 def test_by_default_uniform_begins_halfway_and_ema_at_once():
-    halfway, at_once = (AverageOptions(rule).make(9) for rule in ("uniform", "ema"))
+    halfway, at_once = (AverageOptions(average=rule).make_average(9) for rule in ("uniform", "ema"))
     assert isinstance(halfway, RunningAverage)
     assert (halfway.start, at_once.start) == (4, 0)
-    assert AverageOptions().make(9) is None
-    assert isinstance(AverageOptions("swad").make(9), LossValley)
+    assert AverageOptions().make_average(9) is None
+    assert isinstance(AverageOptions(average="swad").make_average(9), LossValley)
 
 
 @pytest.mark.parametrize("rule", ["ema", "swad", "uniform"])

@@ -14,7 +14,13 @@ from hessalign.bench.algorithms.options import penalty_schedule
 from hessalign.bench.data import DomainDataset, DomainSamples
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.runs import LoopConfig, machine, sampling, train
-from hessalign.bench.runs.sampling import Ahead, FullBatch, Minibatches, TensorInputs, accuracy
+from hessalign.bench.runs.sampling import (
+    Ahead,
+    FullBatch,
+    Minibatches,
+    TensorInputs,
+    accuracy_and_loss,
+)
 
 META = torch.device("meta")
 
@@ -60,7 +66,8 @@ def test_evaluation_goes_where_the_network_is():
             return torch.zeros(len(x), 2)
 
     network = Wherever(3, 2, device=META)
-    assert accuracy(network, [torch.ones(4, 3)], torch.tensor([0, 0, 1, 1])) == 0.5
+    labels = torch.tensor([0, 0, 1, 1])
+    assert accuracy_and_loss(network, [torch.ones(4, 3)], labels) == (0.5, 0.0)
 
 
 def test_a_graphics_processor_is_taken_if_there_is_one(monkeypatch):

@@ -36,13 +36,7 @@ from torch.nn.functional import softplus
 from torch.optim import Optimizer
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.auxiliary import (
-    follow,
-    head_inputs,
-    make_perceptron,
-    match,
-    seeded,
-)
+from hessalign.bench.algorithms.auxiliary import follow, head_inputs, make_perceptron, match, seeded
 from hessalign.bench.algorithms.kinds import (
     MAIN,
     AbstractStepOwner,

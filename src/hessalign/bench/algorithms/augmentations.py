@@ -199,8 +199,7 @@ class Rsc(AbstractObjective):
 
 _HEAD: Final = "head"
 _STYLE: Final = "style"
-_EPSILON: Final = 1e-5
-"""Added to variances, so that their root can be divided by."""
+_EPSILON: Final = 1e-5  # added to variances, so that their root can be divided by
 
 
 @final

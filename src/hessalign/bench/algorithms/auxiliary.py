@@ -20,20 +20,12 @@ from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
 from hessalign.bench.algorithms.kinds import Setting
 
-_KEPT_ENTRIES: Final = 2**22
-"""Entries of a matrix over pairs of samples that are held at a time."""
+_KEPT_ENTRIES: Final = 2**22  # entries of a matrix over pairs of samples that are held at a time
 
 
 def sum_over_rows(part: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """Sum of a function of blocks of rows, which makes as many columns as there are rows in all.
-
-    Args:
-        part: The function.
-        rows: What it is given a block of, with as many rows each.
-
-    Returns:
-        The sum. What blocks hold is made anew in backpropagation where there are several.
-    """
+    """Sum of a function of blocks of rows, which makes as many columns as there are rows in all."""
+    # Where there are several, what blocks hold is made anew in backpropagation.
     count = max(1, _KEPT_ENTRIES // len(rows[0]))
     blocks = list(zip(*(each.split(count) for each in rows), strict=True))
     if len(blocks) == 1:

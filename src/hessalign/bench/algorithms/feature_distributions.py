@@ -101,9 +101,7 @@ from hessalign.bench.algorithms.options import (
 from hessalign.curvature.domains import domain_layout
 from hessalign.curvature.gram import gram
 
-_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Inverse squared widths of MMD's kernels."""
-
+_GAMMAS: Final = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)  # inverse squared widths of MMD's kernels
 _SEARCH: Final[SearchSpace] = {"penalty_weight": ("mmd_gamma", Power(10, -1, 1))}
 
 
@@ -165,16 +163,8 @@ class Coral(AbstractObjective):
 def squared_discrepancy(
     z: Float[Tensor, "n d"], averaging: Float[Tensor, "e n"], gammas: Sequence[float] = _GAMMAS
 ) -> Float[Tensor, ""]:
-    r"""Mean over pairs of distributions of their squared MMD, with $k = \sum_\gamma e^{-\gamma …}$.
-
-    Args:
-        z: The samples.
-        averaging: The weights of the samples in each distribution, which add up to 1.
-        gammas: Inverse squared widths of the kernels.
-
-    Returns:
-        The mean, 0 for one distribution.
-    """
+    """Mean over pairs of distributions, by weights that add up to 1, of their squared MMD."""
+    # `gammas` are the inverse squared widths of kernels that are added up.
     domains = len(averaging)
     if domains == 1:
         return z.new_zeros(()) * z.sum()

@@ -131,8 +131,7 @@ class ErmPlusPlus(AbstractStepOwner):
 
 _ENCODER: Final = "encoder"
 _EPSILON: Final = 1e-5
-_VARIANCE: Final = 0.1
-"""What MIRO's variances start at."""
+_VARIANCE: Final = 0.1  # what MIRO's variances start at
 
 
 @final

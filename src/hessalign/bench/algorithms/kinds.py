@@ -221,7 +221,7 @@ class Step:
         return list(self.z.split(self.batch.sizes))
 
 
-class MakeNetwork(Protocol):
+class _MakeNetwork(Protocol):
     """Builds the network to be trained; algorithms that need a larger one say so."""
 
     def __call__(self, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
@@ -247,7 +247,7 @@ class Setting:
             that cut a batch to be predicted into as many (ARM) need it.
     """
 
-    make_network: MakeNetwork
+    make_network: _MakeNetwork
     outputs: int
     domains: int
     loss: str

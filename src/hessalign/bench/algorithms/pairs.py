@@ -49,7 +49,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
 
 from hessalign._shapes import Bool, Float, Int
 from hessalign.bench.algorithms.auxiliary import (
@@ -61,6 +60,7 @@ from hessalign.bench.algorithms.auxiliary import (
     make_perceptron,
     match,
     seeded,
+    sum_over_rows,
 )
 from hessalign.bench.algorithms.kinds import (
     MAIN,
@@ -157,8 +157,6 @@ class SelfReg(AbstractStepOwner):
 _DISCRIMINATOR: Final = "discriminator"
 _TEMPERATURE: Final = 0.07
 _GUARD: Final = 1e-5
-_KEPT_ENTRIES: Final = 2**22
-"""Cosines that are held at a time."""
 
 
 def _contrastive_loss(z: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -175,12 +173,7 @@ def _contrastive_loss(z: Float[Tensor, "n d"], y: Int[Tensor, " n"]) -> Float[Te
         means = (logs * positive).sum(1) / counts.clamp(min=1)
         return torch.stack([-means.sum(), (counts > 0).sum().to(means.dtype)])
 
-    parts = places.split(max(1, _KEPT_ENTRIES // len(z)))
-    if len(parts) == 1:
-        sums = part(places)
-    else:  # one after another, and once more in the backward pass
-        each = [checkpoint(part, own, use_reentrant=False) for own in parts]
-        sums = torch.stack(each).sum(0)
+    sums = sum_over_rows(part, places)
     return sums[0] / (sums[1] + 1)
 
 

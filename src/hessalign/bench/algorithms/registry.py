@@ -41,9 +41,7 @@ from hessalign.bench.algorithms.pairs import Adrmx, SelfReg
 from hessalign.bench.algorithms.risk_distributions import Eqrm, Rdm
 from hessalign.bench.algorithms.risks import Erm, GroupDro, Irm, Sd, Vrex
 
-_GROUP: Final = "hessalign.algorithms"
-"""The entry points by which packages offer algorithms."""
-
+_GROUP: Final = "hessalign.algorithms"  # the entry points by which packages offer algorithms
 _NOT_SAID: Final = "–"
 
 
@@ -121,15 +119,7 @@ class AlgorithmInfo:
         return DOMAINBED in get_args(hint) and getattr(self.config, FIDELITY) != DOMAINBED
 
     def configure(self, options: Mapping[str, object]) -> Any:  # noqa: ANN401
-        """A configuration of the algorithm.
-
-        Args:
-            options: Fields that differ from the default.
-
-        Returns:
-            An instance of the algorithm's own configuration class, in which all is settled. An
-            InputError is raised for options that it does not have, or values they cannot have.
-        """
+        """The default configuration but for some options, all settled; wrong ones are refused."""
         check_options(type(self.config), options, f"algorithm {self.name!r}")
         config = dataclasses.replace(self.config, **options)
         return config.settled() if isinstance(config, AlignmentConfig) else config
@@ -511,11 +501,7 @@ def make_row(name: str, found: Any) -> AlgorithmInfo:  # noqa: ANN401
 
 
 def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN401
-    """The configuration of an algorithm.
-
-    Args:
-        name: What `find_algorithm` takes.
-        options: Fields that differ from the default.
+    """The configuration of an algorithm by its name, but for options that differ from the default.
 
     Returns:
         What `AlgorithmInfo.configure` makes of them.
@@ -528,14 +514,5 @@ def make_config(name: str, options: Mapping[str, object]) -> Any:  # noqa: ANN40
 
 
 def make_algorithm(name: str, options: Mapping[str, object], setting: Setting) -> AbstractAlgorithm:
-    """Build an algorithm by name.
-
-    Args:
-        name: What `find_algorithm` takes.
-        options: Fields of its configuration that differ from the default.
-        setting: What to train on.
-
-    Returns:
-        The algorithm, a module with the network to be trained.
-    """
+    """Build an algorithm by its name, with options that differ from the default."""
     return find_algorithm(name).make(make_config(name, options), setting)

@@ -56,9 +56,7 @@ from hessalign.bench.algorithms.options import (
     Whole,
 )
 
-_HALVINGS: Final = 32
-"""How often the interval that holds a quantile is halved."""
-
+_HALVINGS: Final = 32  # how often the interval that holds a quantile is halved
 _GAMMAS: Final = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 """Inverse squared widths of RDM's kernels."""
 

@@ -51,12 +51,7 @@ _FEATURES_RATE: Final = 20.0
 
 
 def draw(space: Mapping[str, Distribution], hparams_seed: int, trial_seed: int) -> dict[str, Value]:
-    """Random hyper-parameters; those of one seed differ between trials.
-
-    Args:
-        space: Distributions by name.
-        hparams_seed: Which draw, from 1.
-        trial_seed: Which trial.
+    """Random hyper-parameters by name, for seeds from 1; those of one seed differ between trials.
 
     Returns:
         A value by name.
@@ -84,11 +79,6 @@ def hyper_parameters(
     space: Mapping[str, Hyper], hparams_seed: int, trial_seed: int
 ) -> dict[str, Value]:
     """Hyper-parameters of a run: the defaults for seed 0, else a draw.
-
-    Args:
-        space: Hyper-parameters by name.
-        hparams_seed: Which draw; 0 for the defaults.
-        trial_seed: Which trial.
 
     Returns:
         A value by name.
@@ -156,7 +146,7 @@ def _batch_size(family: Family, algorithm: str, lowest: int) -> Hyper:
     return Hyper(32, Power(2, lowest, 5 if family == "DomainNet" else 5.5, integer=True))
 
 
-class RunHyperParameters(NamedTuple):
+class _RunHyperParameters(NamedTuple):
     """What a run is trained with."""
 
     values: Mapping[str, Value | None]  # all, under DomainBed's names: what records show
@@ -187,7 +177,7 @@ def run_hyper_parameters(
     steps: int = DEFAULT_STEPS,
     overrides: Mapping[str, Value | None] | None = None,
     model_keys: tuple[str, ...] = (),
-) -> RunHyperParameters:
+) -> _RunHyperParameters:
     """Draw the hyper-parameters of a run.
 
     Ranges for when something sets in (`_TIMES`) were made for 5,001 steps, learning rates from then
@@ -233,4 +223,4 @@ def run_hyper_parameters(
     }
     if values["class_balanced"]:
         raise InputError("Expected class_balanced as false: drawing by class is not offered.")
-    return RunHyperParameters(values, options)
+    return _RunHyperParameters(values, options)

@@ -74,10 +74,7 @@ DATASETS: Mapping[str, DatasetInfo] = {row.name: row for row in _ROWS}
 
 
 def split_options(name: str) -> tuple[str, dict[str, str]]:
-    """What a name with options stands for.
-
-    Args:
-        name: Of a data set, with options after colons.
+    """What a name with options after colons stands for.
 
     Returns:
         The name without them, and the options.

@@ -37,8 +37,8 @@ from hessalign.bench.data.samples import DomainDataset, DomainSamples
 TRAIN_POOL: Final = 50_000
 TEST_POOL: Final = 10_000
 _LABEL_NOISE: Final = 0.25
-TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
-TEST_COLOUR_NOISE: Final = 0.9
+_TRAIN_COLOUR_NOISE: Final = (0.2, 0.1)
+_TEST_COLOUR_NOISE: Final = 0.9
 _NAMES: Final = ("source 1", "source 2", "target")
 
 Imbalance = Literal["paper", "released"]
@@ -90,10 +90,6 @@ class ColoredDomain:
             A new float32 tensor.
         """
         return torch.stack([self.images, self.images], dim=1)
-
-    def every(self, step: int, first: int) -> ColoredDomain:
-        """Every `step`-th image from the `first` on, which is below it: disjoint parts."""
-        return self.rows(torch.arange(first, len(self), step))
 
     def rows(self, places: Int[Tensor, " m"]) -> ColoredDomain:
         """Some of the images, in another order."""
@@ -206,10 +202,10 @@ def make_colored_mnist(
     train = [
         _coloured(replace(pool, name=f"train{number}"), draw, noise).rows(places)
         for number, (places, noise) in enumerate(
-            zip(_split(pool.digit, imbalance, generator), TRAIN_COLOUR_NOISE, strict=True)
+            zip(_split(pool.digit, imbalance, generator), _TRAIN_COLOUR_NOISE, strict=True)
         )
     ]
-    return ColoredMnist(tuple(train), _coloured(test, test_draw, TEST_COLOUR_NOISE))
+    return ColoredMnist(tuple(train), _coloured(test, test_draw, _TEST_COLOUR_NOISE))
 
 
 @lru_cache(maxsize=1)  # the same data are planned with, trained on and looked at again
@@ -234,7 +230,7 @@ def make_colored_mnist_domains(
     domains = []
     for number, (train, part) in enumerate(zip(made.train, parts, strict=True)):
         held_out = made.test.rows(unseen[part])
-        held_out = held_out.recoloured(1 - 2 * TRAIN_COLOUR_NOISE[number], generator)
+        held_out = held_out.recoloured(1 - 2 * _TRAIN_COLOUR_NOISE[number], generator)
         both = [each.rows(each.colour.argsort(stable=True)) for each in (train, held_out)]
         pixels = torch.cat([each.pixels() for each in both])
         label = torch.cat([each.label for each in both])

@@ -25,7 +25,7 @@ MISSING: Final = frozenset(
 MISSING_WORD: Final = "missing"
 """The value by which a column of words tells that it has none; no word of its own can be this."""
 
-_LARGEST: Final = float(np.finfo(np.float32).max)
+LARGEST: Final = float(np.finfo(np.float32).max)
 """Larger inputs become infinite in float32, which networks compute in."""
 
 _LIKE_NUMBER: Final = re.compile(
@@ -115,7 +115,7 @@ def check_held(
     path: Path, name: str, lines: Sequence[int], cells: Sequence[str], numbers: np.ndarray
 ) -> None:
     """Refuse numbers that float32 cannot hold, with the line of the first."""
-    beyond = np.abs(numbers) > _LARGEST  # not where one is missing
+    beyond = np.abs(numbers) > LARGEST  # not where one is missing
     if beyond.any():
         place = int(beyond.argmax())
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Final
 
 from hessalign._errors import InputError
 
-SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
+_SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 _BEGINNING: Final = 1 << 16  # characters by which the separator is told
 _OFTEN: Final = 1 << 12  # rows between two reports
@@ -89,7 +89,7 @@ def _separator(beginning: str) -> str:
             return False, 0, 0
         return lengths[0] > 1, lengths.count(lengths[0]), lengths[0]
 
-    return max(SEPARATORS, key=fit)
+    return max(_SEPARATORS, key=fit)
 
 
 def _lines(path: Path, file: Iterable[str], separator: str) -> Iterator[tuple[int, int, list[str]]]:
@@ -114,5 +114,5 @@ def _wrong_length(
     if last > line:
         return f"{found}; the row goes on to line {last}: a quote may not be closed."
     if len(row) > width:
-        return f"{found}. Put values that contain {SEPARATORS[separator]} in quotes."
+        return f"{found}. Put values that contain {_SEPARATORS[separator]} in quotes."
     return f"{found}. Leave the place of a missing value empty."

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._files import parse_json
-from hessalign._names import check_name
+from hessalign._names import check_name, some
+from hessalign.bench.data.columns import LARGEST
 from hessalign.bench.data.delimited import not_utf8, read_rows
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples
 
@@ -30,9 +31,6 @@ _MARKS: Final = {"0": False, "1": True, "false": False, "true": True}
 _NEEDED: Final = ("x", "y", "domain")
 _NAMES: Final = ("classes", "domains", "official_tests")
 _SHOWN: Final = 3
-
-_LARGEST: Final = torch.finfo(torch.float32).max
-"""Larger inputs become infinite in float32, which networks compute in."""
 
 _BOMB_BYTES: Final = 2**28
 _BOMB_FACTOR: Final = 200
@@ -72,17 +70,16 @@ def read_manifest(path: Path) -> DomainDataset:
     """
     if path.suffix not in LISTS:
         raise InputError(f"Expected a manifest named *.csv or *.jsonl, got {path}.")
-    _check_file(path, "a manifest")
+    check_file(path, "a manifest")
     read = _manifest_lines if path.suffix == ".csv" else _json_lines
     rows = sorted(_row(path, number, entry) for number, entry in read(path))
     if not rows:
         raise InputError(f"Expected images in {path}, found no lines besides the header.")
     missing = [str(file) for _, _, file, _ in rows if not file.is_file()]
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise FileNotFoundError(
-            f"{path} lists files that do not exist: {', '.join(missing[:_SHOWN])}{more}. Paths are "
-            f"relative to {path.parent}."
+            f"{path} lists files that do not exist: {some(missing, _SHOWN)}. Paths are relative to "
+            f"{path.parent}."
         )
     held_out = [row[3] for row in rows]
     return group_samples(path.stem, [row[:3] for row in rows], path, held_out=held_out)
@@ -119,7 +116,7 @@ def read_arrays(path: Path) -> DomainDataset:
     """
     if path.suffix not in ARRAYS:
         raise InputError(f"Expected arrays in a file named *.npz or *.safetensors, got {path}.")
-    _check_file(path, "a file of arrays")
+    check_file(path, "a file of arrays")
     arrays = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
@@ -145,7 +142,8 @@ def read_arrays(path: Path) -> DomainDataset:
     return _dataset(path, x, labels, domains, torch.from_numpy(held.astype(bool)), tests)
 
 
-def _check_file(path: Path, what: str) -> None:
+def check_file(path: Path, what: str) -> None:
+    """Refuse a file that is not there."""
     if not path.is_file():
         raise FileNotFoundError(f"Expected {what}, found no file {path}.")
 
@@ -171,7 +169,7 @@ def _dataset(
 
 def read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:
     """Some columns of a CSV file with a header, each as a list of what is written there."""
-    _check_file(path, f"a table with the columns {', '.join(names)}")
+    check_file(path, f"a table with the columns {', '.join(names)}")
     rows = read_rows(path)
     _, header = next(rows, (1, []))
     if missing := [name for name in names if name not in header]:
@@ -304,18 +302,22 @@ def _tensor(path: Path, x: np.ndarray) -> Tensor:
             f"Expected a row of one or more numbers per sample in x of {path}, got the shape "
             f"{x.shape}."
         )
-    if not (float(x.min()) >= -_LARGEST and float(x.max()) <= _LARGEST):
-        row = int(np.argmin([(np.abs(row.astype(np.float64)) <= _LARGEST).all() for row in x]))
+    if not (float(x.min()) >= -LARGEST and float(x.max()) <= LARGEST):
+        row = int(np.argmin([(np.abs(row.astype(np.float64)) <= LARGEST).all() for row in x]))
         raise InputError(
             f"Expected finite numbers that float32 can hold in x of {path}; row {row} has others."
         )
-    # The same numbers in a type that torch has: of this machine's byte order, 64 bits at most.
+    return torch.tensor(as_torch_has(x))
+
+
+def as_torch_has(x: np.ndarray) -> np.ndarray:
+    """The same numbers in a type that torch has: of this machine's byte order, 64 bits at most."""
     native = x.dtype.newbyteorder("=")
     if x.dtype.kind == "f" and x.dtype.itemsize > 8:
         native = np.dtype(np.float64)
     elif x.dtype.kind == "u" and x.dtype.itemsize > 1:
         native = np.dtype(np.int64)
-    return torch.tensor(x.astype(native, copy=False))
+    return x.astype(native, copy=False)
 
 
 def _numbered(path: Path, name: str, values: np.ndarray, names: np.ndarray | None) -> _Numbered:

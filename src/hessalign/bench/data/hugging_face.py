@@ -19,9 +19,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
 from hessalign._files import exclusive, parse_json, write_atomically
 from hessalign._names import check_name
+from hessalign._plugins import import_optional
 from hessalign.bench.data.catalog import split_options
 from hessalign.bench.data.files import read_manifest
 from hessalign.bench.data.samples import DomainDataset
@@ -107,13 +108,11 @@ def _is_fresh(manifest: Path, local: Path | None) -> bool:
 
 def _load(source: str, local: Path | None, config: str | None) -> Mapping[str, Any]:
     """The tables by split; untyped, because the package is only imported where it is used."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackageError(
-            f"Reading {HUGGING_FACE}{source} needs Hugging Face's package datasets: pip install "
-            "'hessalign[hf]'."
-        ) from error
+    datasets = import_optional(
+        "datasets",
+        f"Reading {HUGGING_FACE}{source} needs Hugging Face's package datasets: pip install "
+        "'hessalign[hf]'.",
+    )
     try:
         if local is None:
             found = datasets.load_dataset(source, config)

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 from hessalign._files import PARTIAL, exclusive, file_digest, parse_json, write_atomically
 from hessalign._processes import completed
 from hessalign._shapes import Int
@@ -54,7 +54,6 @@ _FAULTS: Final = {
 _WAIT_SECONDS: Final = 6 * 3600.0  # at most, for another process that prepares the same cache
 
 _Report = Callable[[int, int], None]
-_Warn = Callable[[str], None]
 _Stamp = tuple[int, int, int]
 
 
@@ -205,12 +204,7 @@ class ImageReader:
 
 
 def cache_folder(source: Path, size: int = SIZE, variant: str = "") -> Path:
-    """Where the cache of a data set is kept unless another place is chosen: beside it.
-
-    Args:
-        source: The data set's folder or manifest.
-        size: Height and width of the images.
-        variant: Of the data set, if several have the same source.
+    """Where the cache of a data set, or of a variant, is kept unless a place is chosen: beside it.
 
     Returns:
         A folder.
@@ -230,20 +224,13 @@ def open_images(
     size: int = SIZE,
     *,
     allow_truncated: bool = False,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> ImageReader:
     """The images of a data set, from its cache where there is one.
 
     A cache that was made from other files, or was not finished, is brought up to date after saying
     so, or after another process has done it; where there is none at all, images are read from their
-    files.
-
-    Args:
-        data: The data set; its inputs are paths.
-        folder: Where the cache would be, see `cache_folder`.
-        size: Height and width of the images.
-        allow_truncated: Fill what is missing of truncated images with grey.
-        warn: Called with what the user should know but need not act on.
+    files. Where truncated images are allowed, what they lack is filled with grey.
 
     Returns:
         A reader.
@@ -272,23 +259,15 @@ def prepare_images(
     allow_truncated: bool = False,
     report: _Report = lambda done, total: None,
     report_verified: _Report = lambda done, total: None,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> ImageReader:
     """Decode and resize all images, and keep them.
 
     What is there already is checked and kept; the rest is made. It may be interrupted at any time
     and continued by calling it again. If another process prepares it, it waits for that one, and
-    says so.
-
-    Args:
-        data: The data set; its inputs are paths.
-        folder: Where to keep the cache; made if it does not exist.
-        size: Height and width of the images.
-        workers: How many processes decode.
-        allow_truncated: Fill what is missing of truncated images with grey.
-        report: Called with the number of images done so far and in all.
-        report_verified: The same for checksums of what is there already, which come first.
-        warn: Called with what the user should know but need not act on.
+    says so. First come the checksums of what is there, of which `report_verified` is told, then the
+    images, of which `report` is. Where truncated ones are allowed, what they lack is filled with
+    grey.
 
     Returns:
         A reader of the cache.
@@ -353,7 +332,7 @@ def _fingerprint(domain: str, paths: Sequence[Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def _faulty(parts: Sequence[_Part], report: _Report, warn: _Warn) -> list[_Part]:
+def _faulty(parts: Sequence[_Part], report: _Report, warn: Warn) -> list[_Part]:
     """The parts to be made, by checksums of what is there too, after saying which and why."""
     there = {part.stem: len(part.paths) for part in parts if part.description.exists()}
     faults, done = [], 0
@@ -403,7 +382,7 @@ def _cannot_write(folder: Path, error: OSError) -> ImageCacheError:
 
 
 @contextmanager
-def _writing(folder: Path, warn: _Warn) -> Iterator[None]:
+def _writing(folder: Path, warn: Warn) -> Iterator[None]:
     """Exclusive use of the cache's folder."""
     with ExitStack() as stack:
         try:

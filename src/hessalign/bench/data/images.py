@@ -13,8 +13,9 @@ from typing import IO, Any, Final, Literal, final
 
 import numpy as np
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
 from hessalign._names import check_name
+from hessalign._plugins import import_optional
 from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
 from hessalign.bench.data.files import read_utf8
 from hessalign.bench.data.samples import DomainDataset, group_samples
@@ -286,9 +287,6 @@ def _reason(error: BaseException) -> str:
 
 def import_pillow(doing: str) -> Any:  # noqa: ANN401
     """Pillow's module Image, untyped; without it an error says how to install it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        remedy = "pip install 'hessalign[images]'"
-        raise MissingPackageError(f"{doing} images needs Pillow: {remedy}.") from error
-    return Image
+    lacking = f"{doing} images needs Pillow: pip install 'hessalign[images]'."
+    import_optional("PIL", lacking)
+    return import_optional("PIL.Image", lacking)

@@ -40,13 +40,7 @@ def inspect_dataset(
     workers: int = 1,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Finding]:
-    """Look for what is wrong with a data set; all images are read to their end.
-
-    Args:
-        data: The data set.
-        preset: What it should hold, if it is a benchmark.
-        workers: How many processes read images.
-        report: Called with the number of images read so far and in all.
+    """Look for what is wrong with a data set, or differs from its preset; all images are read.
 
     Returns:
         The findings, by kind.

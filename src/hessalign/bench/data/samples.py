@@ -255,13 +255,7 @@ class Split:
 def split_domain(
     size: int, trial_seed: int, domain: int, holdout_fraction: float = HOLDOUT_FRACTION
 ) -> Split:
-    """Split the samples of a domain.
-
-    Args:
-        size: Number of samples of the domain.
-        trial_seed: Which trial.
-        domain: Index of the domain in its data set.
-        holdout_fraction: How much is held out; the number of samples is rounded down.
+    """Split the samples of a domain, by its index; the number held out is rounded down.
 
     Returns:
         The split.
@@ -288,11 +282,6 @@ def split_dataset(
     data: DomainDataset, trial_seed: int, holdout_fraction: float = HOLDOUT_FRACTION
 ) -> tuple[Split, ...]:
     """Split all domains: as the data set says, else as DomainBed does.
-
-    Args:
-        data: The data set.
-        trial_seed: Which trial; it does not matter to domains with a split of their own.
-        holdout_fraction: How much of the other domains is held out.
 
     Returns:
         One split for each domain.

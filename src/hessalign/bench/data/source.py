@@ -66,7 +66,8 @@ def read_dataset(
     """
     if str(path).startswith(HUGGING_FACE) and not path.exists():
         return read_hugging_face(str(path), Path(DATA_DIR))
-    base, options = (path, {}) if path.exists() else _with_options(path)
+    said, options = (str(path), {}) if path.exists() else split_options(str(path))
+    base = Path(said)
     if base.is_file():
         if preset is not None:
             raise InputError(f"Expected a folder for a preset, got the file {path}.")
@@ -99,12 +100,6 @@ def _read_file(path: Path, options: dict[str, str], most: int | None, seed: int)
         return files.read_arrays(path)
     known = ", ".join(dict.fromkeys((*TABLES, *files.LISTS, *files.ARRAYS)))
     raise InputError(f"Expected a folder, or a file named {known}; got {path}.")
-
-
-def _with_options(path: Path) -> tuple[Path, dict[str, str]]:
-    """What a path with options stands for, and the options."""
-    base, options = split_options(str(path))
-    return Path(base), options
 
 
 def _shipped(options: Mapping[str, str]) -> DomainDataset:

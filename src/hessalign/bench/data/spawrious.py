@@ -42,9 +42,6 @@ _SWAPPED: Final = (1, 0, 3, 2)  # the other breed of each pair
 def combinations(setting: str) -> Iterator[tuple[str, str, str, int, int | None]]:
     """What a setting consists of.
 
-    Args:
-        setting: Its name.
-
     Yields:
         Domain, breed, location, copy, and the number of images; None for all of them.
 
@@ -67,19 +64,7 @@ def combinations(setting: str) -> Iterator[tuple[str, str, str, int, int | None]
 
 
 def read_spawrious(root: Path, name: str) -> DomainDataset:
-    """Read a setting of Spawrious.
-
-    Args:
-        root: The folder `spawrious224`, or the one that holds it.
-        name: Of the setting, such as `SpawriousO2O_hard`.
-
-    Returns:
-        The data set, with the domains Test, SC_group_1 and SC_group_2, in DomainBed's order.
-
-    Raises:
-        InputError: If a folder has no images.
-        FileNotFoundError: If a folder is not there.
-    """
+    """Read a setting of Spawrious, as `SpawriousO2O_hard`, from its folder or what holds that."""
     folder = find_root(root, PRESETS[name])
     left_out, _ = read_exclusions(folder)
     rows = []

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._names import check_name, some
 from hessalign.bench.data.columns import (
     MISSING_WORD,
     Column,
@@ -36,8 +36,10 @@ from hessalign.bench.data.columns import (
     parse_numbers,
 )
 from hessalign.bench.data.delimited import find_separator, read_rows
+from hessalign.bench.data.files import check_file
 from hessalign.bench.data.samples import DomainDataset, DomainSamples
 from hessalign.report.progress import Progress
+from hessalign.report.tables import grouped
 
 TABLES: Final = (".csv", ".tsv")
 
@@ -72,8 +74,7 @@ class _Table:
     """A file whose header has been read."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise FileNotFoundError(f"Expected a table, found no file {path}.")
+        check_file(path, "a table")
         self.path = path
         self.comma = find_separator(path) != ","
         _, header = next(read_rows(path), (1, []))
@@ -440,10 +441,8 @@ def _form(table: _Table, survey: _Survey) -> TableForm:
 
 
 def _copies(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
-    alike: dict[bytes, list[str]] = {}
-    for seen in columns:
-        alike.setdefault(seen.digest.digest(), []).append(repr(seen.name))
-    for names in alike.values():
+    for alike in grouped(columns, lambda seen: seen.digest.digest()).values():
+        names = [repr(seen.name) for seen in alike]
         if len(names) > 1:
             yield f"Columns {' and '.join(names)} hold the same in every row: one is enough."
 
@@ -482,16 +481,11 @@ def _frozen(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
             if text is not None and sizes[number] >= _SAFE and not is_missing(text)
         ]
         if told and len(told) < len(sizes):
-            yield f"Column {seen.name!r} is {_some(told)}: is it missing there?"
+            yield f"Column {seen.name!r} is {some(told, _SHOWN)}: is it missing there?"
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %"
-
-
-def _some(told: Sequence[str]) -> str:
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(told[:_SHOWN]) + more
 
 
 def _gaps(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
@@ -516,7 +510,7 @@ def _gaps(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
             if gap >= size / 2
         ]
         if told:
-            yield f"Column {seen.name!r} is mostly missing in {_some(told)}."
+            yield f"Column {seen.name!r} is mostly missing in {some(told, _SHOWN)}."
 
 
 def _kept(domains: np.ndarray, most: int | None, seed: int) -> np.ndarray:

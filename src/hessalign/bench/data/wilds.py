@@ -22,7 +22,7 @@ from typing import Final, final
 import numpy as np
 
 from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._names import UnknownNameError, check_name, some
 from hessalign.bench.data.catalog import PRESETS, split_options
 from hessalign.bench.data.files import read_columns
 from hessalign.bench.data.images import find_root, read_exclusions
@@ -36,9 +36,7 @@ _PARTS: Final = (_TRAINED, *_HELD_OUT, *_TESTED)
 _CAMELYON_PARTS: Final = {"1": "val", "2": "test"}
 """Of the hospitals that are not trained on; the table tells the parts of the others."""
 
-_FMOW_YEARS: Final = (2013, 2016)
-"""From which years on images are validated on, and tested on."""
-
+_FMOW_YEARS: Final = (2013, 2016)  # from which years on images are validated on, and tested on
 _GROUPS: Final = "10"
 _MISSING_SHOWN: Final = 3
 
@@ -312,11 +310,10 @@ def _check_files(folder: Path, rows: _Rows) -> None:
         if leaf not in listed[parent]:
             missing.append(f"{file} (row {number})")
     if missing:
-        more = len(missing) - _MISSING_SHOWN
         raise FileNotFoundError(
             f"{rows.table} names {len(missing):,} images that are not in {folder}: "
-            f"{', '.join(missing[:_MISSING_SHOWN])}{f' and {more:,} more' if more > 0 else ''}. "
-            "Unpack the whole archive again, or take their rows out of the table."
+            f"{some(missing, _MISSING_SHOWN)}. Unpack the whole archive again, or take their rows "
+            "out of the table."
         )
 
 

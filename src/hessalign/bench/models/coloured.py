@@ -124,7 +124,7 @@ def _lit_images(images: Float[Tensor, "n c all"]) -> _LitImages | None:
 
 
 @final
-class ColouredLayers(nn.Module):
+class _ColouredLayers(nn.Module):
     """Two ReLU layers on flattened images."""
 
     def __init__(self, channels: int, size: int, width: int) -> None:
@@ -171,13 +171,6 @@ def make_coloured_mlp(
     Weights are drawn uniformly after Glorot and Bengio (2010), biases start at 0, as in the IRM
     setup.
 
-    Args:
-        channels: Channels of an image.
-        size: Pixels of a channel.
-        width: Width of both hidden layers.
-        generator: Source of the initial weights.
-        head_factor: How many times the features the head receives.
-
     Returns:
         The network.
 
@@ -186,7 +179,7 @@ def make_coloured_mlp(
         >>> sum(parameter.numel() for parameter in network.parameters())
         306151
     """
-    featurizer = ColouredLayers(channels, size, width)
+    featurizer = _ColouredLayers(channels, size, width)
     head = nn.Linear(head_factor * width, 1)
     for layer in (featurizer.first, featurizer.second, head):
         nn.init.xavier_uniform_(layer.weight, generator=generator)

@@ -64,9 +64,6 @@ class FrozenBatchNorm(nn.Module):
     All its batch normalisation stays in evaluation mode; the factors and shifts behind it are
     trained like other parameters.
 
-    Args:
-        inner: The backbone.
-
     Example:
         >>> layer = FrozenBatchNorm(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))).train()
         >>> [module.training for module in layer.inner]
@@ -152,10 +149,7 @@ class NetworkSpec:
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:
     """Build a network; its weights come from torch's global generator.
 
-    Args:
-        spec: The description.
-        extra_channels: Channels an algorithm adds to the inputs.
-        head_factor: How many times the features the head receives.
+    An algorithm may add channels to the inputs, and have a head for several times the features.
 
     Returns:
         Featurizer and head.

@@ -105,11 +105,6 @@ def make_torchvision_model(name: str, weights: str | None) -> nn.Module:
 class Renormalised(nn.Module):
     """A backbone that expects other statistics of its images than ImageNet's.
 
-    Args:
-        inner: The backbone.
-        mean: The mean of each channel that it expects.
-        std: The deviation of each channel that it expects.
-
     Example:
         >>> layer = Renormalised(nn.Identity(), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
         >>> white = (1 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)

@@ -202,7 +202,8 @@ def by_rows(module: nn.Module, x: Tensor, processes: Processes) -> Tensor:
     """What a module makes of each row, of which this process computes a share."""
     named = {name: each for name, each in module.named_parameters() if each.requires_grad}
     handed = _handed_out(list(named.values()), processes)
-    with sharing(None), _whole_batch(module, len(x), processes):
+    whole = _WholeBatch(len(x), processes) if module.training else nullcontext()
+    with sharing(None), whole:
         own = functional_call(module, dict(zip(named, handed, strict=True)), (_own(x, processes),))
     return gather(own, len(x), processes)
 
@@ -224,13 +225,6 @@ def _own(x: Tensor, processes: Processes) -> Tensor:
         rows = x[own_rows(len(x), processes)]
         _met[x] = (x._version, rows)
     return rows
-
-
-def _whole_batch(
-    module: nn.Module, rows: int, processes: Processes
-) -> _WholeBatch | nullcontext[None]:
-    """What a module in training needs to see of the whole batch; in evaluation nothing."""
-    return _WholeBatch(rows, processes) if module.training else nullcontext()
 
 
 _DROPOUT: Final = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, final
 
@@ -37,8 +37,7 @@ Rule = Literal["ema", "swad", "uniform"]
 """Which iterates are averaged, and how much each counts."""
 
 
-@final
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AverageOptions(Options):
     """Which average of a run's iterates is kept.
 
@@ -60,7 +59,7 @@ class AverageOptions(Options):
     n_tolerance: Count = 6
     tolerance_ratio: NonNegative = 0.3
 
-    def make(self, steps: int) -> AbstractAverage | None:
+    def make_average(self, steps: int) -> AbstractAverage | None:
         """A new average for a run of so many steps; None if none is asked for."""
         if self.average is None:
             return None
@@ -74,14 +73,6 @@ class AverageOptions(Options):
                 f"Expected average_start below the {steps} steps of the run, got {start}."
             )
         return RunningAverage(start, self.average_decay if moving else None)
-
-
-AVERAGE_OPTIONS: Final = tuple(each.name for each in fields(AverageOptions))
-
-
-def average_options(options: object) -> AverageOptions:
-    """Those of a protocol's options that are about averages."""
-    return AverageOptions(**{name: getattr(options, name) for name in AVERAGE_OPTIONS})
 
 
 @final
@@ -263,13 +254,8 @@ class LossValley(AbstractAverage):
 
 @torch.no_grad()
 def install(network: Network, mean: Mean, sampler: Sampler) -> None:
-    """Give a network, in place, averaged parameters and the statistics that belong to them.
-
-    Args:
-        network: The network; one that has nothing to be averaged yet stays as it is.
-        mean: The average of its parameters.
-        sampler: Where the inputs for batch normalisation come from; it is put back.
-    """
+    """Give a network, in place, averaged parameters, if there are some, and statistics to match."""
+    # The inputs for batch normalisation come from the sampler, which is put back.
     if mean.weight:
         torch._foreach_copy_(list(network.parameters()), mean.tensors)
         _refresh_statistics(network, sampler)

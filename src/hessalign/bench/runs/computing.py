@@ -12,7 +12,7 @@ the step of its optimiser is left out and the factor becomes smaller, as torch's
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, final
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from hessalign._errors import Warn
 from hessalign.bench.algorithms import AbstractAlgorithm, DivergedError
 from hessalign.bench.algorithms.options import Options, Whole
 from hessalign.bench.models import Network
@@ -34,8 +35,6 @@ _DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_FACTOR: Final = 2.0**16
 _STEPS_TO_GROWTH: Final = 2000
 """GradScaler's own numbers, with a factor of 2 up and down."""
-
-_Warn = Callable[[str], None]
 
 
 @final
@@ -65,7 +64,7 @@ def take_computing(values: Mapping[str, Any]) -> tuple[Computing, dict[str, Any]
 
 
 @final
-class GradientScale(nn.Module):
+class _GradientScale(nn.Module):
     """The factor of gradients inside the featurizer; its state is a part of checkpoints."""
 
     def __init__(self) -> None:
@@ -109,7 +108,7 @@ class GradientScale(nn.Module):
 
 @contextmanager
 def computed(
-    algorithm: AbstractAlgorithm, precision: Precision, computing: Computing, warn: _Warn
+    algorithm: AbstractAlgorithm, precision: Precision, computing: Computing, warn: Warn
 ) -> Iterator[None]:
     """Have features computed so, by every network it has; afterwards they are as before."""
     networks = [each for each in algorithm.modules() if isinstance(each, Network)]
@@ -120,7 +119,7 @@ def computed(
     if not (compiles or computing.channels_last or precision != 32):
         yield
         return
-    scale = GradientScale() if precision == "fp16" else None
+    scale = _GradientScale() if precision == "fp16" else None
     dtype, patch = _DTYPES.get(str(precision)), nullcontext()
     if compiles:
         from torch._functorch import config
@@ -156,9 +155,9 @@ class _Compute:
 
     channels_last: bool
     dtype: torch.dtype | None
-    scale: GradientScale | None
+    scale: _GradientScale | None
     compiled: Any  # the featurizer, compiled when it is called; None if it is not
-    warn: _Warn
+    warn: Warn
 
     def __call__(self, featurizer: nn.Module, x: Tensor, *more: Any) -> Tensor:  # noqa: ANN401
         if self.channels_last and x.ndim == 4:

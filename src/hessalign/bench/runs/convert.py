@@ -7,11 +7,11 @@ by which sweeps select, they do not get.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 from hessalign._files import parse_json
 from hessalign.bench.models.weights import DAMAGE, load_tensors
 from hessalign.bench.runs.irm import irm_job
@@ -19,7 +19,7 @@ from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import plan_job
 from hessalign.bench.runs.records import Record
 from hessalign.bench.runs.run import open_folder
-from hessalign.bench.runs.run_folder import RunFolderError, TrainingState, read_config
+from hessalign.bench.runs.run_folder import CONFIG, RunFolderError, TrainingState, read_config
 
 _KEYS: Final = {
     "algorithm", "options", "seed", "imbalance", "train_images", "test_images", "steps", "jump",
@@ -30,7 +30,7 @@ _KEYS: Final = {
 
 def is_old_run(folder: Path) -> bool:
     """Whether a folder holds a run in the form of version 0.1."""
-    return (folder / "config.json").exists() and read_config(folder).keys() >= _KEYS
+    return (folder / CONFIG).exists() and read_config(folder).keys() >= _KEYS
 
 
 def _old_job(config: Mapping[str, Any]) -> Job:
@@ -40,9 +40,7 @@ def _old_job(config: Mapping[str, Any]) -> Job:
     return irm_job(algorithm, seed, {**options, **rest})
 
 
-def convert_run(
-    old: Path, output: Path, warn: Callable[[str], None] = lambda message: None
-) -> Path:
+def convert_run(old: Path, output: Path, warn: Warn = lambda message: None) -> Path:
     """Make a complete run of version 0.1 into one of today below `output`; the old one stays."""
     if not is_old_run(old) or not (old / "done.json").exists():
         found = "one that is not complete" if is_old_run(old) else "none"

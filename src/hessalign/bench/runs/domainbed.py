@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import torch
@@ -22,14 +22,7 @@ from hessalign._errors import InputError
 from hessalign._protocol import seed_hash
 from hessalign.alignment import hessian_distance
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
-from hessalign.bench.algorithms.options import (
-    Count,
-    NonNegative,
-    Options,
-    Range,
-    Whole,
-    penalty_schedule,
-)
+from hessalign.bench.algorithms.options import Count, NonNegative, Whole, penalty_schedule
 from hessalign.bench.algorithms.search import common_space, run_hyper_parameters
 from hessalign.bench.data import Family, find_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
@@ -37,10 +30,10 @@ from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
 from hessalign.bench.models.backbones import MNIST_CNN, is_published
 from hessalign.bench.models.weights import IMAGENET
-from hessalign.bench.runs.averaging import VALIDATION_LOSS, Rule, average_options
+from hessalign.bench.runs.averaging import VALIDATION_LOSS
 from hessalign.bench.runs.computing import Precision
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
+from hessalign.bench.runs.loop import Evaluate, LoopConfig, LoopOptions
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.model_description import Loss
 from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
@@ -54,16 +47,15 @@ PRESET: Final = "preset"
 EVALUATIONS: Final = 10
 """How often a run on features is evaluated, beside its first step."""
 
-AUTO: Final = "auto"
+_AUTO: Final = "auto"
 
-_MOST_COMPARED: Final = 256
-"""Samples of each domain by which Hessians are compared."""
+_MOST_COMPARED: Final = 256  # samples of each domain by which Hessians are compared
 
 
 @final
 @dataclass(frozen=True)
-class TrainingOptions(Options):
-    """What a run is trained with, beside the options of its algorithm.
+class TrainingOptions(LoopOptions):
+    """What a run is trained with, beside `LoopOptions` and the options of its algorithm.
 
     Attributes:
         data_augmentation: Whether images of training domains are changed at random.
@@ -83,10 +75,6 @@ class TrainingOptions(Options):
         augment_validation: Change held-out images of training domains at random too, as DomainBed
             does.
         loss: "cross_entropy", or "binary" for two classes by one logit.
-        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own.
-        momentum: Of "sgd".
-        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
-        warmup_steps: Steps in which the learning rate rises first.
         hessian_distance: Whether evaluations measure the largest distance between the Hessians of
             two training domains, on held-out samples; of a linear head.
         precision: What features are computed in: 32, or under autocast "bf16" or "fp16".
@@ -95,8 +83,6 @@ class TrainingOptions(Options):
             the run's own.
         initial_head: The folder of a trained model whose head the network begins with, such as one
             that was fitted on the features of the same backbone.
-        average: None, or which average of the weights of all steps is kept: "ema", "swad" or
-            "uniform"; it and the options after it are those of `AverageOptions`.
     """
 
     data_augmentation: bool = True
@@ -107,29 +93,19 @@ class TrainingOptions(Options):
     lr: NonNegative = 5e-5
     weight_decay: NonNegative = 0.0
     batch_size: Count = 32
-    backbone: str | None = AUTO
-    weights: str | None = AUTO
+    backbone: str | None = _AUTO
+    weights: str | None = _AUTO
     head: str | None = None
     hidden: Whole = 0
     freeze_batch_norm: bool = True
     image_size: Count = SIZE
     augment_validation: bool = False
     loss: Loss = "cross_entropy"
-    optimizer: str = "adam"
-    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: LrSchedule = "constant"
-    warmup_steps: Whole = 0
     hessian_distance: bool = False
     precision: Precision = 32
     evaluate_every: Count | None = None
     initial_seed: Whole | None = None
     initial_head: str | None = None
-    average: Rule | None = None
-    average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
-    average_start: Whole | None = None
-    n_converge: Count = 3
-    n_tolerance: Count = 6
-    tolerance_ratio: NonNegative = 0.3
 
 
 MODEL_KEYS: Final = tuple(
@@ -209,9 +185,9 @@ class DomainBed(AbstractProtocol):
         if plan.preparation is not None:
             shape = tuple(plan.preparation.mean.shape)
         backbone, weights = options.backbone, options.weights
-        if backbone == AUTO:
+        if backbone == _AUTO:
             backbone = default_backbone(shape, resnet18=options.resnet18)
-        if weights == AUTO:
+        if weights == _AUTO:
             weights = IMAGENET if backbone is not None and is_published(backbone) else None
         outputs = len(plan.data.classes)
         if options.loss == "binary":
@@ -247,8 +223,7 @@ class DomainBed(AbstractProtocol):
             weight_decay=plan.options.weight_decay,
             schedule=penalty_schedule(plan.algorithm),
             evaluate_every=plan.evaluate_every,
-            **{name: getattr(plan.options, name) for name in OPTIMIZER_OPTIONS},
-            averaging=average_options(plan.options),
+            **plan.options.loop_options,
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:

@@ -21,30 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 from hessalign._files import atomic_file, parse_json, write_atomically
 from hessalign._processes import completed
-from hessalign.bench.data import (
-    DomainDataset,
-    DomainSamples,
-    ImageReader,
-    normalise,
-    open_images,
-)
+from hessalign.bench.data import DomainDataset, DomainSamples, ImageReader, normalise, open_images
 from hessalign.bench.models import make_backbone, state_digest
 from hessalign.bench.models.backbones import describe_random_weights, feature_width
 from hessalign.bench.models.published import make_importable
 from hessalign.bench.runs.image_batches import ImageChunks
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
 
-_MADE_WITH: Final = "made_with"
-"""Where a bank tells what it was made with."""
-
+_MADE_WITH: Final = "made_with"  # where a bank tells what it was made with
 _PER_PART: Final = 64
-_AT_ONCE: Final = 8
-"""Images in one forward pass: few fit into a processor's cache, which is faster."""
-
-_Warn = Callable[[str], None]
+_AT_ONCE: Final = 8  # images in one forward pass: few fit into a processor's cache, which is faster
 
 
 @final
@@ -193,7 +182,7 @@ def extract_features(
     cache: Path | None = None,
     jobs: int = 1,
     report: Callable[[int, int], None] = lambda done, total: None,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> Path:
     """Make a feature bank; continue one that was begun, and keep one that is finished."""
     if output.suffix not in {".safetensors", ".npz"}:
@@ -238,7 +227,7 @@ def extract_features(
 
 
 def _open_reader(
-    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: _Warn
+    data: DomainDataset, spec: BankSpec, cache: Path | None, warn: Warn
 ) -> ImageReader | None:
     if isinstance(data.domains[0].inputs, Tensor):
         return None
@@ -266,7 +255,7 @@ def _load_backbone(data: DomainDataset, spec: BankSpec) -> nn.Module:
     return backbone
 
 
-def _begin(folder: Path, made_with: Mapping[str, Any], warn: _Warn) -> None:
+def _begin(folder: Path, made_with: Mapping[str, Any], warn: Warn) -> None:
     """Prepare the folder of parts; those made with something else are removed."""
     note = folder / "made_with.json"
     wanted = {name: value for name, value in made_with.items() if name != "software"}

@@ -1,17 +1,18 @@
 """What a trained model is asked about, prepared as its evaluation prepared it.
 
-Arrays, tensors, files of arrays, image files and folders of them become batches of tensors.
+Arrays, tensors, files of arrays, tables, image files and folders of them become batches of tensors.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal, final
 
 import numpy as np
 import torch
@@ -19,12 +20,12 @@ from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
-from hessalign.bench.data import ImageError, normalise, read_image
+from hessalign.bench.data import Column, DomainDataset, ImageError, normalise, read_image
 from hessalign.bench.data.delimited import read_rows
-from hessalign.bench.data.files import load_npz
+from hessalign.bench.data.files import as_torch_has, load_npz
 from hessalign.bench.data.images import EXTENSIONS
 from hessalign.bench.data.tables import TABLES, table_features
-from hessalign.bench.runs.table_inputs import TableInputs
+from hessalign.diagnosis.preparation import Preparation
 
 InputKind = Literal["images", "arrays"]
 """Whether a model was trained on image files or on arrays."""
@@ -38,6 +39,46 @@ _ARRAY_FILES: Final = (".npy", ".npz", ".safetensors")
 _Shape = tuple[int, ...]
 _Batch = tuple[tuple[str, ...], Tensor]
 """Names of some samples, and the samples as the network takes them."""
+
+
+@final
+@dataclass(frozen=True)
+class TableInputs:
+    """The columns of a table, and how their features were made ready in training.
+
+    Attributes:
+        columns: What features are made of.
+        fill: What stands for a missing value of each feature.
+        marked: Features that have a further input, which tells where they were missing.
+        mean: Of every input, the marks last.
+        scale: Its standard deviation.
+    """
+
+    columns: tuple[Column, ...]
+    fill: tuple[float, ...]
+    marked: tuple[int, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The inputs of the network for features in which NaN is missing."""
+        fill, mean, scale = (torch.tensor(part) for part in (self.fill, self.mean, self.scale))
+        marked = torch.tensor(self.marked, dtype=torch.int64)
+        return Preparation(fill, marked, mean, scale).apply(x.float())
+
+
+def make_table_inputs(data: DomainDataset, preparation: Preparation) -> TableInputs:
+    """All that a trained model keeps of its table."""
+    columns = () if data.table is None else data.table.columns
+    parts = (preparation.fill, preparation.marked, preparation.mean, preparation.scale)
+    return TableInputs(columns, *(tuple(part.tolist()) for part in parts))
+
+
+def read_table_inputs(values: Mapping[str, Any]) -> TableInputs:
+    """The same from plain values."""
+    columns = tuple(Column(each["name"], tuple(each["values"])) for each in values["columns"])
+    parts = (tuple(values[name]) for name in ("fill", "marked", "mean", "scale"))
+    return TableInputs(columns, *parts)
 
 
 def given_batches(
@@ -227,9 +268,7 @@ def _checked(
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
             raise InputError(f"Expected numbers in {what}, got {rows.dtype}.")
-        if rows.dtype.kind == "u" and rows.dtype.itemsize > 1:
-            rows = rows.astype(np.int64)  # torch has no others
-        rows = torch.from_numpy(np.ascontiguousarray(rows, rows.dtype.newbyteorder("=")))
+        rows = torch.from_numpy(np.ascontiguousarray(as_torch_has(rows)))
     rows = rows.detach()
     if tuple(rows.shape[1:]) != shape or rows.ndim == 0:
         raise InputError(_wrong_shape(tuple(rows.shape), shape, what))

@@ -43,12 +43,8 @@ from hessalign.bench.algorithms import Batch
 from hessalign.bench.data import Augmentation, ImageError, ImageReader, augment, normalise
 from hessalign.bench.models.sharded import current_processes, own_rows
 
-_Rows = Sequence[int] | np.ndarray
-"""Samples of a domain, for example a part of its `Split`."""
-
-_AHEAD: Final = 2
-"""Batches of each worker that are ready or being made."""
-
+_Rows = Sequence[int] | np.ndarray  # samples of a domain, for example a part of its `Split`
+_AHEAD: Final = 2  # batches of each worker that are ready or being made
 _MOST_WORKERS: Final = 2
 """Unless more are asked for: with the run itself and Python's tracker, four processes."""
 

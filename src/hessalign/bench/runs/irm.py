@@ -37,7 +37,6 @@ from hessalign.bench.algorithms.options import (
     Count,
     Distribution,
     NonNegative,
-    Options,
     Power,
     Range,
     Uniform,
@@ -48,9 +47,9 @@ from hessalign.bench.algorithms.search import draw, search_space
 from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.models import Network
-from hessalign.bench.runs.averaging import AVERAGE_OPTIONS, VALIDATION_LOSS, Rule, average_options
+from hessalign.bench.runs.averaging import VALIDATION_LOSS, AverageOptions
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.loop import OPTIMIZER_OPTIONS, Evaluate, LoopConfig, LrSchedule
+from hessalign.bench.runs.loop import Evaluate, LoopConfig, LoopOptions
 from hessalign.bench.runs.machine import device_of, keep_freed_memory
 from hessalign.bench.runs.model_description import ColouredMlp, Loss
 from hessalign.bench.runs.plan import AbstractProtocol, Evaluated, Plan
@@ -74,8 +73,10 @@ _SCHEDULED: Final = {
 
 @final
 @dataclass(frozen=True)
-class IrmOptions(Options):
-    """What a run is trained with, beside the options of its algorithm; as published by default.
+class IrmOptions(LoopOptions):
+    """What a run is trained with, beside `LoopOptions` and the options of its algorithm.
+
+    The defaults are as published.
 
     Attributes:
         imbalance: None, or which imbalanced version: "paper" or "released".
@@ -88,14 +89,8 @@ class IrmOptions(Options):
         width: Width of both hidden layers.
         evaluate_every: Steps between evaluations.
         hessian_distance: Whether to measure the distance between Hessians at evaluations.
-        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own.
-        momentum: Of "sgd".
-        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
-        warmup_steps: Steps in which the learning rate rises first.
         initial_seed: Of the network's initial weights, for runs that are to share them; None takes
             the run's own.
-        average: None, or which average of the weights of all steps is kept: "ema", "swad" or
-            "uniform"; it and the options after it are those of `AverageOptions`.
     """
 
     imbalance: colored_mnist.Imbalance | None = None
@@ -108,17 +103,7 @@ class IrmOptions(Options):
     width: Count = 390
     evaluate_every: Count = 10
     hessian_distance: bool = False
-    optimizer: str = "adam"
-    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: LrSchedule = "constant"
-    warmup_steps: Whole = 0
     initial_seed: Whole | None = None
-    average: Rule | None = None
-    average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
-    average_start: Whole | None = None
-    n_converge: Count = 3
-    n_tolerance: Count = 6
-    tolerance_ratio: NonNegative = 0.3
 
     @property
     def loss(self) -> Loss:
@@ -127,7 +112,7 @@ class IrmOptions(Options):
 
 
 _USUAL: Final = IrmOptions()
-_UNSAID: Final = ("initial_seed", *AVERAGE_OPTIONS)
+_UNSAID: Final = ("initial_seed", *(each.name for each in dataclasses.fields(AverageOptions)))
 """Options that records show only where they are not the usual ones."""
 
 SEARCH: Final[Mapping[str, Distribution]] = {
@@ -195,8 +180,7 @@ class Irm(AbstractProtocol):
             schedule=PenaltySchedule(1.0, options.penalty_weight, options.jump, rescale=True),
             evaluate_every=plan.evaluate_every,
             evaluate_before=True,
-            **{name: getattr(options, name) for name in OPTIMIZER_OPTIONS},
-            averaging=average_options(options),
+            **options.loop_options,
         )
 
     def evaluation(self, plan: Plan, inputs: Inputs, evaluated: Evaluated) -> Evaluate:
@@ -236,15 +220,10 @@ class Irm(AbstractProtocol):
 
 
 def irm_job(algorithm: str, seed: int, values: Mapping[str, object]) -> Job:
-    """The job of a run on Colored MNIST as published, but for some values.
+    """The job of a run on Colored MNIST as published, but for steps and options of either kind.
 
     The same run has the same job, however it is written: values that are the protocol's own are
     left out.
-
-    Args:
-        algorithm: Its name.
-        seed: Of everything random.
-        values: "steps", options of the protocol, and options of the algorithm.
 
     Returns:
         The job.

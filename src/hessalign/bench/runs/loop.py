@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Annotated, Final, Literal, final
+from typing import Annotated, Any, Final, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +36,7 @@ from hessalign.bench.algorithms.kinds import REMEDY
 from hessalign.bench.algorithms.options import Range, Whole, check_options
 from hessalign.bench.models import Network
 from hessalign.bench.models.sharded import LostProcessError
-from hessalign.bench.runs.averaging import (
-    AVERAGED,
-    AverageOptions,
-    Mean,
-    averaged,
-    install,
-)
+from hessalign.bench.runs.averaging import AVERAGED, AverageOptions, Mean, averaged, install
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.processes import agreed, check_same, follow_leader
 from hessalign.bench.runs.records import Record
@@ -56,16 +50,36 @@ Evaluate = Callable[[Network], Mapping[str, float]]
 LrSchedule = Literal["constant", "cosine"]
 """How the learning rate changes after the warm-up."""
 
-OPTIMIZER_OPTIONS: Final = ("optimizer", "momentum", "lr_schedule", "warmup_steps")
-"""The fields of `LoopConfig` that say how gradients are followed."""
-
 _OPTIMIZERS: Final = ("adam", "adamw", "sgd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions(AverageOptions):
+    """What all protocols leave to users of how gradients are followed, and which average is kept.
+
+    Attributes:
+        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own, which
+            is called with parameters, `lr` and `weight_decay`.
+        momentum: Of "sgd".
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        warmup_steps: Steps in which the learning rate rises first.
+    """
+
+    optimizer: str = "adam"
+    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
+    lr_schedule: LrSchedule = "constant"
+    warmup_steps: Whole = 0
+
+    @property
+    def loop_options(self) -> dict[str, Any]:
+        """These options by name, also of one who has others too."""
+        return {each.name: getattr(self, each.name) for each in fields(LoopOptions)}
 
 
 @final
 @dataclass(frozen=True)
-class LoopConfig:
-    """How to train.
+class LoopConfig(LoopOptions):
+    """How to train; the average of `LoopOptions` is measured too, and is the network in the end.
 
     Attributes:
         steps: Updates of the parameters.
@@ -79,12 +93,6 @@ class LoopConfig:
         evaluate_before: Evaluations describe the network before the update of their step, as the
             published Colored MNIST numbers do, instead of after it, as DomainBed's do.
         checkpoint_every: Write a checkpoint after so many steps; None: every half minute.
-        optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class that is called with
-            parameters, `lr` and `weight_decay`.
-        momentum: Of "sgd".
-        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
-        warmup_steps: Steps in which the learning rate rises first.
-        averaging: Which average of the iterates is measured too, and is the network in the end.
 
     Raises:
         InputError: If a number is out of its range, or a name is not known.
@@ -100,11 +108,6 @@ class LoopConfig:
     evaluate_every: int = 100
     evaluate_before: bool = False
     checkpoint_every: int | None = None
-    optimizer: str = "adam"
-    momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: LrSchedule = "constant"
-    warmup_steps: Whole = 0
-    averaging: AverageOptions = field(default_factory=AverageOptions)
 
     def __post_init__(self) -> None:
         check_count(self.steps, "steps")
@@ -114,7 +117,7 @@ class LoopConfig:
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
         check_name("loss", self.loss, LABEL_LOSSES)
-        check_options(LoopConfig, {name: getattr(self, name) for name in OPTIMIZER_OPTIONS})
+        check_options(LoopOptions, self.loop_options)
         if is_path(self.optimizer):
             load_object(self.optimizer, "optimizer")
         elif self.optimizer not in _OPTIMIZERS:
@@ -125,7 +128,7 @@ class LoopConfig:
                 f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
                 f"{self.warmup_steps}."
             )
-        self.averaging.make(self.steps)  # refuses what does not fit
+        self.make_average(self.steps)  # refuses what does not fit
 
     def learning_rate_factor(self, step: int) -> float:
         """What learning rates are multiplied by at a step, on which alone it depends."""
@@ -171,7 +174,7 @@ def train(
     """
     device = device_of(algorithm)
     sampler = Ahead(sampler, device)
-    optimizers, average = start_optimizers(algorithm, config), config.averaging.make(config.steps)
+    optimizers, average = start_optimizers(algorithm, config), config.make_average(config.steps)
     state = TrainingState(algorithm, optimizers, sampler, generator, average)
     records = follow_leader(state, [] if folder is None else folder.resume(state))
     clock, watch = time.perf_counter() - state.seconds, _Watch(device)

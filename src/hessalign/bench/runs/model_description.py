@@ -27,15 +27,12 @@ from hessalign._names import check_name
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.runs.given_inputs import InputKind
-from hessalign.bench.runs.table_inputs import TableInputs, read_table_inputs
+from hessalign.bench.runs.given_inputs import InputKind, TableInputs, read_table_inputs
 
 DESCRIPTION: Final = "model.json"
 WEIGHTS: Final = "model.safetensors"
 
-_FORMAT: Final = 1
-"""Of the description: it changes when an older version could not read it."""
-
+_FORMAT: Final = 1  # of the description: it changes when an older version could not read it
 _NORMALISATION: Final = {"mean": list(IMAGENET_MEAN), "std": list(IMAGENET_STD)}
 
 Loss = Literal["cross_entropy", "binary"]

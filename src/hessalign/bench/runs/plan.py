@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import ConfigurationError, InputError, UserError, attempt
-from hessalign._names import UnknownNameError
+from hessalign._errors import ConfigurationError, InputError, UserError, Warn, attempt
+from hessalign._names import UnknownNameError, some
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.options import Value
 from hessalign.bench.data import DomainDataset, Split, split_dataset
@@ -132,7 +132,7 @@ class AbstractProtocol(ABC):
     def network(self, plan: Plan) -> NetworkSpec | ColouredMlp:
         """The network that is trained, described so that it can be made again."""
 
-    def inputs(self, plan: Plan, warn: Callable[[str], None]) -> Inputs:
+    def inputs(self, plan: Plan, warn: Warn) -> Inputs:
         """What gives the inputs of all domains: rows in memory, or images."""
         if isinstance(plan.data.domains[0].inputs, Tensor):
             return TensorInputs(plan.data, plan.preparation)
@@ -161,19 +161,7 @@ def find_protocol(dataset: str) -> AbstractProtocol:
 
 
 def plan_job(job: Job, data_dir: Path | None = None) -> Plan:
-    """Find the data of a job and settle its options.
-
-    Args:
-        job: The job.
-        data_dir: The folder that holds the data set, if it is not where the job says.
-
-    Returns:
-        Everything that is needed to train it.
-
-    Raises:
-        UserError: If something does not fit.
-        ConfigurationError: With everything that is wrong, if it is more than one thing.
-    """
+    """Find the data of a job and settle its options; if much is wrong, all is told at once."""
     place = Path(job.data_dir) if data_dir is None else data_dir
     protocol = find_protocol(job.dataset)
     try:
@@ -244,9 +232,9 @@ def domain_warnings(plan: Plan) -> Iterator[str]:
     data, names = plan.data, [plan.data.domain_names[source] for source in plan.sources]
     if trained := [name for name in names if name in data.official_tests]:
         yield (
-            f"The official split of {data.name} does not train on {_some(trained)}; here they are "
-            "trained on. `train --test-domains official` leaves them out, and so does the option "
-            "without= of data sets that have it."
+            f"The official split of {data.name} does not train on {some(trained, _SHOWN)}; here "
+            "they are trained on. `train --test-domains official` leaves them out, and so does the "
+            "option without= of data sets that have it."
         )
     if len(names) > _MANY_DOMAINS:
         size = getattr(plan.options, "batch_size", 1)
@@ -255,11 +243,6 @@ def domain_warnings(plan: Plan) -> Iterator[str]:
             "in all. Set a smaller batch_size, or put domains together (of WILDSiWildCam by "
             "groups=10; of your own data by naming larger domains)."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def lone_domain_warning(jobs: Iterable[Job], domains: Mapping[str, int]) -> str | None:

@@ -41,12 +41,7 @@ from hessalign._processes import (
     start_worker,
 )
 from hessalign.alignment.parts import make_processes
-from hessalign.bench.models.sharded import (
-    LostProcessError,
-    current_processes,
-    meeting,
-    sharing,
-)
+from hessalign.bench.models.sharded import LostProcessError, current_processes, meeting, sharing
 
 if TYPE_CHECKING:  # they know this file; some builds of torch have no processes
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -60,17 +55,11 @@ SECONDS_VARIABLE: Final = "HESSALIGN_PROCESS_SECONDS"
 _SECONDS: Final = 600.0
 """How long they wait if it is not set: for the slowest evaluation or checkpoint of another."""
 
-_SECONDS_FOR_WORDS: Final = 3.0
-"""How long a process that fails waits for the leader to say why."""
-
-_SECONDS_TO_END: Final = 60.0
-"""How long the others have to notice that a process failed."""
-
+_SECONDS_FOR_WORDS: Final = 3.0  # how long a process that fails waits for the leader to say why
+_SECONDS_TO_END: Final = 60.0  # how long the others have to notice that a process failed
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 
-_LAST_WORDS: Final = "hessalign/last_words"
-"""Where the leader puts down why it failed."""
-
+_LAST_WORDS: Final = "hessalign/last_words"  # where the leader puts down why it failed
 _Value = TypeVar("_Value")
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TextIO, final
+from typing import Any, Final, TextIO, final
 
 from hessalign._errors import InputError
 from hessalign._files import parse_json
@@ -86,10 +86,19 @@ class RecordForm:
         return json.dumps(entries, sort_keys=True)
 
 
+def parse_line(line: str | bytes) -> Mapping[str, Any] | None:
+    """The entries of a line by name; None if it holds none."""
+    try:
+        entries = parse_json(line if isinstance(line, str) else line.decode())
+    except ValueError:  # includes bytes that are not UTF-8
+        return None
+    return entries if isinstance(entries, dict) else None
+
+
 def _parse(line: str) -> Record:
     """The record in a line; a ValueError if it holds none."""
-    entry = parse_json(line)
-    if not isinstance(entry, dict):
+    entry = parse_line(line)
+    if entry is None:
         raise InputError("Expected names with values.")
     rest = {key: value for key, value in entry.items() if key not in _OTHERS}
     metrics = {key: value for key, value in rest.items() if _METRIC.fullmatch(key)}

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError, describe_error
+from hessalign._errors import InputError, Warn, describe_error
 from hessalign._names import check_name
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST, catalog_entry
 from hessalign.bench.models import Network
 from hessalign.bench.runs.computing import Computing, computed
-from hessalign.bench.runs.image_batches import ImageMinibatches
+from hessalign.bench.runs.given_inputs import make_table_inputs
 from hessalign.bench.runs.job import Job, job_from
 from hessalign.bench.runs.loop import train
 from hessalign.bench.runs.machine import describe_software, find_device
@@ -30,11 +30,9 @@ from hessalign.bench.runs.plan import Evaluated, Plan, plan_job
 from hessalign.bench.runs.processes import agreed, from_leader, leads
 from hessalign.bench.runs.records import DONE, Record, RecordForm
 from hessalign.bench.runs.run_folder import CONFIG, RunFolder, RunFolderError, read_config
-from hessalign.bench.runs.table_inputs import make_table_inputs
+from hessalign.bench.runs.sampling import in_use
 
-_DATA_FOLDER: Final = "data_folder"
-"""Where a run's folder tells where its data were."""
-
+_DATA_FOLDER: Final = "data_folder"  # where a run's folder tells where its data were
 _USUAL: Final = Computing()
 
 
@@ -75,7 +73,7 @@ def train_job(
     data_dir: Path | None = None,
     computing: Computing = _USUAL,
     report: Callable[[Record], None] = lambda record: None,
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> Run:
     """Train a job, or continue it; a complete one is read, not repeated.
 
@@ -122,8 +120,7 @@ def train_job(
         inputs.suit(device, computing.workers)
         sampler, loop = protocol.sampler(plan, inputs), protocol.loop(plan)
         measure = protocol.evaluation(plan, inputs, evaluate)
-        making = sampler if isinstance(sampler, ImageMinibatches) else nullcontext()
-        with making, computed(algorithm, plan.precision, computing, warn):
+        with in_use(sampler), computed(algorithm, plan.precision, computing, warn):
             records = train(algorithm, sampler, measure, loop, generator, kept, report)
     return Run(plan, records, algorithm.cpu())
 
@@ -132,7 +129,7 @@ def open_folder(
     plan: Plan,
     folder: Path,
     evaluate: Evaluated,
-    warn: Callable[[str], None],
+    warn: Warn,
     *,
     keep_model: bool,
     software: Mapping[str, str] | None = None,
@@ -187,19 +184,7 @@ def _describe(plan: Plan, software: dict[str, str], records: list[Record]) -> Mo
 
 
 def load_run(folder: Path, data_dir: Path | None = None) -> Run:
-    """A complete run with its trained network and its data, from its folder.
-
-    Args:
-        folder: What `train_job` was given.
-        data_dir: The folder that holds the data set; None if it is where it was.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: If a folder is named for data that come with the package.
-        RunFolderError: If there is no complete run, or it kept no model.
-    """
+    """A complete run with its trained network and its data; `data_dir` says where these are now."""
     config = read_config(folder) if (folder / CONFIG).exists() else None
     if config is None or not (folder / DONE).exists():
         found = "none" if config is None else "a run that is not complete"

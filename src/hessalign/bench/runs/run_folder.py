@@ -31,7 +31,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch.optim import Optimizer
 
-from hessalign._errors import InputError, UserError, describe_error
+from hessalign._errors import InputError, UserError, Warn, describe_error
 from hessalign._files import PARTIAL, naming, parse_json, write_atomically
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.models import Network
@@ -45,9 +45,7 @@ from hessalign.bench.runs.sampling import Sampler
 CONFIG: Final = "config.json"
 """What makes a folder that of a run."""
 
-_KEPT: Final = 2
-"""Checkpoints kept: should the newest be damaged, there is the one before."""
-
+_KEPT: Final = 2  # checkpoints kept: should the newest be damaged, there is the one before
 SECONDS_BETWEEN_CHECKPOINTS: Final = 30.0
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)\.pt")
@@ -173,7 +171,7 @@ class RunFolder:
 
     path: Path
     config: Mapping[str, object]
-    warn: Callable[[str], None]
+    warn: Warn
     form: RecordForm = field(default_factory=RecordForm)
     keep_model: bool = True
     beside: Mapping[str, object] = field(default_factory=dict)

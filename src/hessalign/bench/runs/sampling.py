@@ -5,15 +5,15 @@ Every source of batches can be put back to where it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, InputTypeError
+from hessalign._errors import InputError, InputTypeError, Warn
 from hessalign._numbers import check_count
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import Batch
@@ -29,10 +29,8 @@ from hessalign.diagnosis.preparation import Preparation
 EVALUATION_BATCH: Final = 64
 """Samples at a time in evaluation, as in DomainBed: networks that adapt to a batch see so many."""
 
-Chunks = Sequence[Tensor] | ImageChunks
+_Chunks = Sequence[Tensor] | ImageChunks
 """Inputs a few at a time, each to be asked for by its number."""
-
-_Warn = Callable[[str], None]
 
 
 class Sampler(Protocol):
@@ -46,6 +44,11 @@ class Sampler(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go back to a position, which `state_dict` gave."""
+
+
+def in_use(sampler: Sampler) -> AbstractContextManager[object]:
+    """End the processes that make its batches, if it has some, when the block ends."""
+    return sampler if isinstance(sampler, ImageMinibatches) else nullcontext()
 
 
 @final
@@ -104,11 +107,7 @@ class Ahead:
 
 @final
 class FullBatch:
-    """All samples at every step.
-
-    Args:
-        batch: The samples.
-    """
+    """All samples at every step."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -127,13 +126,7 @@ class FullBatch:
 
 @final
 class Minibatches:
-    """Samples drawn with replacement, the same number from every domain.
-
-    Args:
-        x: Inputs of each domain.
-        y: Labels of each domain.
-        batch_size: Samples per domain and step.
-        seed: Determines the draws.
+    """Samples drawn with replacement, `batch_size` of every domain; the seed decides which.
 
     Raises:
         InputError: If a domain is empty or the batch size is not positive.
@@ -202,7 +195,7 @@ class TensorInputs:
         x, y = ([part[domain][each] for domain, each in chosen] for part in (self.x, self.y))
         return Minibatches(x, y, size, seed)
 
-    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Chunks:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> _Chunks:
         """Some inputs of a domain, `EVALUATION_BATCH` at a time, to be gone through repeatedly."""
         return torch.split(self.x[domain][torch.from_numpy(rows)], EVALUATION_BATCH)
 
@@ -212,7 +205,7 @@ class ImageInputs:
     """Images from their cache where there is one, else from their files; see `TensorInputs`."""
 
     def __init__(
-        self, data: DomainDataset, size: int, seed: int, *, augment: bool, warn: _Warn
+        self, data: DomainDataset, size: int, seed: int, *, augment: bool, warn: Warn
     ) -> None:
         if data.root is None:
             self.reader = ImageReader(data, size, None, allow_truncated=False)
@@ -242,7 +235,7 @@ class ImageInputs:
         change = self.augmentation if self.augment else None
         return ImageMinibatches(self.reader, rows, size, seed, change, self.workers)
 
-    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> Chunks:
+    def chunks(self, domain: int, rows: np.ndarray, *, augmented: bool = False) -> _Chunks:
         """Some images of a domain."""
         change, seed = self.augmentation if augmented else None, seed_hash(self.seed, "evaluation")
         return ImageChunks(self.reader, domain, rows, EVALUATION_BATCH, change, seed)
@@ -252,13 +245,8 @@ Inputs = TensorInputs | ImageInputs
 """The inputs of all domains."""
 
 
-def accuracy(network: Network, chunks: Chunks, labels: Tensor) -> float:
-    """How often a network in evaluation mode is right; NaN if there are no samples."""
-    return accuracy_and_loss(network, chunks, labels)[0]
-
-
 def accuracy_and_loss(
-    network: Network, chunks: Chunks, labels: Tensor, loss: HeadLoss | None = None
+    network: Network, chunks: _Chunks, labels: Tensor, loss: HeadLoss | None = None
 ) -> tuple[float, float]:
     """How often a network in evaluation mode is right, and its mean loss, 0 if not asked for."""
     if not len(labels):

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Protocol, final
 
-from hessalign._errors import BUG, InputError, MissingPackageError, describe_error
+from hessalign._errors import BUG, InputError, describe_error
 from hessalign._names import UnknownNameError
-from hessalign._plugins import call_plugin, entry_point_names, find_plugin
+from hessalign._plugins import call_plugin, entry_point_names, find_plugin, import_optional
 from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.plan import Plan, plan_job
@@ -31,9 +30,7 @@ from hessalign.bench.runs.records import Record
 from hessalign.report.progress import warn
 
 _GROUP: Final = "hessalign.trackers"
-_PROJECT: Final = "hessalign"
-"""What runs belong to where nothing else is said."""
-
+_PROJECT: Final = "hessalign"  # what runs belong to where nothing else is said
 Status = Literal["done", "failed", "interrupted"]
 """How a run ended."""
 
@@ -76,28 +73,23 @@ def _values(record: Record) -> dict[str, float]:
     return {f"{group}/{name}": value for group, found in groups for name, value in found.items()}
 
 
-def _missing(package: str) -> MissingPackageError:
-    return MissingPackageError(
-        f"Logging to {package} needs {package}: pip install 'hessalign[{package}]'."
-    )
+def _load(package: str, module: str | None = None) -> Any:  # noqa: ANN401
+    lacking = f"Logging to {package} needs {package}: pip install 'hessalign[{package}]'."
+    return import_optional(module or package, lacking)
 
 
 @final
-class TensorBoard:
+class _TensorBoard:
     """Writes curves into a folder that `tensorboard --logdir WHERE` shows, one for each run."""
 
     def __init__(self, where: str | None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
+        self._make = _load("tensorboard", "torch.utils.tensorboard").SummaryWriter
         if not where:
             raise InputError("Expected a folder for TensorBoard, as tensorboard=DIR, got none.")
-        self._where, self._make = Path(where), SummaryWriter
+        self._where = Path(where)
         self._writer: Any = None
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
-        """See `Tracker`."""
         self._folder, self._config = str(self._where / run_name(job)), dict(config)
 
     def log(self, record: Record) -> None:
@@ -111,23 +103,18 @@ class TensorBoard:
         self._writer.flush()
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._writer.close()
 
 
 @final
-class Mlflow:
+class _Mlflow:
     """Logs to MLflow; WHERE is a tracking URI, by default that of the environment."""
 
     _ended: Final = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
     def __init__(self, where: str | None) -> None:
-        try:
-            from mlflow import MlflowClient, entities
-        except ImportError as error:
-            raise _missing("mlflow") from error
-        self._client: Any = MlflowClient(tracking_uri=where)
-        self._entities: Any = entities
+        mlflow = _load("mlflow")
+        self._client, self._entities = mlflow.MlflowClient(tracking_uri=where), mlflow.entities
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
         """Begin a run of the experiment "hessalign", or go on with that of the same job."""
@@ -156,27 +143,21 @@ class Mlflow:
         return str(found.experiment_id)
 
     def log(self, record: Record) -> None:
-        """See `Tracker`."""
         now = int(1000 * time.time())
         found = _values(record).items()
         metrics = [self._entities.Metric(name, value, now, record.step) for name, value in found]
         self._client.log_batch(self._run, metrics=metrics)
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._client.set_terminated(self._run, self._ended[status])
 
 
 @final
-class WandbLike:
+class _WandbLike:
     """Logs by a package with the interface of wandb; WHERE is a project."""
 
     def __init__(self, package: str, where: str | None) -> None:
-        try:
-            self._package: Any = import_module(package)
-        except ImportError as error:
-            raise _missing(package) from error
-        self._wandb = package == "wandb"
+        self._package, self._wandb = _load(package), package == "wandb"
         self._project = where or _PROJECT
 
     def start(self, job: Job, config: Mapping[str, object]) -> None:
@@ -193,35 +174,23 @@ class WandbLike:
         )
 
     def log(self, record: Record) -> None:
-        """See `Tracker`."""
         self._run.log(_values(record), step=record.step)
 
     def finish(self, status: Status) -> None:
-        """See `Tracker`."""
         self._run.finish(**({"exit_code": int(status != "done")} if self._wandb else {}))
 
 
 TRACKERS: Final[Mapping[str, Callable[[str | None], Tracker]]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": Mlflow,
-    "wandb": partial(WandbLike, "wandb"),
-    "trackio": partial(WandbLike, "trackio"),
+    "tensorboard": _TensorBoard,
+    "mlflow": _Mlflow,
+    "wandb": partial(_WandbLike, "wandb"),
+    "trackio": partial(_WandbLike, "trackio"),
 }
 """What makes trackers, by name."""
 
 
 def find_tracker(text: str) -> Tracker:
-    """A tracker by `NAME` or `NAME=WHERE`, as the module says.
-
-    Args:
-        text: The name, and where it logs to.
-
-    Returns:
-        The tracker, which has not begun.
-
-    Raises:
-        UnknownNameError: If there is no such tracker.
-    """
+    """A tracker by `NAME` or `NAME=WHERE`, as the module says, which has not begun."""
     name, _, where = text.partition("=")
     make = TRACKERS.get(name) or find_plugin(_GROUP, name, "tracker")
     if make is None:
@@ -245,20 +214,7 @@ _failed: Final[set[str]] = set()
 
 @contextmanager
 def tracking(names: Sequence[str], plan: Plan) -> Iterator[Callable[[Record], None]]:
-    """Have trackers follow a run.
-
-    They start with the first record, so that a run that is complete is not followed.
-
-    Args:
-        names: The trackers.
-        plan: What is run.
-
-    Yields:
-        What takes the records of the run.
-
-    Raises:
-        KeyboardInterrupt: If the run was asked to stop.
-    """
+    """Have trackers follow a run, from its first record on: not one that is complete."""
     config = {**plan.job.args, "steps": plan.steps, **plan.values}
     config.pop("hparams", None)
     begun: dict[str, Tracker] = {}

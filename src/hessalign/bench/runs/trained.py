@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import MENDABLE, InputError, MissingPackageError
+from hessalign._errors import MENDABLE, InputError
 from hessalign._files import atomic_file
 from hessalign._names import check_name
+from hessalign._plugins import import_optional
 from hessalign.bench.models import Network
 from hessalign.bench.runs.given_inputs import Given, given_batches
 from hessalign.bench.runs.machine import device_of
@@ -41,8 +42,7 @@ from hessalign.bench.runs.sampling import EVALUATION_BATCH
 CONTENT: Final = DESCRIPTION
 """What the description is called in exported files."""
 
-_Predict = Callable[[Tensor], Tensor]
-"""What was exported, read back: inputs to logits."""
+_Predict = Callable[[Tensor], Tensor]  # what was exported, read back: inputs to logits
 
 
 class Outputs(NamedTuple):
@@ -68,10 +68,6 @@ class TrainedModel:
 
     Networks that adapt to a batch (ARM, MTL) predict as in evaluation: 64 samples at a time, in
     the order given, each batch taken as one domain.
-
-    Args:
-        network: The network.
-        description: What it is.
 
     Attributes:
         network: The torch module, in evaluation mode; prepared inputs to logits.
@@ -283,14 +279,10 @@ def _pt2(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predic
 
 def _onnx(network: nn.Module, x: Tensor, description: str, path: Path) -> _Predict:
     """A graph for onnxruntime and others."""
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401 - torch needs it
-    except ImportError as error:
-        raise MissingPackageError(
-            f"Exporting to ONNX needs {error.name}: pip install 'hessalign[export]'."
-        ) from error
+    onnx, onnxruntime, _ = (
+        import_optional(name, f"Exporting to ONNX needs {name}: pip install 'hessalign[export]'.")
+        for name in ("onnx", "onnxruntime", "onnxscript")  # the last is for torch
+    )
     program: Any = torch.onnx.export(
         _program(network, x), dynamo=True, verbose=False, input_names=["x"], output_names=["logits"]
     )

@@ -45,9 +45,7 @@ _STALE_SECONDS: Final = 300.0
 _RENEWAL_SECONDS: Final = 15.0
 
 _CLAIM: Final = re.compile(r"claim\.(\d+)")
-_GIVEN_UP: Final = "given up"
-"""What such a claim says: no claimant."""
-
+_GIVEN_UP: Final = "given up"  # what such a claim says: no claimant
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems say that cannot give a file a second name."""
 

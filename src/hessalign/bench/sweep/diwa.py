@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,12 +20,11 @@ from typing import Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, Warn
 from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
 from hessalign.bench.models import Network
 from hessalign.bench.runs.averaging import Mean, install
-from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import job_from
 from hessalign.bench.runs.loop import measure
 from hessalign.bench.runs.machine import find_device
@@ -40,17 +38,14 @@ from hessalign.bench.runs.plan import Plan, plan_job
 from hessalign.bench.runs.records import DONE, RESULTS, Record
 from hessalign.bench.runs.run import load_run, open_folder
 from hessalign.bench.runs.run_folder import read_config
-from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy
+from hessalign.bench.runs.sampling import Inputs, Sampler, accuracy_and_loss, in_use
 from hessalign.bench.sweep.selection import Run, read_runs
 from hessalign.bench.sweep.selection.collection import finished_runs
+from hessalign.report.tables import grouped
 
-MEMBERS: Final = "average.json"
-"""What an average is of, in its folder."""
-
-MemberRule = Literal["restricted", "uniform"]
+_MEMBERS: Final = "average.json"  # what an average is of, in its folder
+_MemberRule = Literal["restricted", "uniform"]
 """Which runs of a group are averaged: greedily chosen ones, or all."""
-
-_Warn = Callable[[str], None]
 
 
 @final
@@ -102,7 +97,7 @@ def average_sweep(
     rule: str = "restricted",
     across_trials: bool = False,
     data_dir: Path | None = None,
-    warn: _Warn = lambda message: None,
+    warn: Warn = lambda message: None,
 ) -> list[WeightAverage]:
     """Average the weights of the runs of a sweep, group by group.
 
@@ -123,7 +118,7 @@ def average_sweep(
     Raises:
         InputError: If runs are missing or kept no model, or do not belong together.
     """
-    check_name("rule for members", rule, get_args(MemberRule))
+    check_name("rule for members", rule, get_args(_MemberRule))
     if across_trials and rule != "uniform":
         raise InputError(
             "Expected --members uniform across trials: what one trial holds out, others train on, "
@@ -141,7 +136,7 @@ def average_sweep(
     return [_average(group, place, rule, data_dir, warn) for group in groups]
 
 
-def _groups(folder: Path, across_trials: bool, warn: _Warn) -> list[list[Run]]:
+def _groups(folder: Path, across_trials: bool, warn: Warn) -> list[list[Run]]:
     """The finished runs that are to be averaged with one another."""
     runs, notes = read_runs(folder)
     runs, unfinished = finished_runs(runs)
@@ -156,11 +151,8 @@ def _groups(folder: Path, across_trials: bool, warn: _Warn) -> list[list[Run]]:
             f"{len(runs)} that did not: {name_some(without)}. Sweeps keep them with --keep-models, "
             "or `keep_models: true` in the specification; train these again."
         )
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for run in runs:
-        key = run.key
-        trial = None if across_trials else key.trial_seed
-        groups.setdefault((key.dataset, key.algorithm, key.test_domains, trial), []).append(run)
+    kept = 3 if across_trials else 4  # of data set, algorithm, test domains and trial
+    groups = grouped(runs, lambda run: run.key[:kept])
     return [groups[key] for key in sorted(groups, key=repr)]
 
 
@@ -169,7 +161,7 @@ def _folder(run: Run) -> Path:
 
 
 def _average(
-    group: Sequence[Run], output: Path, rule: str, data_dir: Path | None, warn: _Warn
+    group: Sequence[Run], output: Path, rule: str, data_dir: Path | None, warn: Warn
 ) -> WeightAverage:
     """Average the runs of a group, measure, and write the folder."""
     began, key = time.perf_counter(), group[0].key
@@ -187,16 +179,16 @@ def _average(
         )
     _check_starts(first.plan, folders, warn)
     some = {trial: path for path, trial in trials.items()}  # a run of each, for its splits
-    plans = {trial: plan_job(job_from(read_config(path)), place) for trial, path in some.items()}
+    plans = {trial: _plan(path, place) for trial, path in some.items()}
     inputs = first.plan.protocol.inputs(first.plan, warn)
     scores = {}
     for path in folders:
         _load(network, path, folders[0])
         scores[path] = _held_out(network, plans[trials[path]], inputs)
     ranked = sorted(folders, key=lambda path: -scores[path])
-    plan = plan_job(job_from(read_config(ranked[0])), place)
+    plan = _plan(ranked[0], place)
     sampler = plan.protocol.sampler(plan, inputs)
-    with sampler if isinstance(sampler, ImageMinibatches) else nullcontext():
+    with in_use(sampler):
         score = partial(_held_out, network, plan, inputs) if rule == "restricted" else None
         mean, members = _choose(network, ranked, score, sampler)
         evaluate = plan.protocol.evaluation(plan, inputs, "all")
@@ -209,6 +201,11 @@ def _average(
     )  # fmt: skip
     _write(made, plan, network.cpu(), time.perf_counter() - began)
     return made
+
+
+def _plan(folder: Path, data_dir: Path) -> Plan:
+    """What the run in a folder is."""
+    return plan_job(job_from(read_config(folder)), data_dir)
 
 
 def _name(*parts: object) -> str:
@@ -228,11 +225,11 @@ def _check_data(folders: Sequence[Path]) -> None:
         )
 
 
-def _check_starts(plan: Plan, folders: Sequence[Path], warn: _Warn) -> None:
+def _check_starts(plan: Plan, folders: Sequence[Path], warn: Warn) -> None:
     """Say so if runs began with different weights, of which an average may mean nothing."""
     first: list[Tensor] = []
     for path in folders:
-        start = plan_job(job_from(read_config(path)), plan.data_dir)
+        start = _plan(path, plan.data_dir)
         begun: list[Tensor] = [*start.protocol.start(start)[0].network.parameters()]
         first = first or begun
         if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(first, begun)):  # noqa: B905
@@ -260,7 +257,7 @@ def _held_out(network: Network, plan: Plan, inputs: Inputs) -> float:
     for domain in plan.sources:
         rows = plan.outer[domain]
         labels = plan.data.domains[domain].labels[torch.from_numpy(rows)]
-        found.append(accuracy(network, inputs.chunks(domain, rows), labels))
+        found.append(accuracy_and_loss(network, inputs.chunks(domain, rows), labels)[0])
     return fmean(found)
 
 
@@ -296,5 +293,5 @@ def _write(found: WeightAverage, plan: Plan, network: Network, seconds: float) -
         records = [Record(0, seconds, {}, found.accuracies)]
         folder.append(records)
         text = json.dumps(dataclasses.asdict(found), indent=2)
-        write_atomically(target / MEMBERS, f"{text}\n".encode())
+        write_atomically(target / _MEMBERS, f"{text}\n".encode())
         folder.finish(network, records)

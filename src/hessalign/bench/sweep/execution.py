@@ -10,7 +10,6 @@ sweep.yaml                 the specification that was last run here
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -25,14 +24,13 @@ from typing import Any, Final, Literal, Protocol, final, get_args
 
 from hessalign._errors import MENDABLE, describe_error
 from hessalign._files import make_folder, parse_json, write_atomically
-from hessalign._numbers import number
+from hessalign._numbers import finite
 from hessalign._processes import heed_interrupts
 from hessalign.bench.runs.job import Job
-from hessalign.bench.runs.records import DONE, RESULTS
+from hessalign.bench.runs.records import DONE, RESULTS, parse_line
 from hessalign.bench.runs.run import train_job
 from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, is_claimed, this_claimant
-from hessalign.bench.sweep.selection.reading import parse_record
 from hessalign.bench.sweep.specification import SweepSpec
 
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
@@ -260,10 +258,9 @@ def _last_line(text: str) -> str:
 
 def _seconds(path: Path) -> float | None:
     try:
-        seconds = parse_json(path.read_text(encoding="utf-8"))["seconds"]
+        return finite(parse_json(path.read_text(encoding="utf-8"))["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return number(seconds) if math.isfinite(number(seconds)) else None
 
 
 def training_work(spec: SweepSpec) -> Work:
@@ -408,7 +405,7 @@ def _added_records(path: Path) -> Iterator[list[Mapping[str, Any]]]:
             whole = b""
         offset += len(whole) + 1 if whole else 0
         found = []
-        for record in map(parse_record, whole.splitlines()):
+        for record in map(parse_line, whole.splitlines()):
             step = None if record is None else record.get("step")
             if record is not None and isinstance(step, int) and step > last:
                 last = step

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from hessalign._errors import ConfigurationError, InputError, attempt
+from hessalign._errors import ConfigurationError, InputError, Warn, attempt
 from hessalign._files import make_folder, write_atomically
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import PRESETS, find_dataset
@@ -73,21 +73,11 @@ def list_jobs(
     steps: int | None = None,
     hparams: str | None = None,
 ) -> list[Job]:
-    """All jobs of a sweep, in DomainBed's order.
+    """All jobs of a sweep on data sets with so many domains, in DomainBed's order.
 
-    Args:
-        domains: Number of domains by name of the data set.
-        algorithms: Names of the algorithms.
-        data_dir: Where the data sets are.
-        n_hparams: Hyper-parameter seeds run up to this, without it.
-        n_trials: Number of trials.
-        pairs: Whether to leave out pairs of domains too, for leave-one-out selection.
-        test_domains: The domains to test on, by data set; all where it is not named.
-        first_hparams_seed: Where hyper-parameter seeds start.
-        holdout_fraction: How much of each domain is held out.
-        task: What is learned.
-        steps: Steps of training; None for the data set's own.
-        hparams: Hyper-parameters to override, as JSON; None for none.
+    Hyper-parameter seeds go from `first_hparams_seed` to below `n_hparams`. Pairs of domains are
+    left out for leave-one-out selection. All domains are tested on where `test_domains` names none;
+    what is None is the data set's own.
 
     Returns:
         The jobs.
@@ -129,18 +119,7 @@ def list_jobs(
 
 
 def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
-    """All jobs of a sweep.
-
-    Args:
-        spec: The specification.
-        without_data: Whether the catalog may stand in for data sets that are not there.
-
-    Returns:
-        The jobs, the first trial first.
-
-    Raises:
-        ConfigurationError: With everything that does not fit the data.
-    """
+    """All jobs of a sweep, the first trial first; the catalog may stand in for data not there."""
     problems: list[str] = []
     counts: dict[str, int] = {}
     chosen: dict[str, list[int]] = {}
@@ -178,13 +157,8 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     """Make the folder of a sweep, or continue the one that is there.
 
     Algorithms, data sets, test domains, draws and trials may be added to a sweep or left out; what
-    all of its runs share may not change, since a table would mix them.
-
-    Args:
-        folder: The folder.
-        spec: What to run.
-        keep: Leave the specification of a sweep that is there as it is: these are runs beside its
-            own.
+    all of its runs share may not change, since a table would mix them. For runs beside its own,
+    `keep` leaves the specification of a sweep that is there as it is.
 
     Returns:
         The folder as an absolute path.
@@ -241,19 +215,10 @@ def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
 
 def check_jobs(
     jobs: Iterable[Job],
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Warn = lambda message: None,
     data_dir: Path | None = None,
 ) -> None:
-    """Find what would make all runs of an algorithm fail, such as an unknown hyper-parameter.
-
-    Args:
-        jobs: The jobs.
-        warn: Called with what the user should know but need not act on.
-        data_dir: The folder that holds the data sets, if it is not where the jobs say.
-
-    Raises:
-        ConfigurationError: With everything that is wrong.
-    """
+    """Refuse, with all that is wrong, what would make every run of an algorithm fail."""
     problems: list[str] = []
     plans = [attempt(problems, plan_job, job, data_dir) for job in first_jobs(jobs).values()]
     if problems:

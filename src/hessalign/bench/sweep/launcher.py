@@ -72,12 +72,14 @@ class Waiting:
             return heapq.heappop(self._later)[2]
         return self._ready.popleft() if self._ready else None
 
-    def lost(self, task: Task, seconds: float, reason: str) -> Outcome | None:
-        """Put back a task whose worker was lost; too often, and that is its outcome."""
+    def ended(self, task: Task, since: float, how: Outcome | str) -> Outcome | None:
+        """How a task ended; if its worker was lost, by what, it is put back unless too often."""
+        if isinstance(how, Outcome):
+            return how
         attempt = task.attempt + 1
         if attempt >= self.retries.attempts:
-            text = f"Its worker was lost {attempt} times, most recently: {reason}. If memory ran "
-            return fail(task, seconds, f"{text}out, try fewer at once.")
+            text = f"Its worker was lost {attempt} times, most recently: {how}. If memory ran out, "
+            return fail(task, time.monotonic() - since, f"{text}try fewer at once.")
         again = dataclasses.replace(task, attempt=attempt)
         due = time.monotonic() + self.retries.seconds(attempt)
         self._count += 1
@@ -120,10 +122,6 @@ class LocalLauncher:
 
     One thread each because the threads of several runs fight for the cores. A process that is
     killed is replaced, and its task begun again, from its checkpoint.
-
-    Args:
-        jobs: How many processes.
-        retries: How often a task is begun again.
     """
 
     def __init__(self, jobs: int, retries: Retries | None = None) -> None:
@@ -202,7 +200,7 @@ class _Worker:
         except (EOFError, OSError):
             self.lost = True
             _stop([self])
-            return waiting.lost(task, time.monotonic() - self._since, f"it {self.end}")
+            return waiting.ended(task, self._since, f"it {self.end}")
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -14,12 +14,7 @@ from hessalign._errors import UserError, describe_error
 from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.sweep.claims import is_claimed
-from hessalign.bench.sweep.execution import (
-    SPECIFICATION,
-    JobStatus,
-    failure,
-    sweep_status,
-)
+from hessalign.bench.sweep.execution import SPECIFICATION, JobStatus, failure, sweep_status
 from hessalign.bench.sweep.jobs import sweep_jobs
 from hessalign.bench.sweep.selection import SELECTIONS, Cell, Collection, Note, Row, Run, Table
 from hessalign.bench.sweep.selection.collection import finished_runs, tabulate
@@ -38,7 +33,7 @@ Read = Callable[[str], tuple[Run | None, list[Note]]]
 """Reads the run in a folder."""
 
 
-class Trouble(NamedTuple):
+class _Trouble(NamedTuple):
     """Runs that are in no table, and why."""
 
     state: str  # failed, diverged, unfinished, running or left
@@ -88,7 +83,7 @@ class Overview:
     collection: Collection
     unfinished: tuple[Run, ...]
     states: Mapping[str, int]
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[_Trouble, ...]
 
     @property
     def complete(self) -> bool:
@@ -181,16 +176,7 @@ def _values(row: Row, places: Sequence[int]) -> dict[tuple[int, int], float]:
 
 
 def look(folder: Path, read: Read = read_run, *, mix: bool = False) -> Overview:
-    """Read a sweep, ours or DomainBed's, whatever is there of it.
-
-    Args:
-        folder: The folder of the sweep.
-        read: What reads the run in a folder; see `remembering`.
-        mix: Whether runs of different protocols may share a table.
-
-    Returns:
-        What there is.
-    """
+    """Read a sweep, ours or DomainBed's, whatever is there of it; `mix` as for `collect`."""
     jobs, notes = _jobs(folder)
     runs, odd = read_runs(folder, least=0 if jobs else 1, read=read)
     finished, reasons = finished_runs(runs)
@@ -258,7 +244,7 @@ def _state(status: JobStatus) -> str:
     return "diverged" if diverged else status.state
 
 
-def _troubles(statuses: Sequence[JobStatus], begun: Mapping[str, Run]) -> Iterator[Trouble]:
+def _troubles(statuses: Sequence[JobStatus], begun: Mapping[str, Run]) -> Iterator[_Trouble]:
     """Runs that failed or go on, one by one, and how many of each kind are not begun."""
     left: Counter[tuple[str, str]] = Counter()
     by_name = {os.path.basename(path): run for path, run in begun.items()}
@@ -266,23 +252,23 @@ def _troubles(statuses: Sequence[JobStatus], begun: Mapping[str, Run]) -> Iterat
         job, run = status.job, by_name.get(status.job.folder)
         reached = "" if run is None else f"at step {run.records[-1].step}"
         if status.state == "failed":
-            yield Trouble(_state(status), job.describe(), status.error)
+            yield _Trouble(_state(status), job.describe(), status.error)
         elif status.state == "running":
-            yield Trouble("running", job.describe(), reached or "no record yet")
+            yield _Trouble("running", job.describe(), reached or "no record yet")
         elif status.state == "left" and run is not None:
-            yield Trouble("left", job.describe(), f"stopped {reached}; `sweep run` goes on")
+            yield _Trouble("left", job.describe(), f"stopped {reached}; `sweep run` goes on")
         elif status.state == "left":
             left[job.algorithm, job.dataset] += 1
     for (algorithm, dataset), count in left.items():
-        yield Trouble("left", f"{algorithm} on {dataset}", f"{count:,} not begun")
+        yield _Trouble("left", f"{algorithm} on {dataset}", f"{count:,} not begun")
 
 
-def _unfinished(run: Run, note: Note) -> Trouble:
+def _unfinished(run: Run, note: Note) -> _Trouble:
     """A run of a folder that does not say which runs it should have."""
     folder = Path(run.path).parent
     reason = note.text.removeprefix(f"{run.path}: ")
     if is_claimed(folder):
-        return Trouble("running", str(run.key), f"at step {run.records[-1].step}")
+        return _Trouble("running", str(run.key), f"at step {run.records[-1].step}")
     error = failure(folder)
     why = f"{reason} Its err.txt ends: {error}" if error else reason
-    return Trouble("failed" if error else "unfinished", str(run.key), why)
+    return _Trouble("failed" if error else "unfinished", str(run.key), why)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from markupsafe import Markup
 
-from hessalign.bench.sweep.overview import (
-    REFERENCE,
-    Overview,
-    Result,
-    domain_differences,
-    results,
-)
+from hessalign._names import some
+from hessalign.bench.sweep.overview import REFERENCE, Overview, Result, domain_differences, results
 from hessalign.bench.sweep.run_figures import (
     MOST_LINES,
     MOST_RUNS,
@@ -33,6 +28,7 @@ from hessalign.report.progress import duration
 from hessalign.report.tables import first_notes, markdown_table
 
 _MOST_NOTES: Final = 10  # of a kind
+_SHOWN: Final = 4  # cells that lack the same
 _MOST_TROUBLES: Final = 300
 _STATES: Final = ("failed", "diverged", "unfinished", "running", "left")
 
@@ -262,12 +258,7 @@ def _reasons(table: Table) -> list[str]:
     for algorithm, column, cell in table.cells():
         for reason in cell.reasons:
             found.setdefault(reason, []).append(f"{algorithm} on {column}")
-    return [f"{_some(where)}: {reason}" for reason, where in found.items()]
-
-
-def _some(names: Sequence[str], shown: int = 4) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return [f"{some(where, _SHOWN)}: {reason}" for reason, where in found.items()]
 
 
 def _cost_rows(overview: Overview) -> list[list[str]]:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
+from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute_there, nothing
 from hessalign.bench.sweep.launcher import Retries, Waiting
@@ -22,9 +23,7 @@ _SECONDS_BETWEEN_COUNTS: Final = 10.0
 _QUEUED: Final = 2
 """Tasks given to the cluster for each run it has room for, so that no worker waits for us."""
 
-_OBJECT_STORE_BYTES: Final = 128 << 20
-"""Of a cluster of our own; results of runs are files."""
-
+_OBJECT_STORE_BYTES: Final = 128 << 20  # of a cluster of our own; results of runs are files
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A lost worker is our business: its run goes on elsewhere.
@@ -151,11 +150,8 @@ class RayLauncher:
             ready, _ = ray.wait(list(submitted), num_returns=1, timeout=_POLL_SECONDS)
             for reference in ready:
                 task, since = submitted.pop(reference)
-                ended: Outcome | str | None = _result(ray, reference)
-                if isinstance(ended, str):
-                    ended = waiting.lost(task, time.monotonic() - since, ended)
-                if ended is not None:
-                    yield ended
+                if outcome := waiting.ended(task, since, _result(ray, reference)):
+                    yield outcome
 
     def _connect(self, ray: Any) -> None:  # noqa: ANN401
         options = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -212,14 +208,11 @@ def _import_ray() -> Any:  # noqa: ANN401 - it has no types of its own
     """Ray, told to be quiet."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingPackageError(
-            "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' "
-            "needs nothing."
-        ) from error
-    return ray
+    return import_optional(
+        "ray",
+        "The launcher 'ray' needs Ray: pip install 'hessalign[ray]'. The launcher 'local' needs "
+        "nothing.",
+    )
 
 
 def _check_answer(address: str, seconds: float) -> None:

@@ -20,11 +20,9 @@ from hessalign.bench.runs.records import RESULTS
 from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Launcher, Outcome, Work
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import grouped, markdown_table
 
-_LENGTHS: Final = (1, 16, 64)
-"""Steps of the measured runs."""
-
+_LENGTHS: Final = (1, 16, 64)  # steps of the measured runs
 _LONG_ENOUGH: Final = 0.5
 """Seconds that the longest measured run should take; short ones are followed by longer ones."""
 
@@ -64,12 +62,7 @@ def measure_cost(job: Job, work: Work, clock: Callable[[], float] = time.perf_co
 
     A run of n steps with k evaluations takes start + n step + k evaluation seconds; k is the number
     of records it wrote. The three are fitted, none below zero. A first run, which is not counted,
-    reads the data.
-
-    Args:
-        job: What to measure; its own number of steps is the most that is tried.
-        work: What does it.
-        clock: What tells the time.
+    reads the data. No run is longer than the job.
 
     Returns:
         The cost.
@@ -103,11 +96,8 @@ def evaluations(steps: int, every: int) -> int:
     return len(range(0, steps, every)) + ((steps - 1) % every != 0)
 
 
-_LEAST_TIMED: Final = 2
-"""How many runs are timed before the time left is told."""
-
-_Cell = tuple[str, str]
-"""A data set and an algorithm."""
+_LEAST_TIMED: Final = 2  # how many runs are timed before the time left is told
+_Cell = tuple[str, str]  # a data set and an algorithm
 
 
 def plan_table(jobs: Sequence[Job], seconds: Mapping[_Cell, float]) -> str:
@@ -139,9 +129,7 @@ def selection_table(jobs: Sequence[Job], chosen: Sequence[str]) -> str:
 
 def status_table(statuses: Sequence[JobStatus]) -> str:
     """How far a sweep is, by data set and algorithm."""
-    cells: dict[_Cell, list[JobStatus]] = {}
-    for status in statuses:
-        cells.setdefault((status.job.dataset, status.job.algorithm), []).append(status)
+    cells = grouped(statuses, lambda status: (status.job.dataset, status.job.algorithm))
     rows = []
     for cell, group in (*cells.items(), (("all", ""), list(statuses))):
         counts = Counter(status.state for status in group)
@@ -158,10 +146,8 @@ def mean_seconds(statuses: Iterable[JobStatus]) -> dict[str, float]:
 
 
 def _means(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for name, value in seconds:
-        found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
+    found = grouped(seconds, lambda pair: pair[0])
+    return {name: fmean(value for _, value in pairs) for name, pairs in found.items()}
 
 
 def seconds_left(

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final, get_args
 
 from hessalign._errors import UserError
+from hessalign._numbers import finite
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.algorithms.options import Power
 from hessalign.bench.algorithms.search import Preset, common_space, search_space
@@ -16,6 +17,7 @@ from hessalign.bench.runs import irm
 from hessalign.bench.sweep.overview import REFERENCE, Point
 from hessalign.bench.sweep.selection import Run, Table
 from hessalign.report.plot import Plot, make_axis
+from hessalign.report.tables import grouped
 
 _COLOURS: Final = 8  # of marks, which repeat after that
 _DESCRIBED: Final = 6000  # up to so many points say what they are when they are pointed at
@@ -39,7 +41,7 @@ def point_figures(
     for algorithm, group in _by_algorithm(points).items():
         figures = []
         for name in _varying(group):
-            drawn = [(point, _number(point.run.hparams.get(name))) for point in group]
+            drawn = [(point, finite(point.run.hparams.get(name))) for point in group]
             values = [(point, value) for point, value in drawn if value is not None]
             log = _by_powers(algorithm, name, [value for _, value in values])
             across = make_axis(name, (value for _, value in values), log=log)
@@ -57,10 +59,12 @@ def point_figures(
 
 
 def _by_algorithm(points: Iterable[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.run.key.algorithm, []).append(point)
-    return dict(sorted(found.items(), key=lambda pair: (pair[0] != REFERENCE, pair[0])))
+    found = grouped(points, lambda point: point.run.key.algorithm)
+    return dict(sorted(found.items(), key=_reference_first))
+
+
+def _reference_first(group: tuple[str, object]) -> tuple[bool, str]:
+    return group[0] != REFERENCE, group[0]
 
 
 def _varying(points: Sequence[Point]) -> list[str]:
@@ -68,14 +72,9 @@ def _varying(points: Sequence[Point]) -> list[str]:
     values: dict[str, set[float]] = {}
     for point in points:
         for name, value in point.run.hparams.items():
-            if (found := _number(value)) is not None:
+            if (found := finite(value)) is not None:
                 values.setdefault(name, set()).add(found)
     return [name for name, found in values.items() if len(found) > 1]
-
-
-def _number(value: object) -> float | None:
-    counts = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if counts else None  # type: ignore[arg-type]
 
 
 def _by_powers(algorithm: str, name: str, values: Iterable[float]) -> bool:
@@ -119,15 +118,11 @@ def curve_figures(
     """By algorithm: OOD and validation accuracy by step, of runs with one test domain."""
     going = {run.path for run in unfinished}
     chosen = {c.run.path for _, _, cell in table.cells() for c in cell.chosen}
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        if len(run.key.test_domains) == 1 and len(run.records) > 1:
-            groups.setdefault(run.key.algorithm, []).append(run)
-    curves = {run.path: _curves(run) for group in groups.values() for run in group}
+    drawn = [run for run in runs if len(run.key.test_domains) == 1 and len(run.records) > 1]
+    curves = {run.path: _curves(run) for run in drawn}
+    groups = grouped(drawn, lambda run: run.key.algorithm)
     found = []
-    for algorithm, group in sorted(
-        groups.items(), key=lambda pair: (pair[0] != REFERENCE, pair[0])
-    ):
+    for algorithm, group in sorted(groups.items(), key=_reference_first):
         others = [run for run in group if run.path not in chosen]
         every = -(-len(others) // MOST_LINES)
         shown = others[:: every or 1] + [run for run in group if run.path in chosen]
@@ -179,12 +174,9 @@ def correlation(points: Sequence[Point]) -> str:
     """The rank correlation of distance and accuracy within each test domain, where it exists."""
     from scipy.stats import spearmanr
 
-    groups: dict[int, list[Point]] = {}
-    for point in points:
-        if point.distance is not None:
-            groups.setdefault(point.domain, []).append(point)
+    having = [point for point in points if point.distance is not None]
     found = []
-    for group in groups.values():
+    for group in grouped(having, lambda point: point.domain).values():
         distances, tests = [p.distance for p in group], [p.test for p in group]
         if len(group) > 2 and len(set(distances)) > 1 and len(set(tests)) > 1:
             found.append((float(spearmanr(distances, tests).statistic), len(group)))

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, final
 
-from hessalign._errors import InputError, MissingPackageError
+from hessalign._errors import InputError
+from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.algorithms.options import Count, Options, Range, check_options
 from hessalign.bench.sweep.claims import is_claimed
@@ -26,17 +27,10 @@ from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 1.0
 
-_FOLDER: Final = "slurm"
-"""Where, in the folder of a sweep, jobs leave what they print."""
-
-_ARRAY: Final = 1000
-"""Jobs in one array; Slurm takes no more than 1,001 unless it is told to."""
-
-_TIMEOUTS: Final = 100
-"""How often a run may come to its time limit."""
-
-_RESTARTS: Final = 1000
-"""Fewer than so many times Slurm begins a job again, for claims."""
+_FOLDER: Final = "slurm"  # where, in the folder of a sweep, jobs leave what they print
+_ARRAY: Final = 1000  # jobs in one array; Slurm takes no more than 1,001 unless it is told to
+_TIMEOUTS: Final = 100  # how often a run may come to its time limit
+_RESTARTS: Final = 1000  # fewer than so many times Slurm begins a job again, for claims
 
 
 @final
@@ -131,12 +125,8 @@ class SlurmLauncher:
                     submitted += self._submit(executor, waiting, len(submitted), work, begin)
                     for each in [each for each in submitted if each.job.done()]:
                         submitted.remove(each)
-                        ended: Outcome | str | None = each.result()
-                        if isinstance(ended, str):
-                            seconds = time.monotonic() - each.since
-                            ended = waiting.lost(each.task, seconds, ended)
-                        if ended is not None:
-                            yield ended
+                        if outcome := waiting.ended(each.task, each.since, each.result()):
+                            yield outcome
                     time.sleep(_POLL_SECONDS)
             except BaseException:
                 _cancel(submitted)
@@ -254,11 +244,8 @@ class _Remote:
 
 
 def _import_submitit() -> Any:  # noqa: ANN401
-    try:
-        import submitit
-    except ImportError as error:
-        raise MissingPackageError(
-            "The launcher 'slurm' needs submitit: pip install 'hessalign[slurm]'. The launcher "
-            "'local' needs nothing."
-        ) from error
-    return submitit
+    return import_optional(
+        "submitit",
+        "The launcher 'slurm' needs submitit: pip install 'hessalign[slurm]'. The launcher 'local' "
+        "needs nothing.",
+    )

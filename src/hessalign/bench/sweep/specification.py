@@ -22,8 +22,7 @@ from hessalign.bench.sweep.selection import SELECTIONS
 _ALL: Final = "all"
 DEFAULT_PRESET: Final[Preset] = "domainbed-2022"
 
-_Domain = str | int
-"""A domain by its name or its number."""
+_Domain = str | int  # a domain by its name or its number
 
 
 @final

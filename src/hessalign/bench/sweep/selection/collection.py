@@ -27,6 +27,7 @@ from hessalign.bench.sweep.selection.tables import (
     choose,
     find_selection,
 )
+from hessalign.report.tables import grouped
 
 
 @final
@@ -199,10 +200,7 @@ def check_protocols(runs: Sequence[Run]) -> None:
     problems: list[str] = []
     for name in ("task", "holdout_fraction", "uda_holdout_fraction"):
         problems += _disagreement(name, f"protocol.{name}", runs)
-    by_dataset: dict[str, list[Run]] = {}
-    for run in runs:
-        by_dataset.setdefault(run.key.dataset, []).append(run)
-    for dataset, group in by_dataset.items():
+    for dataset, group in grouped(runs, lambda run: run.key.dataset).items():
         for name in ("steps", "checkpoint_freq"):
             problems += _disagreement(f"{dataset}: {name}", f"protocol.{name}", group)
         problems += _disagreement(f"{dataset}: number of domains", "domains", group)
@@ -216,9 +214,7 @@ def check_protocols(runs: Sequence[Run]) -> None:
 
 
 def _disagreement(name: str, attribute: str, runs: Sequence[Run]) -> list[str]:
-    groups: dict[object, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(attrgetter(attribute)(run), []).append(run)
+    groups = grouped(runs, attrgetter(attribute))
     if len(groups) < 2:
         return []
     parts = [

@@ -15,11 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, final, get_type_hi
 
 import numpy as np
 
-from hessalign import _numbers
 from hessalign._errors import InputError
-from hessalign._files import parse_json
+from hessalign._numbers import finite
 from hessalign.bench.runs.averaging import AVERAGED
-from hessalign.bench.runs.records import DONE, RESULTS
+from hessalign.bench.runs.records import DONE, RESULTS, parse_line
 
 _JOB_FOLDER: Final = re.compile("[0-9a-f]{32}")
 _PART: Final = re.compile(r"env\d+_(in|out)_acc")
@@ -156,8 +155,7 @@ class Run:
 _IDENTITY: Final = {
     "dataset": str, "algorithm": str, "test_envs": list, "trial_seed": int, "hparams_seed": int
 }  # fmt: skip
-_PROTOCOL: Final = get_type_hints(RunProtocol)
-"""Of which type arguments are."""
+_PROTOCOL: Final = get_type_hints(RunProtocol)  # of which type arguments are
 
 
 _BRACES: Final = 100
@@ -230,10 +228,6 @@ def read_run(
     middle, which the run then remembers unless the complete record follows it. Of records of the
     same step with the same accuracies one is kept.
 
-    Args:
-        folder: The folder of the run.
-        averaged: As for `read_runs`.
-
     Returns:
         The run, None if there is no record, and what was odd about its files.
 
@@ -258,7 +252,7 @@ def read_run(
         record = _record(fields, where, AVERAGED if averaged else "")
         if record.step not in records:
             records[record.step], lines[record.step] = record, number
-            timed[record.step] = {name: _number(fields.get(name)) for name in _BESIDE}
+            timed[record.step] = {name: finite(fields.get(name)) for name in _BESIDE}
         elif records[record.step] == record:
             text = f"{where} repeats step {record.step} of line {lines[record.step]}."
             notes.append(Note("repeated record", text))
@@ -291,11 +285,6 @@ def read_run(
     return run, notes
 
 
-def _number(value: object) -> float | None:
-    found = _numbers.number(value)
-    return found if math.isfinite(found) else None
-
-
 def _seconds(steps: Sequence[int], beside: Sequence[Mapping[str, Any]]) -> float | None:
     """How long a run trained: what it says, or by its mean time of a step since the last record."""
     if beside[-1]["seconds"] is not None:
@@ -308,7 +297,7 @@ def _seconds(steps: Sequence[int], beside: Sequence[Mapping[str, Any]]) -> float
 def _is_converted(name: str) -> bool:
     """Whether records have accuracies, but not those by which runs are selected."""
     with open(name, "rb") as file:
-        fields = parse_record(next(filter(bytes.strip, file), b"")) or {}
+        fields = parse_line(next(filter(bytes.strip, file), b"")) or {}
     return "test_accuracy" in fields and not any(map(_PART.fullmatch, fields))
 
 
@@ -321,7 +310,7 @@ def _read_lines(
             if not line.strip():
                 continue
             where = f"{name}, line {number}"
-            fields = parse_record(line)
+            fields = parse_line(line)
             if fields is None and (fields := _after_tear(line)) is not None:
                 text = f"{where} begins with a record that was cut off; the complete one is read."
                 notes.append(Note("torn line", text))
@@ -337,21 +326,12 @@ def _read_lines(
                 notes.append(Note("torn line", f"{where} was cut off; it is skipped."))
 
 
-def parse_record(line: bytes) -> Mapping[str, Any] | None:
-    """What a line of `results.jsonl` holds."""
-    try:
-        fields = parse_json(line.decode())
-    except ValueError:  # includes bytes that are not UTF-8
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
 def _after_tear(line: bytes) -> Mapping[str, Any] | None:
     """The record that a later process wrote on the line of one that was cut off."""
     start = 0
     for _ in range(_BRACES):
         start = line.find(b"{", start + 1)
-        fields = parse_record(line[start:]) if start > 0 else None
+        fields = parse_line(line[start:]) if start > 0 else None
         if start < 0 or (fields is not None and "args" in fields and "step" in fields):
             return fields
     return None

@@ -17,9 +17,12 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from hessalign._names import check_name
+from hessalign._names import check_name, some
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
 from hessalign.bench.sweep.selection.reading import Record, Run, braces
+from hessalign.report.tables import grouped
+
+_SHOWN: Final = 8  # trials, or draws, that lack the same
 
 Runs = Mapping[tuple[int, ...], Run]
 """Runs of one data set, algorithm, trial and hyper-parameter seed, by test domains."""
@@ -137,14 +140,7 @@ def find_selection(name: str) -> Selection:
 
 
 def choose(candidates: Iterable[Candidate]) -> Candidate:
-    """The best candidate; of equals the one with the largest hyper-parameter seed, as in DomainBed.
-
-    Args:
-        candidates: One per hyper-parameter seed, at least one.
-
-    Returns:
-        The best.
-    """
+    """The best candidate; of equals that of the largest hyper-parameter seed, as in DomainBed."""
     return max(
         candidates, key=lambda candidate: (candidate.validation, candidate.run.key.hparams_seed)
     )
@@ -270,17 +266,11 @@ class Table:
 def build_tables(runs: Sequence[Run], selections: Iterable[Selection]) -> list[Table]:
     """Select models and tabulate their accuracies.
 
-    Args:
-        runs: Runs with different keys.
-        selections: Methods of selection.
-
     Returns:
         For each method a table per data set, then the averages; data sets and algorithms in
         DomainBed's order, those it does not know after the others by name.
     """
-    by_dataset: dict[str, list[Run]] = {}
-    for run in runs:
-        by_dataset.setdefault(run.key.dataset, []).append(run)
+    by_dataset = grouped(runs, lambda run: run.key.dataset)
     datasets = _ordered(by_dataset, DATASETS)
     algorithms = _ordered({run.key.algorithm for run in runs}, _ALGORITHM_ORDER)
     tables = []
@@ -337,26 +327,22 @@ def _cell(selection: Selection, trials: Mapping[int, Mapping[int, Runs]], domain
         outcomes = {seed: selection.candidate(runs, domain) for seed, runs in seeds.items()}
         candidates = [found for found in outcomes.values() if isinstance(found, Candidate)]
         failed = [(seed, found) for seed, found in outcomes.items() if isinstance(found, str)]
-        reasons = _grouped("hyper-parameter seed", failed)
+        reasons = _by_problem("hyper-parameter seed", failed)
         if candidates:
             chosen[trial] = choose(candidates)
         elif len(reasons) == 1:  # all seeds have the same
             reasons = (failed[0][1],)
         problems += [(trial, reason) for reason in reasons]
     values = tuple(candidate.test for candidate in chosen.values())
-    return Cell(tuple(chosen), values, tuple(chosen.values()), _grouped("trial", problems))
+    return Cell(tuple(chosen), values, tuple(chosen.values()), _by_problem("trial", problems))
 
 
-def _grouped(noun: str, problems: Iterable[tuple[int, str]]) -> tuple[str, ...]:
+def _by_problem(noun: str, problems: Iterable[tuple[int, str]]) -> tuple[str, ...]:
     """Problems, each with the numbers of those that have it; long lists are cut."""
-    numbers: dict[str, list[int]] = {}
-    for number, problem in problems:
-        numbers.setdefault(problem, []).append(number)
     lines = []
-    for problem, found in numbers.items():
-        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-        shown = ", ".join(map(str, found[:8])) + more
-        lines.append(f"{noun}{'s' * (len(found) > 1)} {shown}: {problem}")
+    for problem, group in grouped(problems, lambda pair: pair[1]).items():
+        found = [number for number, _ in group]
+        lines.append(f"{noun}{'s' * (len(found) > 1)} {some(found, _SHOWN)}: {problem}")
     return tuple(lines)
 
 
@@ -388,5 +374,5 @@ def _average_cell(table: Table, row: Row) -> Cell:
         if absent:
             partial = f"no value for {', '.join(absent)}, average of the others"
             problems.append((trial, partial if present else nothing))
-    reasons = _grouped("trial", problems) if values else (nothing,)
+    reasons = _by_problem("trial", problems) if values else (nothing,)
     return Cell(tuple(values), tuple(values.values()), reasons=reasons)
