@@ -108,10 +108,10 @@ class _Site:
 
     @property
     def harmful(self) -> bool:
-        """Whether models of other sites do worse there than at home, or than they could."""
-        raw, home = self.labels.plain.right, self.labels.home
-        worse = home.mean() - raw.mean()
-        noise = (raw.var() / len(raw) + home.var() / len(home)) ** 0.5
+        """Whether linear models of other sites do worse there than at home, or than they could."""
+        raw, there, home = self.labels.plain.right, self.labels.there, self.labels.home
+        worse = home.mean() - there.mean()
+        noise = (there.var() / len(there) + home.var() / len(home)) ** 0.5
         gains = [
             option.right - raw for option in self.labels.options if option.causes == self.causes
         ]
@@ -202,7 +202,9 @@ def _blocks(data: _Data, model: LabelModel) -> list[NDArray[np.float32]]:
     directions, _ = rank_scores(np.stack([*main.T, *pairs], axis=1), data.y)
     loss = log_likelihood(model.logits, data.y)[:, None]
     said, _ = rank_scores(np.concatenate([model.logits, loss], axis=1), data.y)
-    return [place, spread, directions, said]
+    # A few wrong labels hardly move ranks.
+    wrong = (model.logits.argmax(1) != data.y).astype(np.float32)[:, None]
+    return [place, spread, directions, np.concatenate([said, wrong], axis=1)]
 
 
 def _exchange(data: _Data, blocks: list[NDArray[np.float32]], kept: list[int]) -> Exchange:
