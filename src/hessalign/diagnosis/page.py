@@ -68,11 +68,10 @@ def render_diagnosis_page(diagnosis: Diagnosis) -> str:
 def _cards(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """The three answers in a word or two each, what they answer, and where more is said."""
     held = _capital(diagnosis.verdict.holds)
-    why = "not tested"
-    if (causes := diagnosis.causes) is not None:
-        costs = [finding for finding in causes.findings if finding.harmful] or causes.findings
-        why = ", ".join(dict.fromkeys(CAUSE_TITLES[each.cause] for each in costs[:2]))
-        why = why or "no difference found"
+    findings = diagnosis.causes.findings
+    costs = [finding for finding in findings if finding.harmful] or findings
+    why = ", ".join(dict.fromkeys(CAUSE_TITLES[each.cause] for each in costs[:2]))
+    why = why or "no difference found"
     helps = "not tested"
     if (remedies := diagnosis.remedies) is not None:
         best = next(each for each in remedies.trials if each.remedy == remedies.recommended)
