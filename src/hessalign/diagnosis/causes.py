@@ -74,10 +74,11 @@ _UNITS: Final[dict[Cause, str]] = {
 @final
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """Columns without gaps, the feature each one is of, and how it was looked at."""
+    """Columns without gaps, of which feature each one is, and whether it marks what is missing."""
 
     x: Floats
     feature: Ints
+    marks: NDArray[np.bool_]
     y: Ints
     domain: Ints
     classes: int
@@ -187,7 +188,9 @@ def _make_data(z: Tensor, y: Tensor, domain: Tensor, classes: int, seed: int) ->
     feature = torch.cat([torch.arange(z.shape[1]), prepared.marked]).numpy()
     varies = x.max(0) > x.min(0)
     varies[0] |= not varies.any()
-    return _Data(x[:, varies], feature[varies], y.numpy(), domain.numpy(), classes, seed)
+    marks = np.arange(x.shape[1]) >= z.shape[1]
+    columns = x[:, varies], feature[varies], marks[varies]
+    return _Data(*columns, y.numpy(), domain.numpy(), classes, seed)
 
 
 def _blocks(data: _Data, model: LabelModel) -> list[NDArray[np.float32]]:
@@ -392,10 +395,13 @@ def _site_findings(data: _Data, p: float, sites: dict[int, _Site]) -> list[Findi
         )
         amounts = np.max([_amounts(cause, site) for site in members], axis=0)
         order = np.argsort(-amounts, kind="stable")[: 0 if cause == "noise" else 2 * _NAMED]
+        first = {data.feature[j].item(): j for j in order[::-1]}
         named = list(dict.fromkeys(data.feature[j].item() for j in order))[:_NAMED]
+        missing = tuple(d for d in named if data.marks[first[d]])
         size = max(_size(cause, site) for site in members)
         harmful = any(site.harmful for site in members)
-        found.append(Finding(cause, single, p, size, _UNITS[cause], harmful, tuple(named)))
+        shown = tuple(named), missing
+        found.append(Finding(cause, single, p, size, _UNITS[cause], harmful, *shown))
     return found
 
 

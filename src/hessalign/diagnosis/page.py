@@ -241,7 +241,7 @@ def _finding_rows(diagnosis: Diagnosis, report: CauseReport) -> list[list[Cell]]
             p_text(each.p_value),
             f"{each.unit}: {number(each.size)}",
             "yes" if each.harmful else "not shown",
-            _features(diagnosis, each.features),
+            _features(diagnosis, each),
         ]
         for each in report.findings
     ]
@@ -253,9 +253,13 @@ def _finding_rows(diagnosis: Diagnosis, report: CauseReport) -> list[list[Cell]]
     ]
 
 
-def _features(diagnosis: Diagnosis, features: Sequence[int]) -> Cell:
-    names = [feature_name(diagnosis.feature_names, d) for d in features]
-    full, short = ", ".join(names), ", ".join(shortened(each, _SHORT) for each in names[:3])
+def _features(diagnosis: Diagnosis, finding: Finding) -> Cell:
+    """Which features show it, with a word on those that do so by being missing."""
+    names = [feature_name(diagnosis.feature_names, d) for d in finding.features]
+    notes = [" (missing)" if d in finding.missing else "" for d in finding.features]
+    pairs = list(zip(names, notes, strict=True))
+    full = ", ".join(name + note for name, note in pairs)
+    short = ", ".join(shortened(name, _SHORT) + note for name, note in pairs[:3])
     return (short or "–") if short == full else (short, full)
 
 

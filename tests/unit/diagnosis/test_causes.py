@@ -135,7 +135,12 @@ def test_what_only_one_site_measures_is_no_other_rule():
     )
     domain = torch.arange(4).repeat_interleave(torch.tensor([len(each) for each in data.domains]))
     report = cause_report(z, y, domain, classes=2)
-    assert {found.cause for found in report.findings} == {"covariate", "label"}
+    found = {each.cause: each for each in report.findings}
+    assert found.keys() == {"covariate", "label"}
+    ca, chol = map(data.table.features.index, ("ca", "chol"))
+    assert {ca, chol} <= set(found["covariate"].features)
+    assert ca in found["covariate"].missing
+    assert chol not in found["covariate"].missing
 
 
 def test_noise_may_hit_one_class_only():

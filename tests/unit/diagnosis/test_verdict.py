@@ -1,6 +1,7 @@
 """What is said of the three answers, in words of a reader who knows no mathematics."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -122,6 +123,9 @@ def test_every_cause_is_named_with_its_site(cause, site):
     assert ("“south”" in verdict.causes[0]) == (site is not None)
     assert "It shows most in “blood”, “age”." in verdict.causes[0]
     assert "As far as can be told it costs accuracy" in verdict.causes[0]
+    gaps = replace(found, findings=(replace(found.findings[0], missing=(0,)),))
+    verdict = make_verdict(SITES, transfer_report(POOR, GOOD), gaps, None, ["age", "b", "blood"])
+    assert "in “blood”, “age” (in where it is missing)." in verdict.causes[0]
     assert any("differs from all others" in text for text in verdict.causes) == (site is not None)
     harmless = make_verdict(
         SITES, transfer_report(POOR, GOOD), cause_report((cause, 2, False)), None
