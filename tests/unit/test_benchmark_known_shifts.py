@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.known_shifts import Task, page, run_all, short, summarise, targets
+from benchmarks.known_shifts import Task, page, plan, run_all, short, summarise, targets
 from benchmarks.shift_cases import CASES, Draws
 
 
@@ -49,6 +49,17 @@ def test_targets_are_met_or_missed():
     assert "at most 2.0 points off" in found[4]
     text = page(missed, "python -m benchmarks.known_shifts")
     assert "| no shift | 1 | 100% | 0% | scale 1 | nothing 1 | 0% | 10.0 | 2.0 |" in text
+
+
+def test_more_data_sets_without_shift():
+    quiet, shifted = CASES[0], CASES[7]
+    found = [(task.case, task.part) for task in plan([quiet, shifted], 2)]
+    counts = [
+        found.count((case.name, part))
+        for case in (quiet, shifted)
+        for part in ("kinds", "remedies")
+    ]
+    assert counts == [10, 2, 2, 2]
 
 
 def test_what_was_done_before_is_not_done_again(tmp_path):
