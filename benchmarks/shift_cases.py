@@ -1,10 +1,13 @@
-"""Data of several sites that differ in a known way, or do not, for `benchmarks.known_shifts`."""
+"""Data of several sites that differ in a known way, or do not, for `benchmarks.known_shifts`.
+
+What sites are like is drawn apart from their samples, so that further samples of them can be had.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, NamedTuple, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +16,22 @@ from hessalign.diagnosis.answers import Cause
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Rng = np.random.Generator
 
 SITES, SAMPLES, FEATURES, CLASSES, RELEVANT = 4, 300, 10, 3, 4
 MIXED_SHARES = ((0.7, 0.2, 0.1), (0.1, 0.7, 0.2), (0.2, 0.1, 0.7), (0.34, 0.33, 0.33))
 MILD_SHARES = ((0.34, 0.33, 0.33),) * 3 + ((0.5, 0.25, 0.25),)
+
+
+class Draws(NamedTuple):
+    """Random numbers: what the sites are like, and their samples."""
+
+    world: np.random.Generator
+    samples: np.random.Generator
+
+    @classmethod
+    def seeded(cls, *seed: int, again: int = 0) -> Self:
+        """The same sites for the same seed, with other samples each time."""
+        return cls(np.random.default_rng(seed), np.random.default_rng([*seed, 1, again]))
 
 
 @final
@@ -55,11 +69,11 @@ class Case:
     strength: Literal["none", "mild", "strong"]
     causes: frozenset[Cause]
     site: int | None
-    make: Callable[[Rng], Sites]
+    make: Callable[[Draws], Sites]
 
 
 def clusters(
-    rng: Rng,
+    draws: Draws,
     *,
     sizes: Sequence[int] = (SAMPLES,) * SITES,
     features: int = FEATURES,
@@ -71,7 +85,7 @@ def clusters(
     """Classes that are clusters in the first few features; P(x|y) is the same at all sites.
 
     Args:
-        rng: Random numbers.
+        draws: Random numbers.
         sizes: Samples of each site.
         features: Features.
         classes: Classes.
@@ -84,37 +98,47 @@ def clusters(
     """
     domain = np.repeat(np.arange(len(sizes)), sizes)
     shares = shares or [[1 / classes] * classes] * len(sizes)
+    world, rng = draws
     y = np.concatenate([rng.choice(classes, n, p=p) for n, p in zip(sizes, shares, strict=True)])
     centres = np.zeros((classes, features))
-    centres[:, :RELEVANT] = rng.normal(size=(classes, RELEVANT))
+    centres[:, :RELEVANT] = world.normal(size=(classes, RELEVANT))
     gaps = np.linalg.norm(centres[:, None] - centres, axis=2)
     centres *= apart * classes * (classes - 1) / gaps.sum()
     around = (noise or rng.standard_normal)((len(y), features))
     return Sites(centres[y] + around, y, domain, classes)
 
 
-def labelled(rng: Rng, moves: Floats, samples: int = SAMPLES) -> Sites:
+def labelled(draws: Draws, moves: Floats, samples: int = SAMPLES, *, thinned: float = 1.0) -> Sites:
     """Features around the sites' own means, labelled by the same rule everywhere.
 
     Args:
-        rng: Random numbers.
+        draws: Random numbers.
         moves: Mean of each site.
         samples: Of each site.
+        thinned: Share of the commonest class's samples that are left at the first site.
 
     Returns:
         The samples.
     """
+    rule = draws.world.normal(size=(RELEVANT, CLASSES))
     domain = np.arange(len(moves)).repeat(samples)
-    x = rng.normal(size=(len(domain), moves.shape[1])) + moves[domain]
-    rule = rng.normal(size=(RELEVANT, CLASSES))
-    scores = x[:, :RELEVANT] @ rule + 0.3 * rng.gumbel(size=(len(x), CLASSES))
-    return Sites(x, scores.argmax(1), domain)
+    x, y = _by_rule(draws.samples, rule, moves[domain])
+    common = np.bincount(_by_rule(draws.world, rule, moves[[0] * 10_000])[1]).argmax()
+    keep = (domain != 0) | (y != common) | (draws.samples.random(len(y)) < thinned)
+    return Sites(x[keep], y[keep], domain[keep])
 
 
-def _moves(rng: Rng, sites: Sequence[int], size: float) -> Floats:
+def _by_rule(rng: np.random.Generator, rule: Floats, means: Floats) -> tuple[Floats, Ints]:
+    """Features around some means, and what a rule says of them, not quite surely."""
+    x = rng.normal(size=means.shape) + means
+    scores = x[:, : len(rule)] @ rule + 0.3 * rng.gumbel(size=(len(x), rule.shape[1]))
+    return x, scores.argmax(1)
+
+
+def _moves(draws: Draws, sites: Sequence[int], size: float) -> Floats:
     """Means of sites, some of them moved in the features that matter."""
     moves = np.zeros((SITES, FEATURES))
-    moves[list(sites), :RELEVANT] = size * rng.normal(size=(len(sites), RELEVANT))
+    moves[list(sites), :RELEVANT] = size * draws.world.normal(size=(len(sites), RELEVANT))
     return moves
 
 
@@ -122,63 +146,63 @@ def _changed(data: Sites, x: Floats | None = None, y: Ints | None = None) -> Sit
     return Sites(data.x if x is None else x, data.y if y is None else y, data.domain, data.classes)
 
 
-def _irrelevant(rng: Rng) -> Sites:
-    data = clusters(rng)
+def _irrelevant(draws: Draws) -> Sites:
+    data = clusters(draws)
     move = np.zeros((SITES, FEATURES))
-    move[:, RELEVANT:] = 1.5 * rng.normal(size=(SITES, FEATURES - RELEVANT))
+    move[:, RELEVANT:] = 1.5 * draws.world.normal(size=(SITES, FEATURES - RELEVANT))
     return _changed(data, data.x + move[data.domain])
 
 
-def _permuted(data: Sites, rng: Rng, site: int, share: float) -> Sites:
-    hit = (data.domain == site) & (rng.random(len(data.y)) < share)
+def _permuted(data: Sites, draws: Draws, site: int, share: float) -> Sites:
+    hit = (data.domain == site) & (draws.samples.random(len(data.y)) < share)
     return _changed(data, y=np.where(hit, (data.y + 1) % data.classes, data.y))
 
 
-def _noisy(rng: Rng) -> Sites:
-    data = clusters(rng)
-    hit = (data.domain == 1) & (rng.random(len(data.y)) < 0.3)
-    other = (data.y + rng.integers(1, CLASSES, len(data.y))) % CLASSES
+def _noisy(draws: Draws) -> Sites:
+    data = clusters(draws)
+    hit = (data.domain == 1) & (draws.samples.random(len(data.y)) < 0.3)
+    other = (data.y + draws.samples.integers(1, CLASSES, len(data.y))) % CLASSES
     return _changed(data, y=np.where(hit, other, data.y))
 
 
-def _scaled(rng: Rng) -> Sites:
-    data = clusters(rng)
-    return _changed(data, data.x * np.exp(rng.normal(size=(SITES, FEATURES)))[data.domain])
+def _scaled(draws: Draws) -> Sites:
+    data = clusters(draws)
+    scale = np.exp(draws.world.normal(size=(SITES, FEATURES)))
+    return _changed(data, data.x * scale[data.domain])
 
 
-def _scaled_once(rng: Rng) -> Sites:
-    data = clusters(rng)
+def _scaled_once(draws: Draws) -> Sites:
+    data = clusters(draws)
     return _changed(data, data.x * np.where(data.domain == 3, 3.0, 1.0)[:, None])
 
 
-def _offset(rng: Rng, shares: Sequence[Sequence[float]] | None = None) -> Sites:
-    data = clusters(rng, shares=shares)
-    return _changed(data, data.x + 2 * rng.normal(size=(SITES, FEATURES))[data.domain])
+def _offset(draws: Draws, shares: Sequence[Sequence[float]] | None = None) -> Sites:
+    data = clusters(draws, shares=shares)
+    move = 2 * draws.world.normal(size=(SITES, FEATURES))
+    return _changed(data, data.x + move[data.domain])
 
 
-def _spurious(rng: Rng, agreement: Sequence[float]) -> Sites:
-    data = clusters(rng, classes=2, apart=2.0)
+def _spurious(draws: Draws, agreement: Sequence[float]) -> Sites:
+    data = clusters(draws, classes=2, apart=2.0)
+    rng = draws.samples
     agree = rng.random(len(data.y)) < np.asarray(agreement)[data.domain]
     data.x[:, -1] = 3 * np.where(agree, data.y, 1 - data.y) + rng.normal(size=len(data.y))
     return data
 
 
-def _label_and_covariate(rng: Rng) -> Sites:
-    data = labelled(rng, _moves(rng, [2], 1.0), 450)
-    common = np.bincount(data.y[data.domain == 0]).argmax()
-    keep = (data.domain != 0) | (data.y != common) | (rng.random(len(data.y)) < 0.3)
-    return Sites(data.x[keep], data.y[keep], data.domain[keep])
+def _label_and_covariate(draws: Draws) -> Sites:
+    return labelled(draws, _moves(draws, [2], 1.0), 450, thinned=0.3)
 
 
-def _concept_and_covariate(rng: Rng) -> Sites:
-    return _permuted(labelled(rng, _moves(rng, [1], 1.2)), rng, 3, 1.0)
+def _concept_and_covariate(draws: Draws) -> Sites:
+    return _permuted(labelled(draws, _moves(draws, [1], 1.2)), draws, 3, 1.0)
 
 
 def _case(
     name: str,
     strength: Literal["none", "mild", "strong"],
     causes: Sequence[Cause],
-    make: Callable[[Rng], Sites],
+    make: Callable[[Draws], Sites],
     site: int | None = None,
 ) -> Case:
     return Case(name, strength, frozenset(causes), site, make)
@@ -190,44 +214,53 @@ CASES = (
         "no shift, 300 features, 100 samples",
         "none",
         (),
-        lambda rng: clusters(rng, sizes=(100,) * SITES, features=300),
+        lambda draws: clusters(draws, sizes=(100,) * SITES, features=300),
     ),
     _case(
         "no shift, t with 2 degrees of freedom",
         "none",
         (),
-        lambda rng: clusters(rng, noise=lambda size: rng.standard_t(2, size=size)),
+        lambda draws: clusters(draws, noise=lambda size: draws.samples.standard_t(2, size=size)),
     ),
-    _case("no shift, Cauchy", "none", (), lambda rng: clusters(rng, noise=rng.standard_cauchy)),
+    _case(
+        "no shift, Cauchy",
+        "none",
+        (),
+        lambda draws: clusters(draws, noise=draws.samples.standard_cauchy),
+    ),
     _case(
         "no shift, 95 % in one class",
         "none",
         (),
-        lambda rng: clusters(rng, classes=2, shares=[[0.95, 0.05]] * SITES),
+        lambda draws: clusters(draws, classes=2, shares=[[0.95, 0.05]] * SITES),
     ),
     _case(
         "no shift, one site 10 times smaller",
         "none",
         (),
-        lambda rng: clusters(rng, sizes=(300, 300, 300, 30)),
+        lambda draws: clusters(draws, sizes=(300, 300, 300, 30)),
     ),
-    _case("no shift, same rule", "none", (), lambda rng: labelled(rng, _moves(rng, [], 0.0))),
-    _case("label", "strong", ["label"], lambda rng: clusters(rng, shares=MIXED_SHARES)),
-    _case("label, mild", "mild", ["label"], lambda rng: clusters(rng, shares=MILD_SHARES), 3),
+    _case("no shift, same rule", "none", (), lambda draws: labelled(draws, _moves(draws, [], 0.0))),
+    _case("label", "strong", ["label"], lambda draws: clusters(draws, shares=MIXED_SHARES)),
+    _case("label, mild", "mild", ["label"], lambda draws: clusters(draws, shares=MILD_SHARES), 3),
     _case(
         "covariate, all sites",
         "strong",
         ["covariate"],
-        lambda rng: labelled(rng, _moves(rng, range(SITES), 1.0)),
+        lambda draws: labelled(draws, _moves(draws, range(SITES), 1.0)),
     ),
     _case(
-        "covariate", "strong", ["covariate"], lambda rng: labelled(rng, _moves(rng, [2], 1.0)), 2
+        "covariate",
+        "strong",
+        ["covariate"],
+        lambda draws: labelled(draws, _moves(draws, [2], 1.0)),
+        2,
     ),
     _case(
         "covariate, mild",
         "mild",
         ["covariate"],
-        lambda rng: labelled(rng, _moves(rng, [2], 0.4)),
+        lambda draws: labelled(draws, _moves(draws, [2], 0.4)),
         2,
     ),
     _case("irrelevant features", "strong", ["covariate"], _irrelevant),
@@ -235,11 +268,15 @@ CASES = (
         "permuted labels",
         "strong",
         ["concept"],
-        lambda rng: _permuted(clusters(rng), rng, 2, 1.0),
+        lambda draws: _permuted(clusters(draws), draws, 2, 1.0),
         2,
     ),
     _case(
-        "half permuted", "strong", ["concept"], lambda rng: _permuted(clusters(rng), rng, 2, 0.5), 2
+        "half permuted",
+        "strong",
+        ["concept"],
+        lambda draws: _permuted(clusters(draws), draws, 2, 0.5),
+        2,
     ),
     _case("30 % noise", "strong", ["noise"], _noisy, 1),
     _case("scale, all sites", "strong", ["scale"], _scaled),
@@ -249,18 +286,21 @@ CASES = (
         "spurious feature",
         "strong",
         ["concept"],
-        lambda rng: _spurious(rng, (0.9, 0.9, 0.9, 0.1)),
+        lambda draws: _spurious(draws, (0.9, 0.9, 0.9, 0.1)),
         3,
     ),
     _case(
         "spurious feature, all sites",
         "strong",
         ["concept"],
-        lambda rng: _spurious(rng, (0.95, 0.8, 0.6, 0.1)),
+        lambda draws: _spurious(draws, (0.95, 0.8, 0.6, 0.1)),
     ),
     _case("label and covariate", "strong", ["label", "covariate"], _label_and_covariate),
     _case(
-        "label and offset", "strong", ["label", "offset"], lambda rng: _offset(rng, MIXED_SHARES)
+        "label and offset",
+        "strong",
+        ["label", "offset"],
+        lambda draws: _offset(draws, MIXED_SHARES),
     ),
     _case("concept and covariate", "strong", ["concept", "covariate"], _concept_and_covariate),
 )

@@ -107,6 +107,7 @@ class Finding:
         unit: That unit in words, such as "largest difference of class shares".
         harmful: Whether it costs accuracy on a site not seen, as far as can be told.
         features: Positions of the features that differ the most, first the most.
+        missing: Those of them that differ in where they are missing, rather than in their values.
     """
 
     cause: Cause
@@ -116,6 +117,7 @@ class Finding:
     unit: str
     harmful: bool
     features: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 @final

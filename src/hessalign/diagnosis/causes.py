@@ -74,10 +74,11 @@ _UNITS: Final[dict[Cause, str]] = {
 @final
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """Columns without gaps, the feature each one is of, and how it was looked at."""
+    """Columns without gaps, of which feature each one is, and whether it marks what is missing."""
 
     x: Floats
     feature: Ints
+    marks: NDArray[np.bool_]
     y: Ints
     domain: Ints
     classes: int
@@ -108,10 +109,10 @@ class _Site:
 
     @property
     def harmful(self) -> bool:
-        """Whether models of other sites do worse there than at home, or than they could."""
-        raw, home = self.labels.plain.right, self.labels.home
-        worse = home.mean() - raw.mean()
-        noise = (raw.var() / len(raw) + home.var() / len(home)) ** 0.5
+        """Whether linear models of other sites do worse there than at home, or than they could."""
+        raw, there, home = self.labels.plain.right, self.labels.there, self.labels.home
+        worse = home.mean() - there.mean()
+        noise = (there.var() / len(there) + home.var() / len(home)) ** 0.5
         gains = [
             option.right - raw for option in self.labels.options if option.causes == self.causes
         ]
@@ -187,7 +188,9 @@ def _make_data(z: Tensor, y: Tensor, domain: Tensor, classes: int, seed: int) ->
     feature = torch.cat([torch.arange(z.shape[1]), prepared.marked]).numpy()
     varies = x.max(0) > x.min(0)
     varies[0] |= not varies.any()
-    return _Data(x[:, varies], feature[varies], y.numpy(), domain.numpy(), classes, seed)
+    marks = np.arange(x.shape[1]) >= z.shape[1]
+    columns = x[:, varies], feature[varies], marks[varies]
+    return _Data(*columns, y.numpy(), domain.numpy(), classes, seed)
 
 
 def _blocks(data: _Data, model: LabelModel) -> list[NDArray[np.float32]]:
@@ -202,7 +205,9 @@ def _blocks(data: _Data, model: LabelModel) -> list[NDArray[np.float32]]:
     directions, _ = rank_scores(np.stack([*main.T, *pairs], axis=1), data.y)
     loss = log_likelihood(model.logits, data.y)[:, None]
     said, _ = rank_scores(np.concatenate([model.logits, loss], axis=1), data.y)
-    return [place, spread, directions, said]
+    # A few wrong labels hardly move ranks.
+    wrong = (model.logits.argmax(1) != data.y).astype(np.float32)[:, None]
+    return [place, spread, directions, np.concatenate([said, wrong], axis=1)]
 
 
 def _exchange(data: _Data, blocks: list[NDArray[np.float32]], kept: list[int]) -> Exchange:
@@ -390,10 +395,13 @@ def _site_findings(data: _Data, p: float, sites: dict[int, _Site]) -> list[Findi
         )
         amounts = np.max([_amounts(cause, site) for site in members], axis=0)
         order = np.argsort(-amounts, kind="stable")[: 0 if cause == "noise" else 2 * _NAMED]
+        first = {data.feature[j].item(): j for j in order[::-1]}
         named = list(dict.fromkeys(data.feature[j].item() for j in order))[:_NAMED]
+        missing = tuple(d for d in named if data.marks[first[d]])
         size = max(_size(cause, site) for site in members)
         harmful = any(site.harmful for site in members)
-        found.append(Finding(cause, single, p, size, _UNITS[cause], harmful, tuple(named)))
+        shown = tuple(named), missing
+        found.append(Finding(cause, single, p, size, _UNITS[cause], harmful, *shown))
     return found
 
 

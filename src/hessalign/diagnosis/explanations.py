@@ -81,7 +81,8 @@ class Explanation:
         """How much better it is than another one, in standard errors of the difference."""
         noise = float((self.fit - other.fit).std()) * len(self.fit) ** 0.5
         conceded = _CONCEDED + _SMALL * len(self.fit)
-        if other.causes == ("covariate",):
+        same_rule = other.kind == "covariate" and self.kind in RELATION
+        if same_rule or other.causes == ("covariate",):
             conceded += self.chance
         return float((self.value - other.value - conceded) / max(noise, 1e-9))
 
@@ -100,11 +101,13 @@ class SiteLabels:
     Attributes:
         options: What they could follow from, the simplest first.
         logits: Of the other sites' model, features as they are.
-        home: Whether the other sites' samples are classified right by a fit without them.
+        there: Whether the site's samples are classified right by a linear model of the others.
+        home: Whether the other sites' samples are, by a fit without them.
     """
 
     options: tuple[Explanation, ...]
     logits: Floats
+    there: Floats
     home: Floats
 
     @property
@@ -218,10 +221,18 @@ def site_labels(
     for kind, view in zip(VIEWS, views, strict=True):
         if not allowed.get(kind, True):
             continue
-        model = fit_label_model(view[home], y[home], classes)
+        linear = model = fit_label_model(view[home], y[home], classes)
+        if len(model.pairs):
+            linear = fit_label_model(view[home], y[home], classes, products=False)
+            model = max(
+                (linear, model),  # if products do not reach that far, this is no other rule
+                key=lambda each: _explanation((kind,), each.predict(view[there]), target).value,
+            )
         logits = model.predict(view[there])
         if kind == "covariate":
-            plain, raw, at_home = model, logits, model.logits.argmax(1) == y[home]
+            plain, raw = model, logits
+            right = linear.predict(view[there]).argmax(1) == target
+            at_home = linear.logits.argmax(1) == y[home]
             shifted, cost = rebiased(logits, target), (classes - 1) / 2 * np.log(len(target))
             chance, p = 0.0, softmax(model.logits)
             error = float((p * (1 - p)).mean())
@@ -235,7 +246,7 @@ def site_labels(
     found += [_noise(raw, target), _relabelled(raw, target), _own(own, target)]
     found[-3:] = [replace(option, chance=moved) for option in found[-3:]]
     ordered = sorted(found, key=lambda option: _ORDER.index(option.causes))
-    return SiteLabels(tuple(ordered), raw, at_home.astype(np.float64))
+    return SiteLabels(tuple(ordered), raw, right.astype(np.float64), at_home.astype(np.float64))
 
 
 def _chance_gain(model: LabelModel, delta: Floats, x: Floats, error: float) -> float:
@@ -259,23 +270,29 @@ def _chance_gain(model: LabelModel, delta: Floats, x: Floats, error: float) -> f
     trace = max(float(np.trace(product)), 1e-12)
     freedom = (len(model.shares) - 1) * trace**2 / max(float((product * product.T).sum()), 1e-24)
     most = float(chi2.isf(0.01, freedom)) / freedom * (len(model.shares) - 1) * trace
-    weight = model.weight @ model.head[:-1]
+    weight = model.weight[: x.shape[1]] @ model.head[:-1]
     weight = weight - weight.mean(1, keepdims=True)
     changed = error * float(np.square(delta @ weight).sum())
     return min(most / 2, _CHANCE * len(delta)) if changed <= most else 0.0
 
 
-def _relabelled(logits: Floats, y: Ints) -> Explanation:
-    """Each class called by the name of another one, at the rate that suits labels best."""
-    p, classes = softmax(logits), logits.shape[1]
+def _other_names(p: Floats, y: Ints) -> Floats:
+    """How often a class has the name of another one, by expectation maximisation."""
+    classes = p.shape[1]
     names = np.full((classes, classes), 1 / classes)
-    for _ in range(20):  # of an expectation maximisation for how often a class has another's name
+    for _ in range(20):
         joint = p * names[:, y].T
         joint /= joint.sum(1, keepdims=True)
         names = np.stack([joint[y == c].sum(0) for c in range(classes)], axis=1) + 1e-3
         names /= names.sum(1, keepdims=True)
     np.fill_diagonal(names, 0)
-    other = p @ np.eye(classes)[names.argmax(1)]
+    return names
+
+
+def _relabelled(logits: Floats, y: Ints) -> Explanation:
+    """Each class called by the name of another one, at the rate that suits labels best."""
+    p, classes = softmax(logits), logits.shape[1]
+    other = p @ np.eye(classes)[_other_names(p, y).argmax(1)]
     cost = 2.0 + classes * np.log(max(classes - 1, 1))
     tried = [
         _explanation(("concept",), np.log((1 - r) * p + r * other + 1e-12), y, cost) for r in _RATES
@@ -310,16 +327,25 @@ def rebiased(logits: Floats, y: Ints) -> Floats:
 
 
 def _noise(logits: Floats, y: Ints) -> Explanation:
-    """Labels replaced by another class, or drawn anew, at the rate that suits them best."""
+    """Labels replaced by another class, drawn anew, or one missed, at the rate that suits best."""
     p, classes = softmax(logits), logits.shape[1]
     share = np.exp(_log_shares(y, classes))
+    names = p.mean(0)[:, None] * _other_names(p, y)
+    missed, instead = np.unravel_index(names.argmax(), names.shape)
+    moved = p.copy()
+    moved[:, instead] += moved[:, missed]
+    moved[:, missed] = 0
+    one_sided = 2.0 + np.log(classes * (classes - 1))
     kinds = (
-        ((1 - p) / (classes - 1), (classes - 1) / classes, 1.0),
-        (np.broadcast_to(share, p.shape), 1.0, 1 - float(np.square(share).sum())),
+        ((1 - p) / (classes - 1), (classes - 1) / classes, 1.0, 2.0),
+        (np.broadcast_to(share, p.shape), 1.0, 1 - float(np.square(share).sum()), 2.0),
+        (moved, 1.0, float(p[:, missed].mean()), one_sided),
     )
     tried = [
-        _explanation(("noise",), np.log((1 - r) * p + r * q + 1e-12), y, 2.0, 0.0, float(r * wrong))
-        for q, most, wrong in kinds
+        _explanation(
+            ("noise",), np.log((1 - r) * p + r * q + 1e-12), y, cost, 0.0, float(r * wrong)
+        )
+        for q, most, wrong, cost in kinds
         for r in _RATES * most * _DIRECTION
     ]
     return max(tried, key=lambda option: option.value)

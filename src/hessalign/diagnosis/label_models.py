@@ -1,7 +1,8 @@
 r"""How labels follow from features: quick models whose predictions never saw their own sample.
 
 A ridge regression of the classes, whose leave-one-out scores have a closed form, and a softmax
-regression from scores to probabilities. Indices: n sample, w column, c class, k score.
+regression from scores to probabilities. Where the rule is not linear, products of two columns join
+the columns. Indices: n sample, w column, j product, c class, k score.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ _STRENGTHS: Final = np.logspace(-3, 3, 13)  # of the ridge term, by the mean squ
 _STEPS: Final = 100  # of L-BFGS, at most
 _PLENTY: Final = 5  # samples per column from which on weights are those of a softmax regression
 _FAR: Final = 4.0  # standard deviations at which features are cut off
+_CALLED: Final = 1e-3  # level, for all together, at which products are called for
+_COLUMNS: Final = 128  # columns up to which their products are looked at
+_PRODUCTS: Final = 40  # that join them, at most
+_SAMPLES: Final = 10  # there must be, for every column and product
+_BETTER: Final = 2.0  # standard errors by which they must lower the error
 
 
 @final
@@ -34,6 +40,7 @@ class LabelModel:
         logits: These as logits.
         shares: Class shares of the training samples.
         strength: Of the ridge term.
+        pairs: The two columns of each product; products follow the columns.
     """
 
     centre: Floats
@@ -45,18 +52,19 @@ class LabelModel:
     logits: Floats
     shares: Floats
     strength: float
+    pairs: Ints
 
     def scores(self, x: Floats) -> Floats:
         """Scores of samples that were not trained on."""
         cut = np.clip((x - self.centre) / self.scale, -_FAR, _FAR)
-        return cut @ self.weight + self.bias
+        return _with_products(cut, self.pairs) @ self.weight + self.bias
 
     def predict(self, x: Floats) -> Floats:
         """Logits of samples that were not trained on."""
         return with_constant(self.scores(x)) @ self.head
 
 
-def fit_label_model(x: Floats, y: Ints, classes: int) -> LabelModel:
+def fit_label_model(x: Floats, y: Ints, classes: int, *, products: bool = True) -> LabelModel:
     r"""Fit ridge scores, strength by leave-one-out error, then softmax on leave-one-out scores.
 
     With hat matrix $A = U\,\mathrm{diag}(s^2/(s^2+\lambda))\,U^\top + 1/n$, the score of sample i
@@ -67,27 +75,75 @@ def fit_label_model(x: Floats, y: Ints, classes: int) -> LabelModel:
         x: Columns.
         y: Classes.
         classes: How many classes there are.
+        products: Whether products of columns may join, if what a linear rule leaves calls for them.
 
     Returns:
         The model.
     """
     centre, scale = robust_scale(x)
     cut = np.clip((x - centre) / scale, -_FAR, _FAR)
-    mean = cut.mean(0)
+    nothing = np.zeros((0, 2), dtype=np.int64)
+    model, left = _fit(centre, scale, cut, y, classes, nothing)
+    pairs = _called_for(cut, left) if products else nothing
+    if not len(pairs):
+        return model
+    other, _ = _fit(centre, scale, _with_products(cut, pairs), y, classes, pairs)
+    gain = log_likelihood(other.logits, y) - log_likelihood(model.logits, y)
+    return other if gain.mean() > _BETTER * gain.std() / len(gain) ** 0.5 else model
+
+
+def _fit(
+    centre: Floats, scale: Floats, cut: Floats, y: Ints, classes: int, pairs: Ints
+) -> tuple[LabelModel, Floats]:
+    """A model of these columns, and what its probabilities leave of the labels."""
     target = np.eye(classes)[y]
-    weight, left_out, strength = _ridge(cut - mean, target)
+    weight, left_out, strength = _ridge(cut - cut.mean(0), target)
     left_out = left_out - (len(y) * target.mean(0) - target) / (len(y) - 1)  # it tells the label
-    bias = -mean @ weight
+    bias = -cut.mean(0) @ weight
     head = fit_softmax(with_constant(left_out), y, classes)
-    logits = with_constant(left_out) @ head
-    if len(y) >= _PLENTY * x.shape[1]:
+    said = logits = with_constant(left_out) @ head
+    if len(y) >= _PLENTY * cut.shape[1]:
         l2 = strength * float(np.square(target - left_out).mean())
         whole = fit_softmax(with_constant(cut), y, classes, l2=l2)
-        weight, bias = whole[:-1], whole[-1]
+        weight, bias, said = whole[:-1], whole[-1], with_constant(cut) @ whole
         head = np.concatenate([np.eye(classes), np.zeros((1, classes))])
     counts = np.bincount(y, minlength=classes).astype(np.float64)
     shares: Floats = (counts + 0.5) / (len(y) + 0.5 * classes)
-    return LabelModel(centre, scale, weight, bias, head, left_out, logits, shares, strength)
+    model = LabelModel(centre, scale, weight, bias, head, left_out, logits, shares, strength, pairs)
+    return model, target - softmax(said)
+
+
+def _with_products(cut: Floats, pairs: Ints) -> Floats:
+    """Columns, then products of pairs of them."""
+    if not len(pairs):
+        return cut
+    return np.concatenate([cut, cut[:, pairs[:, 0]] * cut[:, pairs[:, 1]]], axis=1)
+
+
+def _called_for(cut: Floats, error: Floats) -> Ints:
+    """Pairs of columns whose product goes with what a model leaves, the clearest first."""
+    from scipy.stats import norm
+
+    count, width = cut.shape
+    most = min(_PRODUCTS, count // _SAMPLES - width)
+    if width > _COLUMNS or most < 1:
+        return np.zeros((0, 2), dtype=np.int64)
+    square = np.square(cut)
+    mean = cut.T @ cut / count
+    largest = np.zeros((width, width))
+    for e in (error - error.mean(0)).T:
+        weighed = np.square(e)[:, None]
+        sums = (cut * e[:, None]).T @ cut
+        noise = (square * weighed).T @ square - 2 * mean * ((cut * weighed).T @ cut)
+        noise += np.square(mean) * weighed.sum()
+        floor = 1e-9 * max(float(noise.max()), 1e-300)
+        largest = np.maximum(largest, np.abs(sums) / np.sqrt(np.maximum(noise, floor)))
+    above = np.triu_indices(width)
+    found = largest[above]
+    clear = norm.isf(_CALLED / 2 / (len(found) * error.shape[1]))
+    order = np.argsort(-found, kind="stable")[:most]
+    order = order[found[order] > clear]
+    return np.stack([above[0][order], above[1][order]], axis=1)
 
 
 def robust_scale(x: Floats) -> tuple[Floats, Floats]:

@@ -68,11 +68,10 @@ def render_diagnosis_page(diagnosis: Diagnosis) -> str:
 def _cards(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """The three answers in a word or two each, what they answer, and where more is said."""
     held = _capital(diagnosis.verdict.holds)
-    why = "not tested"
-    if (causes := diagnosis.causes) is not None:
-        costs = [finding for finding in causes.findings if finding.harmful] or causes.findings
-        why = ", ".join(dict.fromkeys(CAUSE_TITLES[each.cause] for each in costs[:2]))
-        why = why or "no difference found"
+    findings = diagnosis.causes.findings
+    costs = [finding for finding in findings if finding.harmful] or findings
+    why = ", ".join(dict.fromkeys(CAUSE_TITLES[each.cause] for each in costs[:2]))
+    why = why or "no difference found"
     helps = "not tested"
     if (remedies := diagnosis.remedies) is not None:
         best = next(each for each in remedies.trials if each.remedy == remedies.recommended)
@@ -242,7 +241,7 @@ def _finding_rows(diagnosis: Diagnosis, report: CauseReport) -> list[list[Cell]]
             p_text(each.p_value),
             f"{each.unit}: {number(each.size)}",
             "yes" if each.harmful else "not shown",
-            _features(diagnosis, each.features),
+            _features(diagnosis, each),
         ]
         for each in report.findings
     ]
@@ -254,9 +253,13 @@ def _finding_rows(diagnosis: Diagnosis, report: CauseReport) -> list[list[Cell]]
     ]
 
 
-def _features(diagnosis: Diagnosis, features: Sequence[int]) -> Cell:
-    names = [feature_name(diagnosis.feature_names, d) for d in features]
-    full, short = ", ".join(names), ", ".join(shortened(each, _SHORT) for each in names[:3])
+def _features(diagnosis: Diagnosis, finding: Finding) -> Cell:
+    """Which features show it, with a word on those that do so by being missing."""
+    names = [feature_name(diagnosis.feature_names, d) for d in finding.features]
+    notes = [" (missing)" if d in finding.missing else "" for d in finding.features]
+    pairs = list(zip(names, notes, strict=True))
+    full = ", ".join(name + note for name, note in pairs)
+    short = ", ".join(shortened(name, _SHORT) + note for name, note in pairs[:3])
     return (short or "–") if short == full else (short, full)
 
 

@@ -19,7 +19,7 @@ from hessalign.heads.logistic import fit_logistic, probabilities
 
 RECIPE: Final = (
     'make_pipeline(SimpleImputer(strategy="median", add_indicator=True), StandardScaler(), '
-    "LogisticRegression({}))"
+    "LogisticRegression({}tol=1e-8, max_iter=10_000))"
 )
 """The same model in scikit-learn."""
 
@@ -71,6 +71,10 @@ class Model:
     heads: Float[Tensor, "r k d"] | None  # the fit, then its replicates; None for a single class
     shares: Float[Tensor, " c"]  # of the classes among its samples
     count: int  # the fit and its replicates
+
+    def alone(self) -> Model:
+        """The model without its replicates."""
+        return replace(self, heads=None if self.heads is None else self.heads[:1], count=1)
 
     def answer(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "r n c"]:
         """Probabilities of all classes, 0 for those it has not seen."""

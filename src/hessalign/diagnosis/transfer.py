@@ -70,7 +70,7 @@ def report_transfer(data: Sites, sites: Sequence[int] | None = None) -> Transfer
     drops = [own.less(pair) for pair, own in pairs]
     how = explain(
         "transfer",
-        recipe=RECIPE.format("" if l2 is None else f"C=1 / ({l2:g} * len(y))"),
+        recipe=RECIPE.format("" if l2 is None else f"C=1 / ({l2:g} * len(y)), "),
         l2=l2,
         folds=_FOLDS,
         replicates=data.weights.shape[1],

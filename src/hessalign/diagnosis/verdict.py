@@ -75,7 +75,7 @@ class Verdict:
 def make_verdict(
     sites: Sequence[str],
     transfer: TransferReport | None,
-    causes: CauseReport | None,
+    causes: CauseReport,
     remedies: RemedyReport | None,
     features: Sequence[str] = (),
 ) -> Verdict:
@@ -84,7 +84,7 @@ def make_verdict(
     Args:
         sites: Names of the sites.
         transfer: Whether a model holds; None if it was not tested.
-        causes: What differs; None if it was not tested.
+        causes: What differs.
         remedies: What was tried; None if nothing was.
         features: Names of the features; numbered from 0 if there are none.
 
@@ -93,7 +93,7 @@ def make_verdict(
     """
     names = [_name(site) for site in sites]
     failing = [] if transfer is None else _failing(transfer)
-    costly = [each for each in (causes.findings if causes else ()) if each.harmful]
+    costly = [each for each in causes.findings if each.harmful]
     holds = _holds(transfer, failing, costly)
     facts = {
         "it": transfer,

@@ -3,20 +3,28 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.shift_cases import CASES, clusters
+from benchmarks.shift_cases import CASES, Draws, clusters
 from scipy.stats import chi2_contingency, kstest, rankdata
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from hessalign import load_heart
 from hessalign.diagnosis.answers import CAUSES
 from hessalign.diagnosis.causes import _holm, cause_report
-from hessalign.diagnosis.label_models import _ridge, fit_softmax, softmax, with_constant
+from hessalign.diagnosis.explanations import _noise
+from hessalign.diagnosis.label_models import (
+    _ridge,
+    fit_label_model,
+    fit_softmax,
+    softmax,
+    with_constant,
+)
 from hessalign.diagnosis.permutation import exchange_test, rank_scores, share_test
 
 BY_NAME = {case.name: case for case in CASES}
 
 
 def diagnosed(name: str, seed: int):
-    data = BY_NAME[name].make(np.random.default_rng(seed))
+    data = BY_NAME[name].make(Draws.seeded(seed))
     x, y, domain = (torch.from_numpy(part) for part in (data.x, data.y, data.domain))
     return cause_report(x, y, domain, classes=data.classes, seed=seed)
 
@@ -93,6 +101,68 @@ def test_softmax_regression_is_scikit_learns():
     np.testing.assert_allclose(found, model.predict_proba(x), atol=1e-3)
 
 
+def test_products_join_where_the_rule_asks_for_them_alone():
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(600, 5))
+    noise = rng.logistic(size=600)
+    bent = fit_label_model(x, (3 * x[:, 0] * x[:, 1] + noise > 0).astype(int), 2)
+    assert sorted(bent.pairs[0]) == [0, 1]
+    new = rng.normal(size=(400, 5))
+    truth = new[:, 0] * new[:, 1] > 0
+    assert (bent.predict(new).argmax(1) == truth).mean() > 0.9
+    # A steep softmax is far from the straight line of a regression, but linear all the same.
+    steep = fit_label_model(x, (10 * x[:, 0] + noise > 0).astype(int), 2)
+    assert len(steep.pairs) == 0
+    asked = fit_label_model(x, (x[:, 0] * x[:, 1] > 0).astype(int), 2, products=False)
+    assert len(asked.pairs) == 0
+
+
+def test_other_cases_under_a_rule_that_is_not_linear_are_no_other_rule():
+    rng = np.random.default_rng(0)
+    domain = np.repeat(np.arange(4), 300)
+    x = rng.normal(size=(1200, 6))
+    x[domain == 2, :2] += 1
+    y = (x[:, 0] * x[:, 1] + 0.5 * x[:, 2] + 0.3 * rng.normal(size=1200) > 0).astype(np.int64)
+    parts = (torch.from_numpy(part) for part in (x, y, domain))
+    (found,) = cause_report(*parts, classes=2).findings
+    assert (found.cause, found.domain) == ("covariate", 2)
+
+
+def test_what_only_one_site_measures_is_no_other_rule():
+    data = load_heart()  # Cleveland alone knows two columns that tell who is sick
+    z, y = (
+        torch.cat([getattr(each, name) for each in data.domains]) for name in ("inputs", "labels")
+    )
+    domain = torch.arange(4).repeat_interleave(torch.tensor([len(each) for each in data.domains]))
+    report = cause_report(z, y, domain, classes=2)
+    found = {each.cause: each for each in report.findings}
+    assert found.keys() == {"covariate", "label"}
+    ca, chol = map(data.table.features.index, ("ca", "chol"))
+    assert {ca, chol} <= set(found["covariate"].features)
+    assert ca in found["covariate"].missing
+    assert chol not in found["covariate"].missing
+
+
+def test_noise_may_hit_one_class_only():
+    rng = np.random.default_rng(7)
+    logits = 3 * rng.normal(size=(4000, 3))
+    y = np.array([rng.choice(3, p=p) for p in softmax(logits)])
+    hit = (y == 2) & (rng.random(4000) < 0.4)
+    found = _noise(logits, np.where(hit, 0, y))
+    assert found.wrong == pytest.approx(hit.mean(), abs=0.03)
+    spread = np.where(rng.random(4000) < 0.3, (y + rng.integers(1, 3, 4000)) % 3, y)
+    assert _noise(logits, spread).wrong == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_tenth_of_wrong_labels_is_seen():
+    data = clusters(Draws.seeded(1), sizes=(500,) * 4, apart=3.5)
+    rng = np.random.default_rng(1)
+    hit = (data.domain == 1) & (rng.random(len(data.y)) < 0.1)
+    y = np.where(hit, (data.y + 1 + rng.integers(2, size=len(data.y))) % 3, data.y)
+    parts = (torch.from_numpy(part) for part in (data.x, y, data.domain))
+    assert [found.cause for found in cause_report(*parts, classes=3).findings] == ["noise"]
+
+
 def test_holm():
     assert _holm({"a": 0.01, "b": 0.04, "c": 0.03}) == {"a": 0.03, "c": 0.06, "b": 0.06}
 
@@ -120,7 +190,7 @@ def test_irrelevant_features_are_named_and_harmless():
 
 
 def test_the_same_twice_and_another_unit():
-    data = BY_NAME["permuted labels"].make(np.random.default_rng(0))
+    data = BY_NAME["permuted labels"].make(Draws.seeded(0))
     y, domain = torch.from_numpy(data.y), torch.from_numpy(data.domain)
     x = torch.from_numpy(data.x)
     first, second, other = (
@@ -131,7 +201,7 @@ def test_the_same_twice_and_another_unit():
 
 
 def test_odd_columns_do_no_harm():
-    data = clusters(np.random.default_rng(0), sizes=(80, 80, 8))
+    data = clusters(Draws.seeded(0), sizes=(80, 80, 8))
     x = np.concatenate([data.x, np.ones((168, 1)), data.x[:, :1], data.x[:, :2] > 0], axis=1)
     x[np.random.default_rng(1).random(x.shape) < 0.1] = np.nan
     x[:, -1] = np.nan
@@ -164,7 +234,8 @@ def test_the_level_is_five_percent():
     alarms = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        data = clusters(rng, sizes=(60, 90, 20), features=6, apart=float(rng.choice([0.5, 3])))
+        apart = float(rng.choice([0.5, 3]))
+        data = clusters(Draws(rng, rng), sizes=(60, 90, 20), features=6, apart=apart)
         parts = (torch.from_numpy(part) for part in (data.x, data.y, data.domain))
         alarms += bool(cause_report(*parts, classes=3, seed=seed).findings)
     assert alarms <= 11  # of 100 at 5 %: exceeded in 1 of 200

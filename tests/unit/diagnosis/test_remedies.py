@@ -9,13 +9,17 @@ from sklearn.preprocessing import StandardScaler
 from tests.diagnosis_data import alike, shifted
 
 from hessalign.diagnosis.answers import REMEDIES, Estimate, Trial
-from hessalign.diagnosis.remedies import (
+from hessalign.diagnosis.refits import Sites
+from hessalign.diagnosis.remedies import recommend, remedy_report, report_remedies
+from hessalign.diagnosis.remedy_models import (
     STRENGTHS,
-    recommend,
-    remedy_report,
+    RemedyModels,
+    _Aligned,
+    _Fold,
     reweighted,
     standardised,
 )
+from hessalign.diagnosis.transfer import report_transfer
 
 
 def _trials(report):
@@ -128,6 +132,50 @@ def test_choices_do_not_know_the_site_left_out():
         assert first[remedy].choices == second[remedy].choices
         assert first[remedy].sites[0] == pytest.approx(1 - second[remedy].sites[0])
     assert set(first["align"].choices) <= set(STRENGTHS)
+
+
+def test_models_answer_for_any_batch_of_a_site():
+    z, y, domain = alike(4, 60, 3)
+    data = Sites(z, y, domain, 3)
+    models, plain = RemedyModels(data), data.unseen(2)
+    batch = z[domain == 2][:20] + 1
+    models._choices.update({("leave_out", 2): None, ("align", 2): 0.0, ("leave_out", 1): 3})
+    for remedy in ("nothing", "leave_out", "align"):
+        np.testing.assert_array_equal(models.answer(remedy, 2, batch), plain.alone().answer(batch))
+    without = data.unseen(1, 3).alone().answer(batch)
+    np.testing.assert_array_equal(models.answer("leave_out", 1, batch), without)
+    weighted = reweighted(plain.alone().answer(batch), plain.shares)
+    np.testing.assert_array_equal(models.answer("weights", 2, batch), weighted)
+    # A move of the batch is lost on a model of standardised features.
+    first, second = (models.answer("standardise", 2, each) for each in (batch, batch + 5))
+    np.testing.assert_allclose(first, second, atol=1e-9)
+    assert len(models.answer("standardise", 2, batch, replicates=True)) > 1
+
+
+def test_the_plain_model_is_the_one_that_was_tested():
+    data = Sites(*alike(4, 40, 3), 3)
+    tested = [site.unseen["accuracy"].value for site in report_transfer(data).sites]
+    assert report_remedies(data).trials[0].sites == pytest.approx(tested)
+
+
+def test_no_strength_is_tried_beyond_one_that_loses(monkeypatch):
+    gains, tried = {}, []
+
+    def right(fold, place, z, y):
+        tried.append(place)
+        return torch.arange(len(y)).double() % 2 * 1e-3 + gains[place]
+
+    monkeypatch.setattr(_Fold, "right", right)
+    bench = _Aligned(Sites(*alike(4, 40, 3), 3))
+    for values, chosen, last in [
+        ((0.0, 0.1, 0.2, 0.3), 10.0, 3),
+        ((0.0, 0.1, -0.2, 0.3), 0.1, 2),
+        ((0.0, -0.1, 0.2, 0.3), 0.0, 1),
+        ((0.0, 0.0, 0.2, 0.1), 1.0, 3),
+    ]:
+        gains.update(enumerate(values))
+        tried.clear()
+        assert (bench.choose(0), max(tried)) == (chosen, last)
 
 
 def test_few_sites_try_what_they_can():

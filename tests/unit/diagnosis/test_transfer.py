@@ -72,7 +72,7 @@ def test_the_report_is_a_refit_by_hand():
     means = [np.mean([entry.unseen[name].value for entry in report.sites]) for name in report.mean]
     assert [estimate.value for estimate in report.mean.values()] == pytest.approx(means)
     assert report.chance == pytest.approx(1 / 3)
-    assert "LogisticRegression()" in report.how
+    assert "LogisticRegression(tol=1e-8, max_iter=10_000)" in report.how
 
 
 def test_within_is_cross_validated():
