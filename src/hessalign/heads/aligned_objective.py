@@ -122,6 +122,11 @@ class AbstractObjective(Protocol):
         """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
         ...
 
+    @property
+    def small(self) -> AbstractObjective:
+        """The objective of some of the samples, if there are many; else this one."""
+        ...
+
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
         ...
@@ -189,6 +194,11 @@ class AlignedObjective:
     def typical_gradient(self) -> float:
         """As of the samples."""
         return self.samples.typical_gradient
+
+    @property
+    def small(self) -> AlignedObjective:
+        """This one."""
+        return self
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """Over all parameters, or all but the biases."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from hessalign.alignment.penalties import HessianKind
 from hessalign.heads.classifier_objective import losses
-from hessalign.heads.fit import FittedHead, minimise
+from hessalign.heads.fit import FittedHead
 from hessalign.heads.labelled import Labelled
-from hessalign.heads.strengths import strength_path
+from hessalign.heads.strengths import plain_head, strength_path
 
 
 class Candidate(NamedTuple):
@@ -86,7 +86,7 @@ def held_out_scores(
     for kind in dict.fromkeys(candidate.kind for candidate in candidates):
         objective = data.objective(design, kind, probes, seed)
         start = None if plain is None else plain.parameters
-        plain = minimise(objective, start=start, tolerance=tolerance, max_steps=max_steps)
+        plain = plain_head(objective, start=start, tolerance=tolerance, max_steps=max_steps)
         strengths = [own.strength for own in candidates if own.kind == kind]
         heads += strength_path(
             objective, plain, strengths, tolerance=tolerance, still=still, max_steps=max_steps
