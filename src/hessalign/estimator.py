@@ -346,7 +346,7 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
 def _missing(values: np.ndarray) -> np.ndarray:
     """The rows that have no domain."""
     if values.dtype != object:
-        return np.flatnonzero(values != values)  # noqa: PLR0124 - as NaN and NaT are
+        return np.flatnonzero(values != values)  # NaN and NaT are not
     return np.flatnonzero([_is_missing(value) for value in values])
 
 

@@ -127,6 +127,11 @@ class AbstractObjective(Protocol):
         """The objective of some of the samples, if there are many; else this one."""
         ...
 
+    @property
+    def sampling(self) -> float:
+        """The part of a slope that chance makes, as a share of single samples' gradient norms."""
+        ...
+
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
         ...
@@ -199,6 +204,11 @@ class AlignedObjective:
     def small(self) -> AlignedObjective:
         """This one."""
         return self
+
+    @property
+    def sampling(self) -> float:
+        """By the number of samples and features."""
+        return self.samples.features.numel() ** -0.5
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """Over all parameters, or all but the biases."""

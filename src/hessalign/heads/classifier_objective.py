@@ -82,7 +82,7 @@ class ClassifierObjective:
     @property
     def sampling(self) -> float:
         """The part of a slope that chance makes, as a share of single samples' gradient norms."""
-        return 1 / float(np.sqrt(sum(self.design.sizes) * self.shape[1]))
+        return float(sum(self.design.sizes) * self.shape[1]) ** -0.5
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
@@ -175,7 +175,7 @@ class ClassifierObjective:
             constants.append(np.concatenate([constant for _, constant in own]))
 
         def left(e: int, part: slice, x: Matrix) -> np.ndarray:
-            own, found = p[e][part], x @ heads[e] + constants[e]
+            own, found = p[e][part], np.asarray(x @ heads[e] + constants[e])
             if bend is not None:
                 found[:, -outputs:] += design.squares(x) @ squares[e]
                 found[:, -outputs:] *= 1 - 2 * own
