@@ -13,6 +13,7 @@ c right component.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -208,7 +209,7 @@ class AlignedObjective:
     @property
     def sampling(self) -> float:
         """By the number of samples and features."""
-        return self.samples.features.numel() ** -0.5
+        return 1 / math.sqrt(self.samples.features.numel())
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """Over all parameters, or all but the biases."""

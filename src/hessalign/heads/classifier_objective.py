@@ -20,6 +20,7 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,6 +37,7 @@ from hessalign.heads.design import Design, Matrix
 
 _SAMPLE: Final = 4000  # samples of which curvature is modelled, at least; and
 _SAMPLES_PER_FEATURE: Final = 16
+_BENT: Final = 4  # every so many of them go into the model of the diagonals' slopes
 _FEW: Final = 3  # rows up to which products one by one are faster than one of matrices
 _WIDEST: Final = 2000  # heads with more features than this go without a model of curvature
 
@@ -82,7 +84,7 @@ class ClassifierObjective:
     @property
     def sampling(self) -> float:
         """The part of a slope that chance makes, as a share of single samples' gradient norms."""
-        return float(sum(self.design.sizes) * self.shape[1]) ** -0.5
+        return 1 / math.sqrt(sum(self.design.sizes) * self.shape[1])
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
@@ -183,7 +185,7 @@ class ClassifierObjective:
                 found = found[:, :outputs] + found[:, outputs:]
             return _bent(own, found)
 
-        return self._sums(left).sum(0)
+        return np.asarray(self._sums(left).sum(0))
 
     def _sums(self, left: Callable[[int, slice, Matrix], np.ndarray]) -> np.ndarray:
         """Weighted sums over each domain of a function of its blocks, ⊗ z̃."""
@@ -240,7 +242,9 @@ class ClassifierObjective:
         if weights.beta > 0:
             model += 2 * weights.beta * blocks.dispersion
         if weights.alpha > 0 and bends is not None:
-            model += 2 * weights.alpha * (bends.dispersion + self._common(head.numpy()))
+            model += 2 * weights.alpha * bends.dispersion
+            if self.small is not self:
+                model += 2 * weights.alpha * self._common(head.numpy())
         model[np.diag_indices(len(model))] += self.l2 + 1e-5 * np.trace(model) / len(model)
         return torch.from_numpy(np.linalg.cholesky(model.astype(np.float64)))
 
@@ -260,8 +264,11 @@ class ClassifierObjective:
                 z, curved = small.design.dense(e), self._whole * p * (1 - p)
                 blocks.append(_moment(z, share, curved.mean(1), self.shares[e]))
                 if self.diagonal and len(small.shares) > 1:
-                    third = (curved * (1 - 2 * p)).mean(1)
-                    bends.append(_moment(z, share, third, self.shares[e], z * z))
+                    # What `_common` leaves is small: a part of the samples shows whether it is.
+                    some = slice(None, None, 1 if small is self else _BENT)
+                    z, own = z[some], share[some] / share[some].sum()
+                    third = (curved * (1 - 2 * p)).mean(1)[some]
+                    bends.append(_moment(z, own, third, self.shares[e], z * z))
             self._known.append((_spread(blocks), _spread(bends) if bends else None))
         return self._known[0]
 
@@ -271,7 +278,7 @@ class ClassifierObjective:
         return 1.0 if self.outputs == 1 else self.outputs / (self.outputs - 1)
 
     def _common(self, head: np.ndarray) -> np.ndarray:
-        """What diagonals that grow and shrink as a whole add to `bends`: that of all samples."""
+        """What diagonals that grow and shrink as a whole add, which few samples do not show."""
         p = self._read(head, diagonal=True).p
         third = [self._whole * own * (1 - own) * (1 - 2 * own) for own in p]
         pulled = self._sums(lambda e, part, _: third[e][part])

@@ -128,7 +128,9 @@ class Design:
         """All of z̃ of one domain, written out."""
         x = self.part(e)
         z = np.ones((x.shape[0], self.width), dtype=dtype)
-        z[:, :-1] = ((x.toarray() if self.sparse else x) - self.mean) / self.scale
+        rest = z[:, :-1]
+        np.subtract(x.toarray() if self.sparse else x, self.mean, out=rest, casting="same_kind")
+        rest /= self.scale.astype(dtype)
         return z
 
     def only(self, chosen: list[np.ndarray]) -> Design:
