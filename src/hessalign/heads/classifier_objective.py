@@ -211,19 +211,24 @@ class ClassifierObjective:
             total += float(self.small.shares[e][part] @ norms) / len(self.labels)
         return total
 
-    @cached_property
+    @property
     def small(self) -> ClassifierObjective:
         """The objective of some of the samples, if there are many more than a model needs."""
+        return self._drawn or self
+
+    @cached_property
+    def _drawn(self) -> ClassifierObjective | None:
+        """That of some of the samples; None, for an object that holds itself is freed late."""
         wanted = max(_SAMPLE, _SAMPLES_PER_FEATURE * self.shape[1])
         sizes = self.design.sizes
         if sum(sizes) <= 2 * wanted:
-            return self
+            return None
         each = -(-wanted // len(sizes))
         rng = np.random.default_rng(0)
         chosen = [np.sort(rng.permutation(size)[:each]) for size in sizes]
         shares = [own[rows] for own, rows in zip(self.shares, chosen, strict=True)]
         if not all(own.sum() > 0 for own in shares):
-            return self
+            return None
         return replace(
             self,
             design=self.design.only(chosen),
