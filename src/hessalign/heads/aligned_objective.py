@@ -13,6 +13,7 @@ c right component.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -122,6 +123,16 @@ class AbstractObjective(Protocol):
         """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
         ...
 
+    @property
+    def small(self) -> AbstractObjective:
+        """The objective of some of the samples, if there are many; else this one."""
+        ...
+
+    @property
+    def sampling(self) -> float:
+        """The part of a slope that chance makes, as a share of single samples' gradient norms."""
+        ...
+
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
         ...
@@ -189,6 +200,16 @@ class AlignedObjective:
     def typical_gradient(self) -> float:
         """As of the samples."""
         return self.samples.typical_gradient
+
+    @property
+    def small(self) -> AlignedObjective:
+        """This one."""
+        return self
+
+    @property
+    def sampling(self) -> float:
+        """By the number of samples and features."""
+        return 1 / math.sqrt(self.samples.features.numel())
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """Over all parameters, or all but the biases."""

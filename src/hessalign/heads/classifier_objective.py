@@ -20,6 +20,8 @@ Indices: e domain, n sample, k output, d feature (with the constant of the bias)
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple, final
@@ -35,6 +37,8 @@ from hessalign.heads.design import Design, Matrix
 
 _SAMPLE: Final = 4000  # samples of which curvature is modelled, at least; and
 _SAMPLES_PER_FEATURE: Final = 16
+_BENT: Final = 4  # every so many of them go into the model of the diagonals' slopes
+_FEW: Final = 3  # rows up to which products one by one are faster than one of matrices
 _WIDEST: Final = 2000  # heads with more features than this go without a model of curvature
 
 
@@ -76,6 +80,11 @@ class ClassifierObjective:
     def shape(self) -> tuple[int, int]:
         """Outputs, and parameters of each."""
         return self.outputs, self.design.width
+
+    @property
+    def sampling(self) -> float:
+        """The part of a slope that chance makes, as a share of single samples' gradient norms."""
+        return 1 / math.sqrt(sum(self.design.sizes) * self.shape[1])
 
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
         """The L2 term."""
@@ -143,8 +152,8 @@ class ClassifierObjective:
             if diagonal:
                 curved = share[:, None] * own * (1 - own)
                 left = np.concatenate([left, curved], axis=1)
-                square[e] += _times(curved, design.squares(x))
-            first[e] += _times(left, x)
+                _add_products(square[e], curved, design.squares(x))
+            _add_products(first[e], left, x)
             one[e] += left.sum(0)
         gradients = design.first(first[:, :outputs], one[:, :outputs])
         if not diagonal:
@@ -156,22 +165,37 @@ class ClassifierObjective:
         self, p: list[np.ndarray], toward: np.ndarray | None, bend: np.ndarray | None
     ) -> np.ndarray:
         """The slope of the penalties, given their slopes in each domain's means."""
-        design, (outputs, width) = self.design, self.shape
-        first, one = np.zeros((outputs, width - 1)), np.zeros(outputs)
-        for e, part, x in design.blocks():
-            own = p[e][part]
-            vector = np.zeros_like(own)
-            if toward is not None:
-                weights, constants = design.linear(toward[e])
-                vector += x @ weights.T + constants
+        design, outputs = self.design, self.outputs
+        heads, constants, squares = [], [], []
+        for e in range(len(p)):
+            own = [] if toward is None else [design.linear(toward[e])]
             if bend is not None:
-                squares, weights, constants = design.quadratic(bend[e])
-                turned = design.squares(x) @ squares.T + x @ weights.T + constants
-                vector += (1 - 2 * own) * turned
-            left = self.shares[e][part][:, None] * _bent(own, vector)
-            first += _times(left, x)
-            one += left.sum(0)
-        return design.first(first, one)
+                square, *rest = design.quadratic(bend[e])
+                squares.append(square.T)
+                own.append((rest[0], rest[1]))
+            heads.append(np.concatenate([weights for weights, _ in own]).T)
+            constants.append(np.concatenate([constant for _, constant in own]))
+
+        def left(e: int, part: slice, x: Matrix) -> np.ndarray:
+            own, found = p[e][part], np.asarray(x @ heads[e] + constants[e])
+            if bend is not None:
+                found[:, -outputs:] += design.squares(x) @ squares[e]
+                found[:, -outputs:] *= 1 - 2 * own
+            if found.shape[1] > outputs:
+                found = found[:, :outputs] + found[:, outputs:]
+            return _bent(own, found)
+
+        return np.asarray(self._sums(left).sum(0))
+
+    def _sums(self, left: Callable[[int, slice, Matrix], np.ndarray]) -> np.ndarray:
+        """Weighted sums over each domain of a function of its blocks, ⊗ z̃."""
+        count, (outputs, width) = len(self.labels), self.shape
+        first, one = np.zeros((count, outputs, width - 1)), np.zeros((count, outputs))
+        for e, part, x in self.design.blocks():
+            own = self.shares[e][part][:, None] * left(e, part, x)
+            _add_products(first[e], own, x)
+            one[e] += own.sum(0)
+        return self.design.first(first, one)
 
     @cached_property
     def typical_gradient(self) -> float:
@@ -187,19 +211,24 @@ class ClassifierObjective:
             total += float(self.small.shares[e][part] @ norms) / len(self.labels)
         return total
 
-    @cached_property
+    @property
     def small(self) -> ClassifierObjective:
         """The objective of some of the samples, if there are many more than a model needs."""
+        return self._drawn or self
+
+    @cached_property
+    def _drawn(self) -> ClassifierObjective | None:
+        """That of some of the samples; None, for an object that holds itself is freed late."""
         wanted = max(_SAMPLE, _SAMPLES_PER_FEATURE * self.shape[1])
         sizes = self.design.sizes
         if sum(sizes) <= 2 * wanted:
-            return self
+            return None
         each = -(-wanted // len(sizes))
         rng = np.random.default_rng(0)
         chosen = [np.sort(rng.permutation(size)[:each]) for size in sizes]
         shares = [own[rows] for own, rows in zip(self.shares, chosen, strict=True)]
         if not all(own.sum() > 0 for own in shares):
-            return self
+            return None
         return replace(
             self,
             design=self.design.only(chosen),
@@ -213,57 +242,117 @@ class ClassifierObjective:
         # likewise the Gauss-Newton part of the diagonals' penalty.
         if self.shape[1] > _WIDEST:
             return None
-        blocks, bends = self._blocks(head.numpy())
-        middle = blocks.mean(0)
-        model = middle + 0.0
-        shrink = self._shrink(head) if any(weights) else (1.0, 1.0)
+        blocks, bends = self._models(head.numpy())
+        model = blocks.mean + 0.0
         if weights.beta > 0:
-            model += _squared(blocks - middle, 2 * weights.beta * shrink[1])
+            model += 2 * weights.beta * blocks.dispersion
         if weights.alpha > 0 and bends is not None:
-            model += _squared(bends - bends.mean(0), 2 * weights.alpha * shrink[0])
+            model += 2 * weights.alpha * bends.dispersion
+            if self.small is not self:
+                model += 2 * weights.alpha * self._common(head.numpy())
         model[np.diag_indices(len(model))] += self.l2 + 1e-5 * np.trace(model) / len(model)
         return torch.from_numpy(np.linalg.cholesky(model.astype(np.float64)))
 
     @cached_property
-    def _models(self) -> list[tuple[np.ndarray, np.ndarray | None]]:
-        """What `_blocks` found at the first head it was asked for, as the only entry."""
+    def _known(self) -> list[tuple[_Spread, _Spread | None]]:
+        """What `_models` found at the first head it was asked for, as the only entry."""
         return []
 
-    def _blocks(self, head: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def _models(self, head: np.ndarray) -> tuple[_Spread, _Spread | None]:
         """A_e of some samples at a head, and the slopes of their diagonals in it; at the first."""
-        if not self._models:
+        if not self._known:
             small = self.small
             weights, constants = small.design.linear(head)
             blocks, bends = [], []
             for e, share in enumerate(small.shares):
                 p = losses(small.design.part(e) @ weights.T + constants, small.labels[e])[0]
-                z = small.design.dense(e)
-                share = share[:, None].astype(z.dtype)
-                curved = (p * (1 - p)).mean(1, keepdims=True).astype(z.dtype)
-                blocks.append((z * (share * curved)).T @ z)
+                z, curved = small.design.dense(e), self._whole * p * (1 - p)
+                blocks.append(_moment(z, share, curved.mean(1), self.shares[e]))
                 if self.diagonal and len(small.shares) > 1:
-                    third = (p * (1 - p) * (1 - 2 * p)).mean(1, keepdims=True).astype(z.dtype)
-                    bends.append((z * z * (share * third)).T @ z)
-            self._models.append((np.stack(blocks), np.stack(bends) if bends else None))
-        return self._models[0]
+                    # What `_common` leaves is small: a part of the samples shows whether it is.
+                    some = slice(None, None, 1 if small is self else _BENT)
+                    z, own = z[some], share[some] / share[some].sum()
+                    third = (curved * (1 - 2 * p)).mean(1)[some]
+                    bends.append(_moment(z, own, third, self.shares[e], z * z))
+            self._known.append((_spread(blocks), _spread(bends) if bends else None))
+        return self._known[0]
 
-    def _shrink(self, head: Float[Tensor, "k d"]) -> tuple[float, ...]:
-        """How much smaller dispersions of Hessians and gradients are than those of `small`."""
-        if self.small is self:
-            return 1.0, 1.0
-        _, *few = self.small.terms(head)
-        _, *all_ = self.terms(head)
-        return tuple(b / a if a > 0 else 1.0 for a, b in zip(few, all_, strict=True))
+    @property
+    def _whole(self) -> float:
+        """What p(1 − p) is to be multiplied by for S where outputs add up to 0 and p are alike."""
+        return 1.0 if self.outputs == 1 else self.outputs / (self.outputs - 1)
+
+    def _common(self, head: np.ndarray) -> np.ndarray:
+        """What diagonals that grow and shrink as a whole add, which few samples do not show."""
+        p = self._read(head, diagonal=True).p
+        third = [self._whole * own * (1 - own) * (1 - 2 * own) for own in p]
+        pulled = self._sums(lambda e, part, _: third[e][part])
+        pulled = (pulled - pulled.mean(0)).reshape(-1, self.shape[1])
+        return np.asarray(self.shape[1] / len(pulled) * pulled.T @ pulled)
 
 
-def _squared(deviations: np.ndarray, weight: float) -> np.ndarray:
-    """The weighted mean over domains of DᵀD."""
-    return np.asarray(weight / len(deviations) * sum(own.T @ own for own in deviations))
+class _Moment(NamedTuple):
+    """The weighted sum of left ⊗ right over some samples of a domain.
+
+    Attributes:
+        sum: The sum.
+        noise: By how much its squared distance to that of the domain is above 0, on average.
+        rest: The same, if the sum were over all samples of the domain.
+    """
+
+    sum: np.ndarray
+    noise: float
+    rest: float
 
 
-def _times(left: np.ndarray, x: Matrix) -> np.ndarray:
-    """The sum of left ⊗ x over a block."""
-    return np.asarray((x.T @ left.astype(x.dtype)).T)
+def _moment(
+    right: np.ndarray,
+    share: np.ndarray,
+    value: np.ndarray,
+    all_shares: np.ndarray,
+    left: np.ndarray | None = None,
+) -> _Moment:
+    """The sum of share · value · left ⊗ right; without left, of right ⊗ right and values ≥ 0."""
+    weight = (share * value).astype(right.dtype)
+    sizes = np.square(right).sum(1)
+    if left is None:
+        rooted = right * np.sqrt(weight)[:, None]
+        found, lefts = rooted.T @ rooted, sizes
+    else:
+        found, lefts = (left * weight[:, None]).T @ right, np.square(left).sum(1)
+    noise = float(np.square(weight) @ (lefts * sizes))
+    return _Moment(found, noise, noise * float(np.square(all_shares).sum() / (share @ share)))
+
+
+class _Spread(NamedTuple):
+    """The mean over domains of M_e, and of (M_e − M̄)ᵀ(M_e − M̄) as all samples would have it."""
+
+    mean: np.ndarray
+    dispersion: np.ndarray
+
+
+def _spread(moments: list[_Moment]) -> _Spread:
+    """Of what some samples show, chance is as much less as there are more samples."""
+    mean = np.mean([own.sum for own in moments], axis=0)
+    deviations = np.concatenate([own.sum - mean for own in moments])
+    squared = deviations.T @ deviations / len(moments)
+    seen, free = float(np.trace(squared)), 1 - 1 / len(moments)
+    noise = min(seen, free * float(np.mean([own.noise for own in moments])))
+    rest = min(noise, free * float(np.mean([own.rest for own in moments])))
+    return _Spread(mean, squared * ((seen - noise + rest) / seen if seen > 0 else 1.0))
+
+
+def _add_products(total: np.ndarray, left: np.ndarray, x: Matrix) -> None:
+    """Add the sum of left ⊗ x over a block."""
+    if not isinstance(x, np.ndarray):
+        total += (x.T @ left.astype(x.dtype)).T
+        return
+    rows = np.ascontiguousarray(left.T, dtype=x.dtype)
+    if len(rows) > _FEW:
+        total += rows @ x
+        return
+    for row, own in zip(rows, total, strict=True):
+        own += row @ x
 
 
 def _dispersion(deviations: np.ndarray) -> float:

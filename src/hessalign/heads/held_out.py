@@ -13,9 +13,9 @@ import numpy as np
 
 from hessalign.alignment.penalties import HessianKind
 from hessalign.heads.classifier_objective import losses
-from hessalign.heads.fit import FittedHead, minimise
+from hessalign.heads.fit import FittedHead
 from hessalign.heads.labelled import Labelled
-from hessalign.heads.strengths import strength_path
+from hessalign.heads.strengths import plain_head, strength_path
 
 
 class Candidate(NamedTuple):
@@ -86,7 +86,7 @@ def held_out_scores(
     for kind in dict.fromkeys(candidate.kind for candidate in candidates):
         objective = data.objective(design, kind, probes, seed)
         start = None if plain is None else plain.parameters
-        plain = minimise(objective, start=start, tolerance=tolerance, max_steps=max_steps)
+        plain = plain_head(objective, start=start, tolerance=tolerance, max_steps=max_steps)
         strengths = [own.strength for own in candidates if own.kind == kind]
         heads += strength_path(
             objective, plain, strengths, tolerance=tolerance, still=still, max_steps=max_steps
@@ -104,20 +104,29 @@ def held_out_scores(
     return HeldOutScores(np.array(right), np.array(loss), weight / weight.sum())
 
 
-_FURTHER: Final = 1.0  # how far out the next domain may be, in distances between these
+_WRONG: Final = 1 / 3  # the share of wrong answers of the plain head in the domain to choose for
+_STEEP: Final = 0.5  # standard errors by which gains must fall with accuracy, or
+_CLEAR: Final = 2.0  # by which they must be above 0 on average
+_TINY: Final = 1e-9  # a share of answers below any that there are
 _MEAN_FALL: Final = 0.02  # what an aligned head may cost in the mean over domains
 
 
 def choose(scores: Sequence[HeldOutScores]) -> int:
-    r"""The candidate to rely on in a domain that may differ from these more than they do.
+    """The candidate to rely on in a domain that is harder than most of these.
 
-    The next domain is an affine mixture of those left out in turn, with weights of at least −1
-    that add up to 1 (as in risk extrapolation, Krueger et al., 2021): with accuracies $a_e$ its
-    worst accuracy is $(1 + E) \min_e a_e - \sum_e a_e$, which falls with the spread of the domains
-    as with their level. Their mean alone prefers what works in most of them, a shortcut they share
-    included. The candidate with the best worst accuracy is chosen, if its gain over the plain head
-    is more than its standard error in pairs of answers, if its worst domain is no worse than that
-    of the plain head, and if it costs at most 2 points in the mean. Else it is plain, 0.
+    The mean accuracy in domains left out prefers what works in most of them, a shortcut they share
+    included. So the next domain is taken to be one in which the plain head is wrong in one answer
+    of three, its right and wrong answers being like those here. A candidate that corrects a share c
+    of its wrong answers and spoils a share s of its right ones gains c/3 − 2s/3 there. The one that
+    gains most is chosen among those that
+
+    - gain there at all: c > 2s,
+    - gain more in harder domains than in easier ones, by at least half a standard error of the
+      slope of gains over accuracies, or gain on average by at least two standard errors,
+    - cost at most 2 points in the mean over domains.
+
+    If there are none, the plain head is. Accuracies for the slope are means of both heads, so that
+    a lucky domain of one of them does not make a slope.
 
     Args:
         scores: What each candidate does in every domain left out, the plain head first.
@@ -130,24 +139,49 @@ def choose(scores: Sequence[HeldOutScores]) -> int:
         >>> def domain(*counts):
         ...     right = np.array([np.arange(100) < count for count in counts])
         ...     return HeldOutScores(right, np.zeros(1), weight)
-        >>> choose([domain(99, 90), domain(80, 86)]), choose([domain(90, 91), domain(80, 81)])
-        (1, 0)
+        >>> choose([domain(99, 97), domain(90, 92), domain(80, 86)])
+        1
+        >>> choose([domain(99, 99), domain(90, 88), domain(80, 76)])
+        0
     """
     accuracy = np.stack([own.accuracy for own in scores])
-    count, candidates = len(scores), np.arange(accuracy.shape[1])
-    worst = accuracy.argmin(0)
-    mixture = np.full_like(accuracy, -_FURTHER)
-    mixture[worst, candidates] += 1 + count * _FURTHER
-    value = (mixture * accuracy).sum(0)
+    gains = accuracy - accuracy[:, :1]
     error = np.stack([_paired_error(own) for own in scores])
-    gain = value - value[0]
-    lowest = accuracy.min(0)
-    safe = (
-        (gain > np.sqrt(np.square(mixture * error).sum(0)))
-        & (lowest >= lowest[0])
-        & (accuracy.mean(0) >= accuracy.mean(0)[0] - _MEAN_FALL)
+    there = _gain_if_wrong(scores, _WRONG)
+    good = (
+        (there > 0)
+        & (_falls(accuracy[:, :1] + gains / 2, gains, error) | _clear(gains, error))
+        & (gains.mean(0) >= -_MEAN_FALL)
     )
-    return int(np.where(safe, gain, 0.0).argmax())
+    return int(np.where(good, there, 0.0).argmax())
+
+
+def _gain_if_wrong(scores: Sequence[HeldOutScores], share: float) -> np.ndarray:
+    """Each candidate's gain where the plain head is wrong so often, like here otherwise."""
+    right = np.mean([own.right[0] @ own.weight for own in scores])
+    corrected = np.mean([(own.right & ~own.right[0]) @ own.weight for own in scores], axis=0)
+    spoilt = np.mean([(~own.right & own.right[0]) @ own.weight for own in scores], axis=0)
+    return np.asarray(
+        share * corrected / max(1 - right, _TINY) - (1 - share) * spoilt / max(right, _TINY)
+    )
+
+
+def _falls(level: np.ndarray, gains: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Whether gains [e c] fall with a level, by the slope over domains and its standard error."""
+    level, rest = level - level.mean(0), gains - gains.mean(0)
+    spread = np.square(level).sum(0)
+    slope = (level * rest).sum(0) / np.maximum(spread, _TINY**2)
+    rest = rest - slope * level
+    # Three domains leave a single residual: chance is at least that of the answers.
+    noise = np.square(rest).sum(0) / max(len(gains) - 2, 1)
+    noise = np.maximum(noise, np.square(error).mean(0))
+    return np.asarray(-slope * np.sqrt(spread) > _STEEP * np.sqrt(noise))
+
+
+def _clear(gains: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Whether gains [e c] are above 0 on average, by domains as by answers."""
+    noise = np.maximum(gains.var(0, ddof=1), np.square(error).mean(0)) / len(gains)
+    return np.asarray(gains.mean(0) > _CLEAR * np.sqrt(noise))
 
 
 def _paired_error(scores: HeldOutScores) -> np.ndarray:

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from torch import Tensor
+
+from hessalign._shapes import Float
 from hessalign.heads.aligned_objective import AbstractObjective, Weights
 from hessalign.heads.fit import FittedHead, minimise
+
+
+def plain_head(
+    objective: AbstractObjective,
+    *,
+    start: Float[Tensor, "k d"] | None = None,
+    tolerance: float,
+    max_steps: int,
+) -> FittedHead:
+    """The minimum without penalties; of many samples it is first found for some of them."""
+    if start is None and objective.small is not objective:
+        # As precisely as so few samples say: beyond that, a head would follow their noise.
+        rough = max(tolerance, objective.small.sampling)
+        start = minimise(objective.small, tolerance=rough, max_steps=max_steps).parameters
+    return minimise(objective, start=start, tolerance=tolerance, max_steps=max_steps)
 
 
 def weights_of(strength: float | Weights, plain: FittedHead) -> Weights:

@@ -12,6 +12,8 @@ from hessalign.heads.aligned_objective import Weights
 from hessalign.heads.classifier_objective import ClassifierObjective
 from hessalign.heads.design import make_design
 from hessalign.heads.fit import minimise
+from hessalign.heads.labelled import Labelled
+from hessalign.heads.strengths import plain_head, weights_of
 
 WEIGHTS = Weights(0.7, 0.4)
 
@@ -93,3 +95,43 @@ def test_a_part_of_many_samples_models_their_curvature(monkeypatch):
     without = minimise(objective, start=plain.parameters, **options)
     torch.testing.assert_close(found.parameters, without.parameters, atol=1e-4, rtol=0)
     assert found.steps < without.steps
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_the_model_of_curvature_tells_chance_from_difference(shift, classes):
+    """Along the gradient it is near that of all samples, though made of few, for all outputs."""
+    rng = np.random.default_rng(0)
+    domain, width = np.arange(4).repeat(6000), 60
+    x = rng.normal(size=(len(domain), width)) + shift * rng.normal(size=(4, width))[domain]
+    logits = x @ rng.normal(size=(width, classes)) / np.sqrt(width)
+    y = (logits + rng.gumbel(size=logits.shape)).argmax(1)
+    ones = np.ones(len(y))
+    data = Labelled(x, y, classes, domain, 4, ones, ones, True, 1e-3)
+    objective = data.objective(data.design(range(4)), "diagonal")
+    assert objective.small is not objective
+    plain = plain_head(objective, tolerance=1e-6, max_steps=1000)
+    weights = weights_of(0.1, plain)
+    factor = objective.metric(plain.parameters, weights)
+    slope = objective.value_and_gradient(plain.parameters, weights)[1]
+    along = 1e-4 * slope / slope.norm()
+    after, before = (
+        objective.value_and_gradient(plain.parameters + sign * along, weights)[1]
+        for sign in (1, -1)
+    )
+    true = float(((after - before) * along).sum()) / 2
+    assert 0.2 < float((along @ factor).square().sum()) / true < 2
+
+
+def test_a_start_from_few_samples_ends_at_the_same_minimum():
+    rng = np.random.default_rng(0)
+    x, domain = rng.normal(size=(12000, 10)), np.arange(3).repeat(4000)
+    y = (x[:, 0] + rng.logistic(size=12000) > 0).astype(int)
+    ones = np.ones(len(y))
+    data = Labelled(x, y, 2, domain, 3, ones, ones, True, 1e-3)
+    objective = data.objective(data.design(range(3)), None)
+    assert sum(objective.small.design.sizes) < 12000
+    found = plain_head(objective, tolerance=1e-8, max_steps=1000)
+    expected = minimise(objective, tolerance=1e-8)
+    assert found.converged
+    torch.testing.assert_close(found.parameters, expected.parameters, atol=1e-6, rtol=0)
