@@ -140,53 +140,70 @@ def sampled_dispersion(
     return _deviation(estimates, goal.detach() if target.detach else goal)
 
 
-def expected_dispersions(
-    statistics: HeadStatistics,
+def _expectation(
+    full: Float[Tensor, "e e"],
+    diagonal: Float[Tensor, "e e"],
+    probes: int,
     *,
-    probes: int = 100,
-    shared_probes: bool = False,
-    target: Target = MEAN,
-    evaluation: Evaluation = "auto",
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    r"""Expectation of `sampled_dispersion` over its probes, and dispersion of the gradients.
-
-    Means of the features are formed in one pass for both. With off(H) = ‖H‖² − ‖diag H‖² the
-    expectation is the dispersion of the exact diagonals plus
-
-    - (E−1)/E · mean_e off(H_e) / m for independent probes and the mean target,
-    - mean_e (off(H_e) + off(H̄)) / m for independent probes and the pooled target,
-    - mean_e off(H_e − H̄) / m for shared probes.
-
-    Returns:
-        The expectation, deterministic, and the other dispersion.
-    """
-    quantities = ["hessian", "hessian_diagonal", "gradient"]
-    centred = [shared_probes, shared_probes, True]
-    gradients: list[Tensor] = []
-    if isinstance(statistics, LinearHead):
-        moments = [moment(statistics, each) for each in quantities]
-        if "dual" in {evaluation, moments[2].cheaper()}:
-            moments = moments[:2]  # sums over pairs of samples have nothing to share with means
-        full, diagonal, *gradients = inners(moments, evaluation, centred[: len(moments)])
-    else:
-        full, diagonal = (
-            inner_products(statistics, each, evaluation, centred=shared_probes)
-            for each in quantities[:2]
-        )
+    shared: bool,
+    target: Target,
+) -> Float[Tensor, ""]:
+    """`expected_dispersion` from the inner products of the Hessians and of their diagonals."""
     off = full - diagonal
-    if shared_probes:
+    if shared:
         extra = dispersion(off)
     elif target.pooled:
         of_mean = off.mean()
         extra = off.diagonal().mean() + (of_mean.detach() if target.detach else of_mean)
     else:
         extra = off.diagonal().mean() * (len(off) - 1) / len(off)
-    expected = dispersion(diagonal) + extra / probes
-    # After the Hessian, because the two share the Gram matrix of the features.
-    gradient = (
-        dispersion(gradients[0]) if gradients else gradient_dispersion(statistics, evaluation)
-    )
-    return expected, gradient
+    return dispersion(diagonal) + extra / probes
+
+
+def expected_dispersion(
+    statistics: HeadStatistics,
+    probes: int,
+    *,
+    shared: bool = False,
+    target: Target = MEAN,
+    evaluation: Evaluation = "auto",
+) -> Float[Tensor, ""]:
+    r"""Expectation of `sampled_dispersion` over its probes, in closed form.
+
+    With off(H) = ‖H‖² − ‖diag H‖² it is the dispersion of the exact diagonals plus
+
+    - (E−1)/E · mean_e off(H_e) / m for independent probes and the mean target,
+    - mean_e (off(H_e) + off(H̄)) / m for independent probes and the pooled target,
+    - mean_e off(H_e − H̄) / m for shared probes.
+
+    Returns:
+        The expectation, deterministic.
+    """
+    quantities = ("hessian", "hessian_diagonal")
+    if isinstance(statistics, LinearHead):
+        moments = [moment(statistics, each) for each in quantities]
+        full, diagonal = inners(moments, evaluation, [shared, shared])
+    else:
+        full, diagonal = (
+            inner_products(statistics, each, evaluation, centred=shared) for each in quantities
+        )
+    return _expectation(full, diagonal, probes, shared=shared, target=target)
+
+
+def _expected_and_gradient(
+    head: LinearHead,
+    *,
+    probes: int = 100,
+    shared_probes: bool = False,
+    target: Target,
+    evaluation: Evaluation,
+    **_: object,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Both dispersions from means that are formed in one pass over the features."""
+    moments = [moment(head, each) for each in ("hessian", "hessian_diagonal", "gradient")]
+    full, diagonal, gradients = inners(moments, evaluation, [shared_probes, shared_probes, True])
+    expected = _expectation(full, diagonal, probes, shared=shared_probes, target=target)
+    return expected, dispersion(gradients)
 
 
 def hessian_dispersion(
@@ -223,9 +240,9 @@ def hessian_dispersion(
         return sampled_dispersion(
             statistics, probes, shared=shared_probes, generator=generator, target=target
         )
-    return expected_dispersions(
-        statistics, probes=probes, shared_probes=shared_probes, target=target, evaluation=evaluation
-    )[0]
+    return expected_dispersion(
+        statistics, probes, shared=shared_probes, target=target, evaluation=evaluation
+    )
 
 
 def _closed_form(statistics: HeadStatistics) -> LinearHead:
@@ -236,6 +253,14 @@ def _closed_form(statistics: HeadStatistics) -> LinearHead:
             "the class, got another one."
         )
     return statistics
+
+
+def _are_means(statistics: HeadStatistics, evaluation: Evaluation) -> bool:
+    """Whether Hessians and gradients of a head are all compared by their means."""
+    if not isinstance(statistics, LinearHead) or evaluation == "dual":
+        return False
+    compared = (moment(statistics, each) for each in ("hessian", "gradient"))
+    return evaluation == "primal" or all(each.cheaper() == "primal" for each in compared)
 
 
 _MOMENTS: dict[HessianKind, str] = {
@@ -297,9 +322,9 @@ def alignment_dispersions(
         quantities = [_MOMENTS[kind], "gradient"]
         first, second = quantity_dispersions(statistics, quantities, evaluation, unbiased=unbiased)
         return first, second
-    if kind == "expected":
-        options.pop("generator", None)  # nothing is drawn
-        return expected_dispersions(statistics, target=target, evaluation=evaluation, **options)
+    if kind == "expected" and _are_means(statistics, evaluation):
+        options |= {"target": target, "evaluation": evaluation}
+        return _expected_and_gradient(_closed_form(statistics), **options)
     hessian = hessian_dispersion(statistics, kind, target=target, evaluation=evaluation, **options)
     # After the Hessian, because the two share the Gram matrix of the features.
     return hessian, gradient_dispersion(statistics, evaluation)

@@ -102,10 +102,9 @@ class OuterMeans:
         """Slopes in rows [e, n, ·], which are of a type, of sums over them, given those in them."""
         width = slope.shape[2] - bool(self.bias)
         narrow = slope[..., :width].to(dtype)
-        transposed = narrow.mT.contiguous()
 
         def pull(left: Tensor, right: Tensor, d_right: Tensor, add: bool) -> Tensor:
-            d_left = torch.bmm(right * right if self.squared else right, transposed).to(left.dtype)
+            d_left = torch.bmm(right * right if self.squared else right, narrow.mT).to(left.dtype)
             if self.bias:
                 d_left += self.bias * slope[:, None, :, -1]
             if self.squared:

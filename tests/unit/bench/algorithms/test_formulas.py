@@ -170,7 +170,7 @@ def test_the_contrastive_loss_is_the_same_in_parts(monkeypatch):
         return loss.detach(), torch.autograd.grad(loss, z)[0]
 
     whole = value_and_slope()
-    monkeypatch.setattr(pairs, "_KEPT_ENTRIES", 20)
+    monkeypatch.setattr(auxiliary, "_KEPT_ENTRIES", 20)
     torch.testing.assert_close(value_and_slope(), whole)
 
 
