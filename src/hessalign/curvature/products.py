@@ -523,9 +523,9 @@ class _MeanProducts(Fused):
         sizes = torch.tensor(form.domains.sizes, dtype=means.dtype, device=means.device)
         sizes = sizes.view(-1, 1, 1)
         d_means = form.form(slope, right) * sizes
-        d_right, d_left, _ = _pull_back(
-            right, [left, slope], (form, form), (d_means, means * sizes)
-        )
+        rows, slopes_in = torch.cat([left, slope], 1), torch.cat([d_means, means * sizes], 1)
+        d_right, d_rows = _pull_back(right, [rows], (form,), [slopes_in])
+        d_left = d_rows[:, : left.shape[1]]
         return d_right, d_left
 
 
