@@ -155,7 +155,7 @@ SLOW = {
         "test_alignment_helps",
         r"test_grid_search_leaves_one_domain_out\[True",
     ],
-    "tests/unit/test_estimator_cv.py": ["test_it_gains_where"],
+    "tests/unit/test_estimator_cv.py": ["test_it_finds_half"],
     "tests/unit/test_import.py": ["test_a_star_and_help", "test_parts_of_the_package"],
     "tests/unit/test_processes.py": ["test_a_process_"],
     "tests/unit/test_testing.py": ["test_every_algorithm_passes"],
