@@ -7,17 +7,11 @@ import torch
 
 from hessalign.bench.data import make_shifted_data
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.answers import (
-    CAUSES,
-    REMEDIES,
-    CauseReport,
-    Estimate,
-    Finding,
-    RemedyReport,
-    SiteTransfer,
-    TransferReport,
-    Trial,
-)
+from hessalign.diagnosis.causes import CauseReport, Finding
+from hessalign.diagnosis.explanations import CAUSES
+from hessalign.diagnosis.remedies import REMEDIES, RemedyReport, Trial
+from hessalign.diagnosis.scores import Estimate
+from hessalign.diagnosis.transfer import SiteTransfer, TransferReport
 from hessalign.diagnosis.verdict import make_verdict
 
 
@@ -126,7 +120,7 @@ def remedy_report(plain, gains, recommended="nothing", left_out=None, half=0.03)
 def evidence_only(*data, **options):
     """A diagnosis whose three answers are missing or empty, which takes less time."""
     nothing = CauseReport((), {}, None, "")
-    answers = {"report_transfer": None, "cause_report": nothing, "report_remedies": None}
+    answers = {"transfer_report": None, "cause_report": nothing, "remedy_report": None}
     with pytest.MonkeyPatch.context() as patch:
         for name, answer in answers.items():
             place = f"hessalign.diagnosis.diagnosis.{name}"

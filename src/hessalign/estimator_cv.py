@@ -40,7 +40,7 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-STRENGTHS: Final = (0.1, 1.0)
+STRENGTHS: Final = (0.03, 1.0)
 
 
 @final
@@ -49,15 +49,17 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Every kind and strength, 0 included, is fitted to all domains but one and tested on that one,
     with everything learned from the others, standardising too; each kind along one path of rising
-    strengths. What would be best in a domain that is hard for the plain fit is chosen, if gains are
-    larger in harder domains, else strength 0, and fitted to all
+    strengths. What would be best in a domain that is hard for the plain fit is chosen, if it gains
+    2 points there and gains grow with hardness; else the smallest strength, a nudge, unless that
+    costs more than 1 point there; else 0. The choice is fitted to all
     (`hessalign.heads.held_out.choose`). It needs three domains; with fewer it is plain logistic
     regression, and says so.
 
     Args:
         alignments: The kinds to choose from, as of `AlignedClassifier`.
-        strengths: Values of α = β to choose from; 0 is always among them. More than 1 rarely gains
-            much more, and costs more where there is nothing to gain.
+        strengths: Values of α = β to choose from; 0 is always among them. The smallest is taken
+            without evidence for it if it is at most 0.1. More than 1 rarely gains much more, and
+            costs more where there is nothing to gain.
         l2: As of `AlignedClassifier`, like the rest.
         standardize: Whether to standardise features.
         class_weight: What the samples of each class count.
@@ -143,7 +145,7 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if data.count > 2:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             scores = [self._test(data, candidates, e, seed) for e in range(data.count)]
-            chosen = choose(scores)
+            chosen = choose(candidates, scores)
             self.cv_results_ = _results(candidates, scores)
             self.best_score_ = float(self.cv_results_["mean_test_score"][chosen])
         elif domain is None or data.count == 2:

@@ -111,7 +111,7 @@ def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "d" / "colored_mnist.md").read_text().count("\n") == 6
     # Its runs are kept: given again, it trains nothing.
     assert len(list((tmp_path / "d" / "runs").glob("*/done"))) == 4
-    monkeypatch.setattr("hessalign.paper.experiment.run_jobs", None)
+    monkeypatch.setattr("hessalign.bench.sweep.progress.run_jobs", None)
     assert main(arguments) == 0
     table = (tmp_path / "d" / "colored_mnist.md").read_text()
     assert table in out

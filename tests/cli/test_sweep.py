@@ -14,7 +14,7 @@ from tests.sweep_jobs import make_jobs, wait_until, write_bank
 
 from hessalign.bench.runs import read_records
 from hessalign.bench.sweep import JobStatus, LocalLauncher, Outcome, SerialLauncher, Task
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.cli import main
 
 SWEEP = {
@@ -82,6 +82,16 @@ def test_flags_alone_make_a_sweep_and_words_override_hyper_parameters(folder, ca
     stored = yaml.safe_load((folder / "outputs" / "sweep" / "sweep.yaml").read_text())
     assert stored["overrides"] == {"hidden": 3}
     assert stored["test_domains"] == {"bank": ["2"]}
+
+
+def test_words_behind_a_list_of_names_override_hyper_parameters_too(folder):
+    flags = ["--datasets", "bank", "--test-domains", "2", "lr=0.01", "--trials", "1",
+             "--draws", "1", "--steps", "5", "--launcher", "serial",
+             "--algorithms", "erm", "hidden=3"]  # fmt: skip
+    assert main(["sweep", "run", *flags]) == 0
+    stored = yaml.safe_load((folder / "outputs" / "sweep" / "sweep.yaml").read_text())
+    assert stored["overrides"] == {"hidden": 3, "lr": 0.01}
+    assert (stored["algorithms"], stored["test_domains"]) == (["erm"], {"bank": ["2"]})
 
 
 def test_runs_that_fail_are_shown_at_the_end_and_can_be_tried_again(folder, capsys):

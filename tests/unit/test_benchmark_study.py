@@ -75,6 +75,18 @@ def test_choices():
     assert study.choose(found, "a", "strongest", 95.0) == 1.0
 
 
+def test_choices_see_two_seeds():
+    found = runs(ERM={1.0: 90.0}, a={1.0: 89.0, 10.0: 88.0})
+    found["a"][10.0][4] = {"held out": 100.0}  # a run that was done because 10 was chosen before
+    assert study.choose(found, "a", "accuracy", 50.0) == 1.0
+
+
+def test_means_over_the_domains_left_out():
+    first = {"a": ("1", {0: {"unseen": 60.0}, 1: {"unseen": 70.0}})}
+    second = {"a": ("10", {0: {"unseen": 80.0}})}
+    assert study.over_domains([first, second]) == {"a": ("1 10", {0: {"unseen": 70.0}})}
+
+
 def test_paired_differences():
     ours = {seed: {"at 0": 3.0 + seed + (seed == 1)} for seed in range(5)}
     others = {seed: {"at 0": float(seed)} for seed in range(5)}

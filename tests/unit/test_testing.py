@@ -258,7 +258,7 @@ FAULTS = [
     (TakenName, "options can be recorded", "called lr. Call the option otherwise"),
     (Unchecked, "wrong options are refused", "A list as weight is accepted. Give the field a hint"),
     (TooWide, "drawn options are accepted", "which is refused: Expected weight as a finite number"),
-    (NoSuchOption, "drawn options are accepted", "has wait, but the options are weight"),
+    (NoSuchOption, "drawn options are accepted", "refused: Unknown option of .* 'wait'.*weight"),
     (NotFinite, "it trains anywhere", "finite numbers.*Guard roots and quotients"),
     (Grows, "it trains anywhere", "came or went in training.*Register all of them"),
     (NoRisk, "it trains anywhere", "has no 'risk', only \\['loss'\\]"),

@@ -69,4 +69,6 @@ def make_reading(fidelity: Fidelity, probes: int | None = None) -> Reading:
         (300, 7)
     """
     reading = READINGS[fidelity]
-    return reading if probes is None else dataclasses.replace(reading, probes=probes)
+    if probes is None or probes == reading.probes:
+        return reading
+    return dataclasses.replace(reading, probes=probes)

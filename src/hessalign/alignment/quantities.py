@@ -22,6 +22,7 @@ logit_feature and logit_covariance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -82,7 +83,7 @@ QUANTITIES: dict[str, Callable[[LinearHead], _Factors]] = {
     ),
     "hessian_gradient": lambda head: (
         Rows(head.curvature.apply(head.gradient_logits, slice(None))),
-        Linear(head.features, head.bias),
+        Linear(head.gradient_features, head.bias),
     ),
 }
 
@@ -104,6 +105,19 @@ def moment(head: LinearHead, quantity: str) -> Moment:
         raise UnknownNameError("quantity", quantity, QUANTITIES)
     left, right = QUANTITIES[quantity](head)
     return Moment(left, right, head.domains)
+
+
+def _together(head: LinearHead, quantities: Sequence[str]) -> list[Moment]:
+    """Some quantities as moments of the same features."""
+    moments = [moment(head, quantity) for quantity in quantities]
+    if "hessian_gradient" not in quantities:
+        return moments
+    return [
+        each
+        if isinstance(each.right, Constant)
+        else replace(each, right=replace(each.right, features=head.gradient_features))
+        for each in moments
+    ]
 
 
 def inner_products(
@@ -178,7 +192,7 @@ def quantity_dispersions(
     if isinstance(statistics, LinearHead):
         if not unbiased and _are_softmax_sums(statistics, tuple(quantities), evaluation):
             return _softmax_dispersions(statistics, _COMPARED.get(quantities[0]))
-        moments = [moment(statistics, quantity) for quantity in quantities]
+        moments = _together(statistics, quantities)
         return moment_dispersions(statistics, moments, evaluation, unbiased=unbiased)
     if unbiased:
         raise InputError("Expected a linear head for an unbiased dispersion, got another one.")

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
-import torch
 from torch import Tensor
 
 from hessalign._errors import InputError
@@ -18,13 +17,12 @@ from hessalign._files import make_folder, write_atomically
 from hessalign._names import check_name
 from hessalign.bench.runs.run import TrainedHead, load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run
-from hessalign.heads import WorstCaseGap, worst_case_gap
+from hessalign.heads import WorstCaseGap
 from hessalign.heads.attack import Mode
-from hessalign.paper.figure2 import plot_worst_case
+from hessalign.paper.figure2 import DELTAS, attack_head, plot_worst_case
 from hessalign.paper.figures import load_pyplot
 from hessalign.report.tables import markdown_table
 
-_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _KEPT: Final = (
     "delta", "gap", "certified", "limit", "pair", "distance", "predicted", "losses", "accuracy",
 )  # fmt: skip
@@ -41,16 +39,7 @@ def run(options: argparse.Namespace) -> None:
     run = load_run(run_folder, options.data_dir)
     trained = trained_head(run, options.samples, options.seed)
     folder = make_folder(options.output or run_folder / "attack")
-    result = worst_case_gap(
-        trained.z,
-        trained.y,
-        trained.domain,
-        trained.head,
-        options.delta or list(_DELTAS),
-        mode=options.mode,
-        loss=trained.loss,
-        generator=torch.Generator().manual_seed(options.seed),
-    )
+    result = attack_head(trained, options.delta or DELTAS, options.mode, options.seed)
     names = domain_titles(trained)
     table = _describe(result, names)
     data = json.dumps(_record(trained, result, options.samples), indent=1, default=Tensor.tolist)

@@ -13,9 +13,9 @@ from hessalign._files import make_folder, write_atomically
 from hessalign.bench.runs.irm import IrmOptions, irm_job
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher, check_jobs
 from hessalign.bench.sweep.execution import ERROR
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.paper.accuracies import accuracy_table
-from hessalign.paper.experiment import finished_runs, have_done, run_name
+from hessalign.paper.experiment import cached_runs, have_done, run_name
 from hessalign.paper.figures import load_pyplot
 from hessalign.paper.published import TABLE_2
 from hessalign.paper.training import plot_dynamics
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     cache = options.output / "runs"
     # The slower ones first, so that the processes finish together.
     have_done(jobs[::-1], cache, launcher, partial(SweepProgress, name=run_name))
-    runs = [each.load() for each in finished_runs(cache, jobs)]
+    runs = [each.load() for each in cached_runs(cache, jobs)]
     if len(runs) < len(jobs):
         raise InputError(f"Expected all runs to end; see why some did not in {cache}/*/{ERROR}.")
     table = accuracy_table(runs, TABLE_2)

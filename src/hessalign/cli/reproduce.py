@@ -14,7 +14,7 @@ from hessalign._errors import InputError
 from hessalign._files import write_atomically
 from hessalign.bench.runs.job import parse_words
 from hessalign.bench.sweep import JobStatus, Launcher
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.cli.arguments import ALL_REPRODUCED, ON_BANKS, given_flags
 from hessalign.cli.sweep import make_launcher
 from hessalign.paper.catalogue import EXPERIMENTS, find_experiment, reproduce

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,7 @@ from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import lone_domain_warning, plan_job
 from hessalign.bench.runs.processes import in_processes
 from hessalign.bench.runs.trackers import named_trackers, tracked_work
-from hessalign.bench.sweep import report
+from hessalign.bench.sweep import progress
 from hessalign.bench.sweep.execution import SPECIFICATION, STATES
 from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.selection import SELECTIONS
@@ -30,6 +29,12 @@ from hessalign.cli.arguments import LAUNCHERS, given_flags
 from hessalign.report.progress import Progress, duration, warn
 
 _SHOWN: Final = 10  # how many failed runs are shown, unless all are asked for
+
+
+def _is_override(word: str) -> bool:
+    """Whether a word is KEY=VALUE; names of data sets may have options: NAME:groups=3."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key.isidentifier()
 
 
 def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
@@ -49,6 +54,9 @@ def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
         entries.pop("data_folder", None)  # what is named here counts
     for key in (each.name for each in dataclasses.fields(sweep.SweepSpec)):
         value = getattr(options, key, None)  # all but two are flags
+        if isinstance(value, list):  # KEY=VALUE may stand behind a flag that takes several words
+            words += filter(_is_override, value)
+            value = [word for word in value if not _is_override(word)]
         if value is not None and value is not False:
             entries[key] = "all" if value == ["all"] else value
     if words:
@@ -66,12 +74,12 @@ def run_plan(options: argparse.Namespace) -> None:
     jobs = sweep.sweep_jobs(spec, without_data=options.no_measure)
     everything = dataclasses.replace(spec, selections=tuple(SELECTIONS))
     seconds, size = ({}, 0.0) if options.no_measure else _measure(spec, jobs)
-    sys.stdout.write(report.plan_table(jobs, seconds) + "\n\n")
+    sys.stdout.write(progress.plan_table(jobs, seconds) + "\n\n")
     try:
         with_pairs = sweep.sweep_jobs(everything, without_data=options.no_measure)
     except ConfigurationError:  # too few domains to leave out two
         with_pairs = jobs
-    sys.stdout.write(report.selection_table(with_pairs, spec.selections) + "\n")
+    sys.stdout.write(progress.selection_table(with_pairs, spec.selections) + "\n")
     if seconds:
         total = sum(seconds[job.dataset, job.algorithm] for job in jobs)
         processes = options.jobs or os.cpu_count() or 1
@@ -90,13 +98,13 @@ def _measure(
     torch.set_num_threads(1)
     work, seconds, sizes = sweep.training_work(spec), {}, {}
     firsts = first_jobs(jobs)
-    with Progress("measuring", "algorithms", bar=True) as progress:
-        progress(0, len(firsts))
+    with Progress("measuring", "algorithms", bar=True) as show:
+        show(0, len(firsts))
         for number, (cell, job) in enumerate(firsts.items(), 1):
             cost, plan = sweep.measure_cost(job, work), plan_job(job, spec.place)
-            count = report.evaluations(plan.steps, plan.evaluate_every)
+            count = progress.evaluations(plan.steps, plan.evaluate_every)
             seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
-            progress(number, len(firsts))
+            show(number, len(firsts))
     return seconds, sum(sizes[job.dataset, job.algorithm] for job in jobs)
 
 
@@ -111,23 +119,14 @@ def run_run(options: argparse.Namespace) -> int:
     if lone := lone_domain_warning(jobs, counts):
         warn(lone)
     folder = sweep.open_sweep(Path(str(spec.output)), spec)
-    before = sweep.sweep_status(folder, jobs)
     work = sweep.training_work(spec)
     if trackers:
         work = partial(tracked_work, work, trackers, spec.place)
     if (processes := int(options.gpus_per_run or 0)) > 1:  # a graphics processor each
         work = partial(in_processes, processes, work)
-    with closing(report.SweepProgress(before, launcher)) as progress:
-        sweep.run_jobs(
-            folder,
-            before,
-            launcher,
-            work,
-            retry_failed=options.retry_failed,
-            report=progress,
-            report_record=progress.record,
-        )
-    statuses = [progress.completed(status) for status in sweep.sweep_status(folder, jobs)]
+    display = progress.SweepProgress(sweep.sweep_status(folder, jobs), launcher)
+    display.run(folder, work, retry_failed=options.retry_failed)
+    statuses = [display.completed(status) for status in sweep.sweep_status(folder, jobs)]
     return _summarise(statuses, str(spec.output), _SHOWN)
 
 
@@ -167,7 +166,7 @@ def run_status(options: argparse.Namespace) -> int:
             "`hessalign sweep run`, or name its folder with --output."
         )
     statuses = sweep.sweep_status(folder, sweep.sweep_jobs(spec, without_data=True))
-    sys.stdout.write(report.status_table(statuses) + "\n\n")
+    sys.stdout.write(progress.status_table(statuses) + "\n\n")
     return _summarise(statuses, str(folder), len(statuses) if options.all else _SHOWN)
 
 
@@ -176,10 +175,10 @@ def _summarise(statuses: Sequence[sweep.JobStatus], folder: str, shown: int) -> 
     counts = {state: sum(each.state == state for each in statuses) for state in STATES}
     words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     said = [
-        *report.failures(statuses, folder, shown),
+        *progress.failures(statuses, folder, shown),
         f"{len(statuses):,} runs in {folder}: {words}.",
     ]
-    if rest := report.seconds_left(statuses, report.mean_seconds(statuses), counts["running"]):
+    if rest := progress.seconds_left(statuses, progress.mean_seconds(statuses), counts["running"]):
         said[-1] += f" About {duration(rest)} to go, {max(1, counts['running'])} at a time."
     if counts["done"] == len(statuses):
         said[-1] += f" `hessalign collect {folder}` shows the tables."

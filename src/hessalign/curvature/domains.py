@@ -101,6 +101,11 @@ class Weights:
         """The matrix whose product with per-sample rows is the mean over their own domain."""
         return self.membership @ self.averaging
 
+    @lazy
+    def narrow(self) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
+        """`dispersing` and `within` in float32."""
+        return self.dispersing.float(), self.within.float()
+
     def prepared(self) -> Weights:
         """The same with what graphs would otherwise have to make of the sizes."""
         _ = self.centring, self.membership
@@ -112,7 +117,11 @@ class Weights:
 @lru_cache(maxsize=8)
 def _weights(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Weights:
     """The same matrices for all batches of one shape, made at once where they are small."""
-    return Weights(sizes, device, dtype).prepared()
+    with torch.inference_mode(False):  # the next batch may be one to train on
+        weights = Weights(sizes, device, dtype).prepared()
+        if sum(sizes) ** 2 <= PAIR_ELEMENTS:
+            _ = weights.narrow
+    return weights
 
 
 @final
@@ -256,11 +265,10 @@ def make_domains(domain: Int[Tensor, " n"]) -> Domains:
 def _grouped_here(domain: Int[Tensor, " n"]) -> Domains:
     """The same by numpy, which takes a fraction of the time for a batch."""
     values = domain.numpy()
-    if len(values) <= _SHORT:  # every batch of a loop is likely to be grouped alike
-        ids, sizes, order = _known_grouping(values.tobytes(), values.dtype.str)
-    else:
-        ids, sizes, order = _grouping(values)
-    return Domains(torch.from_numpy(ids), sizes, None if order is None else torch.from_numpy(order))
+    fake = torch._C._len_torch_dispatch_stack() and detect_fake_mode()
+    if fake or not 0 < len(values) <= _SHORT:
+        return _grouping(values)
+    return _known_domains(values.tobytes(), values.dtype.str)
 
 
 _SHORT = 4096
@@ -268,16 +276,15 @@ _SHORT = 4096
 
 
 @lru_cache(maxsize=8)
-def _known_grouping(values: bytes, dtype: str) -> _Grouping:
-    """The grouping of ids that are given as bytes."""
-    return _grouping(np.frombuffer(values, dtype))
+def _known_domains(values: bytes, dtype: str) -> Domains:
+    """The grouping of ids given as bytes: every batch of a loop is likely to be grouped alike."""
+    with torch.inference_mode(False):
+        domains = _grouping(np.frombuffer(values, dtype))
+    _ = domains.weights  # while it is known that they are real
+    return domains
 
 
-_Grouping = tuple[np.ndarray, tuple[int, ...], np.ndarray | None]
-"""Ids, sizes and order as in `Domains`."""
-
-
-def _grouping(values: np.ndarray) -> _Grouping:
+def _grouping(values: np.ndarray) -> Domains:
     """Group ids."""
     changes = values[1:] != values[:-1]
     order = None
@@ -287,4 +294,5 @@ def _grouping(values: np.ndarray) -> _Grouping:
         changes = values[1:] != values[:-1]
     starts = np.flatnonzero(np.concatenate([[True], changes])[: len(values)])
     sizes = np.diff(starts, append=len(values)).tolist()
-    return values[starts], tuple(sizes), order
+    ids = torch.from_numpy(values[starts])
+    return Domains(ids, tuple(sizes), None if order is None else torch.from_numpy(order))

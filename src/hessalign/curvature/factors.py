@@ -506,7 +506,8 @@ class Outer:
         """The means of left ⊗ z̃ z̃ᵀ."""
         if self._packs(left.shape[1]):
             return self._packed(), [MeanTerm(left, OuterMeans(domains))]
-        parts = left.split(self._at_once(len(domains)), dim=1)
+        most = self._at_once(len(domains))
+        parts = [left] if left.shape[1] <= most else left.split(most, dim=1)
         terms = [MeanTerm(part, SecondMoments(domains)) for part in parts]
         if self.bias:  # twice z, once 1
             terms.append(MeanTerm(left, OuterMeans(domains, math.sqrt(0.5)), 2.0))

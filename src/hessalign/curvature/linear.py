@@ -310,13 +310,19 @@ class LinearHead:
             sums.append((matrices * products).sum(0).flatten())
         return torch.stack(sums)
 
-    @lazy
+    @property
     def gradient_logits(self) -> Float[Tensor, "n k"]:
-        """What a head with its domain's gradient as parameters makes of each sample, G_e z̃.
+        """What a head with its domain's gradient as parameters makes of each sample, G_e z̃."""
+        return self._through_gradients[0]
 
-        The gradient is itself a mean over samples, so where features are many and samples few the
-        Gram matrix of the features gives it without forming the gradient.
-        """
+    @property
+    def gradient_features(self) -> Features:
+        """The features for what is made of `gradient_logits`; see `mean_products`."""
+        return self._through_gradients[1]
+
+    @lazy
+    def _through_gradients(self) -> tuple[Float[Tensor, "n k"], Features]:
+        """Where features are many and samples few, without forming gradients: by Gram matrices."""
         samples = len(self.features.z)
         if torch.compiler.is_compiling():  # a choice that serves batches of all sizes
             few = samples**2 <= PAIR_ELEMENTS
@@ -324,10 +330,10 @@ class LinearHead:
             known = self.features.known(bias=self.bias) is not None
             few = known or samples <= 2 * self.shape[0]
         if not few:
-            z = self.features.z
-            return mean_products(self.error, z, self.domains, bias=self.bias)
+            logits, z = mean_products(self.error, self.features.z, self.domains, bias=self.bias)
+            return logits, Features(z)
         products = self.features.inner(slice(None), bias=self.bias)
-        return (self.domains.weights.within * products) @ self.error
+        return (self.domains.weights.within * products) @ self.error, self.features
 
     def _logits(self, vectors: Float[Tensor, "e p"]) -> Float[Tensor, "n k"]:
         """Logits of a head whose parameters are one vector per domain."""

@@ -12,7 +12,7 @@ Indices: e domain, n and m sample, l left component, d right component (feature)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -63,17 +63,20 @@ def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "
 @final
 @dataclass(frozen=True)
 class OuterMeans:
-    """Means of left_n ⊗ right_n: how they are formed, and how slopes in them are pulled back.
+    """Means of left_n ⊗ right_n.
 
     Attributes:
         domains: The grouping of the samples.
         bias: What is appended to the right rows; nothing if 0.
         squared: Whether their squares are taken.
+        moments: Which of the means made with them are second moments with the same left rows: their
+            diagonals are the means of squares.
     """
 
     domains: Domains
     bias: float = 0.0
     squared: bool = False
+    moments: int | None = None
 
     def plain(self, left: Tensor, right: Tensor) -> Tensor:
         """The means [e, l, d + bias], by autograd."""
@@ -82,52 +85,25 @@ class OuterMeans:
         wide = functional.pad(wide, (0, 1), value=self.bias) if self.bias else wide
         return _by_domain(self.domains, left, wide)
 
-    def form(self, left: Tensor, right: Tensor) -> Tensor:
-        """The means in float64, without a graph, chunk by chunk."""
-        width, sizes = right.shape[1], self.domains.sizes
-        means = left.new_zeros((len(sizes), left.shape[1], width + bool(self.bias)))
-        for domains, (a, b) in _domain_batches(sizes, left, right):
-            shares = a / a.shape[1]
-            multiplied = _multiplied_in(left.dtype, right, a.shape[1])
-            total = means[domains, :, :width]
-            rows = chunk_rows(len(b) * width)
-            for share, x in zip(shares.split(rows, 1), b.split(rows, 1), strict=True):
-                wide = x.to(multiplied)
-                _add_product(total, share.mT, wide * wide if self.squared else wide)
-            if self.bias:
-                means[domains, :, width] = self.bias * shares.sum(1)
-        return means
-
-    def puller(self, slope: Tensor, dtype: torch.dtype) -> _Puller:
-        """Slopes in rows [e, n, ·], which are of a type, of sums over them, given those in them."""
-        width = slope.shape[2] - bool(self.bias)
-        narrow = slope[..., :width].to(dtype)
-
-        def pull(left: Tensor, right: Tensor, d_right: Tensor, add: bool) -> Tensor:
-            d_left = torch.bmm(right * right if self.squared else right, narrow.mT).to(left.dtype)
-            if self.bias:
-                d_left += self.bias * slope[:, None, :, -1]
-            if self.squared:
-                _accumulate(d_right, torch.bmm(left.to(dtype), 2 * narrow), right, add=add)
-            elif add:
-                d_right.baddbmm_(left.to(dtype), narrow)
-            else:
-                torch.bmm(left.to(dtype), narrow, out=d_right)
-            return d_left
-
-        return pull
+    def zeros(self, left: Tensor, width: int) -> Tensor:
+        """What means of rows of a width are added up in."""
+        return left.new_zeros((len(self.domains), left.shape[1], width + bool(self.bias)))
 
 
 @final
 @dataclass(frozen=True)
 class SecondMoments:
-    """Means of s_n z_n z_nᵀ; the symmetry in z makes pulling back one product instead of two.
+    """Means of s_n z_n z_nᵀ.
 
     Attributes:
         domains: The grouping of the samples.
     """
 
     domains: Domains
+
+    bias = 0.0
+    squared = False
+    moments = None
 
     def plain(self, weights: Tensor, z: Tensor) -> Tensor:
         """The moments [e, l, d, d], by autograd."""
@@ -136,72 +112,112 @@ class SecondMoments:
         means = _by_domain(self.domains, weighted, wide)
         return means.view(len(means), weights.shape[1], -1, wide.shape[1])
 
-    def form(self, weights: Tensor, z: Tensor) -> Tensor:
-        """The moments in float64, without a graph, chunk by chunk."""
-        components, width = weights.shape[1], z.shape[1]
-        sizes, blocks = self.domains.sizes, _blocks(width)
-        total = weights.new_zeros((len(sizes), components, width, width))
-        for domains, (shares, features) in _domain_batches(sizes, weights, z):
-            count, size = shares.shape[:2]
-            # Short chunks: the fewer float32 products are added before they reach float64, the
-            # better.
-            rows = min(256, chunk_rows(count * components * width))
-            multiplied = _multiplied_in(weights.dtype, z, size)
-            for s, x in zip(shares.split(rows, 1), features.split(rows, 1), strict=True):
-                wide = x.to(multiplied)
-                weighted = (s / size).to(multiplied).unsqueeze(3) * wide.unsqueeze(2)
-                rows_of = weighted.flatten(2).mT
-                if components > 1:
-                    _add_product(total[domains].flatten(1, 2), rows_of, wide)
-                    continue
-                own = total[domains, 0]  # of which the lower left will be the upper right
-                for begin, end in blocks:
-                    _add_product(
-                        own[:, begin:end, begin:], rows_of[:, begin:end], wide[..., begin:]
-                    )
-        if components == 1:
-            for begin, end in blocks:
-                total[..., end:, begin:end] = total[..., begin:end, end:].mT
-        return total
-
-    def puller(self, slope: Tensor, dtype: torch.dtype) -> _Puller:
-        """Slopes in rows [e, n, ·], which are of a type, of sums over them, given those in them."""
-        components, width = slope.shape[1:3]
-        # Rows of a product that begin at multiples of 64 bytes are written faster.
-        symmetric = functional.pad((slope + slope.mT).to(dtype), (0, -width % _ALIGNED))
-        flat = symmetric.transpose(1, 2).flatten(2)
-
-        def pull(weights: Tensor, z: Tensor, d_z: Tensor, add: bool) -> Tensor:
-            product = torch.bmm(z, flat).unflatten(2, (components, -1))[..., :width]
-            own = weights.to(dtype).unsqueeze(3)
-            if components == 1:
-                _accumulate(d_z, product.squeeze(2), own.squeeze(2), add=add)
-            else:
-                _accumulate(d_z, (product * own).sum(2), None, add=add)
-            d_weights: Tensor = torch.linalg.vecdot(product, z.unsqueeze(2)).to(weights.dtype)
-            return d_weights / 2
-
-        return pull
+    def zeros(self, weights: Tensor, width: int) -> Tensor:
+        """What moments of rows of a width are added up in."""
+        return weights.new_zeros((len(self.domains), weights.shape[1], width, width))
 
 
 MeanForm = OuterMeans | SecondMoments
 
 
+@final
+@dataclass(frozen=True)
+class _Pass:
+    """Means that the same products of right rows give: second moments first, then outer ones.
+
+    Attributes:
+        members: Which of the means.
+        seconds: How many of their left components have second moments.
+        squared: Whether the squares of the right rows are taken.
+    """
+
+    members: list[int]
+    seconds: int
+    squared: bool
+
+    def together(self, lefts: Sequence[Tensor], dtype: torch.dtype) -> Float[Tensor, "e n l"]:
+        """The left rows of the members, side by side."""
+        rows = [lefts[index] for index in self.members]
+        return (rows[0] if len(rows) == 1 else torch.cat(rows, 2)).to(dtype)
+
+    def add(self, totals: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
+        """Add the products of some rows, [e, n, ·], to sums for each member."""
+        right = right * right if self.squared else right
+        width, split = right.shape[2], self.seconds * right.shape[2]
+        sums = [totals[index][..., :width] for index in self.members]
+        if not self.seconds:
+            _add_product(sums, left.mT, right)
+            return
+        # Rows that begin at multiples of 64 bytes are read and written faster, also below.
+        count = split + left.shape[2] - self.seconds
+        padded = right.new_empty((*right.shape[:2], count + -count % _ALIGNED))
+        weighted = padded[..., :split].unflatten(2, (self.seconds, width))
+        torch.mul(left[..., : self.seconds, None], right.unsqueeze(2), out=weighted)
+        padded[..., split:count] = left[..., self.seconds :]
+        rows, (moments, *others) = padded[..., :count].mT, sums
+        if self.seconds > 1:
+            _add_product([moments.flatten(1, 2), *others], rows, right)
+            return
+        for begin, end in _blocks(width):  # whose mirror image is the upper right
+            block, last = moments[:, 0, begin:end, :end], end == width
+            part = rows[:, begin : None if last else end]
+            _add_product([block, *others] if last else [block], part, right[..., :end])
+
+    def puller(self, slopes: Sequence[Tensor], right: Tensor) -> _Puller:
+        """Slopes in rows like `right`, [e, n, ·], of sums over them, given those in the sums."""
+        dtype, width = right.dtype, right.shape[2]
+        split, squared = self.seconds * width, self.squared
+        own = [slopes[index] for index in self.members]
+        outer = [slope[..., :width] for slope in own[bool(self.seconds) :]]
+        rows = torch.cat(outer, 1).to(dtype) if outer else right.new_empty((len(right), 0, width))
+        flat = rows.mT
+        if self.seconds:  # the symmetry makes this one product instead of two
+            symmetric = (own[0] + own[0].mT).to(dtype).transpose(1, 2).flatten(2)
+            flat = torch.cat([symmetric, flat], 2)
+            flat = functional.pad(flat, (0, -flat.shape[2] % _ALIGNED))
+
+        def pull(left: Tensor, right: Tensor, d_right: Tensor, add: bool) -> Tensor:
+            product = torch.bmm(right * right if squared else right, flat)
+            weights, others = left[..., : self.seconds], left[..., self.seconds :]
+            d_others = product[..., split : split + others.shape[2]]
+            if squared:
+                doubled = torch.bmm(others, 2 * rows)
+                d_right.addcmul_(doubled, right) if add else torch.mul(doubled, right, out=d_right)
+            elif add:
+                d_right.baddbmm_(others, rows)
+            else:
+                torch.bmm(others, rows, out=d_right)
+            if not self.seconds:
+                return d_others
+            moved = product[..., :split].unflatten(2, (self.seconds, width))
+            if self.seconds == 1:
+                d_right.addcmul_(moved.squeeze(2), weights)
+            else:
+                d_right += (moved * weights.unsqueeze(3)).sum(2)
+            d_weights = torch.linalg.vecdot(moved, right.unsqueeze(2)) / 2
+            return torch.cat([d_weights, d_others], 2)
+
+        return pull
+
+
+def _passes(lefts: Sequence[Tensor], forms: Sequence[MeanForm]) -> list[_Pass]:
+    """Which means are made together: second moments with all that are of the rows, and squares."""
+    seconds = [i for i, form in enumerate(forms) if isinstance(form, SecondMoments)]
+    outers = [i for i, form in enumerate(forms) if i not in seconds and not form.squared]
+    groups = [seconds[:1] + outers, *([i] for i in seconds[1:])]
+    groups.append([i for i, form in enumerate(forms) if form.squared and form.moments is None])
+    found = []
+    for first, *others in filter(None, groups):
+        components = lefts[first].shape[1] if first in seconds else 0
+        found.append(_Pass([first, *others], components, forms[first].squared))
+    return found
+
+
 def _blocks(width: int) -> list[tuple[int, int]]:
-    """Ranges of some 128 features, but for the last from one line of cache to another."""
-    count = max(1, width // 128)
+    """Ranges of some 64 features, but for the last from one line of cache to another."""
+    count = max(1, width // 64)
     size = -(-width // (count * _ALIGNED)) * _ALIGNED
     return [(begin, min(begin + size, width)) for begin in range(0, width, size)]
-
-
-def _accumulate(total: Tensor, value: Tensor, factor: Tensor | None, *, add: bool) -> None:
-    """Set a tensor to a value, times a factor if there is one, or add that to it."""
-    if factor is None:
-        total.add_(value) if add else total.copy_(value)
-    elif add:
-        total.addcmul_(value, factor)
-    else:
-        torch.mul(value, factor, out=total)
 
 
 def _multiplied_in(wide: torch.dtype, right: Tensor, size: int) -> torch.dtype:
@@ -209,36 +225,90 @@ def _multiplied_in(wide: torch.dtype, right: Tensor, size: int) -> torch.dtype:
     return wide if size <= _FEW_SAMPLES else right.dtype
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right, multiplied in the precision of `right`, to a sum."""
-    if total.dtype == right.dtype:
-        total.baddbmm_(left, right)
+def _add_product(totals: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
+    """Add left @ right, multiplied in the precision of `right`, to sums for some rows each."""
+    sizes = [total.shape[1] for total in totals]
+    if totals[0].dtype == right.dtype:
+        for total, part in zip(totals, left.split(sizes, 1), strict=True):
+            total.baddbmm_(part, right)
     else:
-        total += torch.bmm(left.to(right.dtype), right)
+        for total, part in zip(totals, torch.bmm(left, right).split(sizes, 1), strict=True):
+            total += part
+
+
+def _form(
+    right: Tensor, lefts: Sequence[Tensor], forms: Sequence[MeanForm]
+) -> list[Float[Tensor, "e l *d"]]:
+    """The means in float64, without a graph, in one pass over the rows, chunk by chunk."""
+    width, sizes, passes = right.shape[1], forms[0].domains.sizes, _passes(lefts, forms)
+    found = [form.zeros(left, width) for left, form in zip(lefts, forms, strict=True)]
+    seconds = max(each.seconds for each in passes)
+    for domains, (x, *rows) in _domain_batches(sizes, right, *lefts):
+        count, size = x.shape[:2]
+        shares, own = [left / size for left in rows], [means[domains] for means in found]
+        for share, means, form in zip(shares, own, forms, strict=True):
+            if form.bias:
+                means[..., width] = form.bias * share.sum(1)
+        dtype = _multiplied_in(lefts[0].dtype, right, size)
+        columns = [each.together(shares, dtype) for each in passes]
+        # The fewer float32 products are added before they reach float64, the better.
+        chunk = min(512 if seconds else 1024, chunk_rows(count * max(1, seconds) * width))
+        for start in range(0, size, chunk):
+            part = (slice(None), slice(start, start + chunk))
+            wide = x[part].to(dtype)
+            for each, left in zip(passes, columns, strict=True):
+                each.add(own, left[part], wide)
+    _complete(found, forms, width)
+    return found
+
+
+def _complete(found: Sequence[Tensor], forms: Sequence[MeanForm], width: int) -> None:
+    """Write what follows from other means: the upper right of second moments, and squares."""
+    for means, form in zip(found, forms, strict=True):
+        if isinstance(form, SecondMoments) and means.shape[1] == 1:
+            for begin, end in _blocks(width):
+                means[..., :begin, begin:end] = means[..., begin:end, :begin].mT
+    for means, form in zip(found, forms, strict=True):
+        if form.moments is not None:
+            means[..., :width] = found[form.moments].diagonal(dim1=2, dim2=3)
 
 
 def _pull_back(
-    right: Tensor, lefts: Sequence[Tensor], forms: Sequence[MeanForm], slopes: Sequence[Tensor]
+    right: Tensor,
+    lefts: Sequence[Tensor],
+    forms: Sequence[MeanForm],
+    slopes: Sequence[Tensor],
+    given: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Slopes in right rows and in all left ones, given those in the means, in one pass."""
+    """Slopes in right rows, with those given, and in left ones, from those in the means."""
     # In the features' own precision: what flows back is already the small difference between
     # domains, so nothing cancels here.
-    d_right = torch.empty_like(right, memory_format=torch.contiguous_format)
-    d_lefts = [torch.empty_like(left, memory_format=torch.contiguous_format) for left in lefts]
-    widest, count = max(left.shape[1] for left in lefts), len(lefts)
-    outer = any(isinstance(form, SecondMoments) for form in forms)
-    sizes = forms[0].domains.sizes
+    d_right = right.new_empty(right.shape) if given is None else given
+    d_lefts = [left.new_empty(left.shape) for left in lefts]
+    width, sizes, passes = right.shape[1], forms[0].domains.sizes, _passes(lefts, forms)
+    widest = max(1, *(each.seconds for each in passes))
     for domains, (x, out, *rows) in _domain_batches(sizes, right, d_right, *lefts, *d_lefts):
-        pullers = [
-            form.puller(slope[domains] / x.shape[1], x.dtype)
-            for form, slope in zip(forms, slopes, strict=True)
-        ]
-        chunk = chunk_rows(len(x) * x.shape[2] * (widest if outer else 1))
-        for start in range(0, x.shape[1], chunk):
+        size, d_rows = x.shape[1], rows[len(lefts) :]
+        own = [slope[domains] / size for slope in slopes]
+        for slope, form in zip(own, forms, strict=True):
+            if form.moments is not None:
+                own[form.moments].diagonal(dim1=2, dim2=3).add_(slope[..., :width])
+        pullers = [each.puller(own, x) for each in passes]
+        columns = [each.together(rows, x.dtype) for each in passes]
+        chunk = chunk_rows(len(x) * width * widest)
+        for start in range(0, size, chunk):
             part = (slice(None), slice(start, start + chunk))
-            pulled = zip(pullers, rows[:count], rows[count:], strict=True)
-            for index, (pull, left, d_left) in enumerate(pulled):
-                d_left[part] = pull(left[part], x[part], out[part], index > 0)
+            for each, pull, left in zip(passes, pullers, columns, strict=True):
+                add = given is not None or each is not passes[0]
+                pulled = pull(left[part], x[part], out[part], add)
+                widths = [lefts[index].shape[1] for index in each.members]
+                for index, piece in zip(each.members, pulled.split(widths, 2), strict=True):
+                    d_rows[index][part] = piece
+        for d_left, slope, form in zip(d_rows, own, forms, strict=True):
+            if form.moments is not None:
+                d_left.zero_()
+            if form.bias:
+                d_left += form.bias * slope[:, None, :, -1]
     return d_right, *d_lefts
 
 
@@ -254,7 +324,7 @@ class _Means(Fused):
     def forward(ctx: Context, right: Tensor, left: Tensor, form: MeanForm) -> Tensor:
         ctx.save_for_backward(right, left)
         ctx.others = (form,)
-        return form.form(left, right)
+        return _form(right, [left], (form,))[0]
 
     @staticmethod
     def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
@@ -290,7 +360,7 @@ class _MeansGrams(Fused):
     @staticmethod
     def forward(ctx: Context, right: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
         *lefts, forms, centred = rest
-        means = [form.form(left, right) for left, form in zip(lefts, forms, strict=True)]
+        means = _form(right, lefts, forms)
         for each, deviations in zip(means, centred, strict=True):
             if deviations:
                 each -= each.mean(0)
@@ -331,6 +401,18 @@ class MeanTerm(NamedTuple):
     centred: bool = False
 
 
+def _sharing(term: MeanTerm, terms: Sequence[MeanTerm]) -> MeanForm:
+    """The form of a term, which knows if others have second moments of the same left rows."""
+    if not (isinstance(term.form, OuterMeans) and term.form.squared):
+        return term.form
+    moments = [
+        index
+        for index, other in enumerate(terms)
+        if isinstance(other.form, SecondMoments) and other.left is term.left
+    ]
+    return replace(term.form, moments=moments[0]) if moments else term.form
+
+
 def mean_grams(
     right: Float[Tensor, "n d"], terms: Sequence[MeanTerm]
 ) -> list[Float[Tensor, "e e"]]:
@@ -356,7 +438,7 @@ def mean_grams(
     """
     wide = [term.left.to(accumulation_dtype(right.device)).contiguous() for term in terms]
     chosen = _MeansGrams.plain if is_traced() else _MeansGrams.apply
-    forms = tuple(term.form for term in terms)
+    forms = tuple(_sharing(term, terms) for term in terms)
     found = chosen(right.contiguous(), *wide, forms, tuple(term.centred for term in terms))
     return [
         each if term.weight == 1 else term.weight * each
@@ -483,18 +565,23 @@ def mean_second_moments(
 
 @final
 class _MeanProducts(Fused):
-    """Each domain's mean of left ⊗ [right, 1] times its rows: one slope in the rows, not two."""
+    """Each domain's mean of left ⊗ [right, 1] times its rows, and the rows to go on with.
+
+    What is made of the rows that are given back has its slopes in them added to, in place.
+    """
 
     @staticmethod
-    def plain(right: Tensor, left: Tensor, form: OuterMeans) -> Float[Tensor, "n l"]:
+    def plain(right: Tensor, left: Tensor, form: OuterMeans) -> tuple[Tensor, Tensor]:
         wide = right.to(left.dtype)
         wide = functional.pad(wide, (0, 1), value=form.bias) if form.bias else wide
         own = form.domains.weights.membership.to(wide.dtype).mT.unsqueeze(2)
-        return ((wide @ form.plain(left, right).mT) * own).sum(0)
+        return ((wide @ form.plain(left, right).mT) * own).sum(0), right.view_as(right)
 
     @staticmethod
-    def forward(ctx: Context, right: Tensor, left: Tensor, form: OuterMeans) -> Tensor:
-        means, result = form.form(left, right), torch.empty_like(left)
+    def forward(
+        ctx: Context, right: Tensor, left: Tensor, form: OuterMeans
+    ) -> tuple[Tensor, Tensor]:
+        (means,), result = _form(right, [left], (form,)), torch.empty_like(left)
         width, sizes = right.shape[1], form.domains.sizes
         for domains, (x, out) in _domain_batches(sizes, right, result):
             own = means[domains]
@@ -507,7 +594,7 @@ class _MeanProducts(Fused):
                 out += form.bias * own[:, None, :, -1]
         ctx.save_for_backward(right, left, means)
         ctx.others = (form,)
-        return result
+        return result, right.view_as(right)
 
     @staticmethod
     def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
@@ -519,31 +606,31 @@ class _MeanProducts(Fused):
         # the rows' slopes are those of both means, M as a constant of the second.
         right, left, means = ctx.saved_tensors
         (form,) = ctx.others
-        slope = slopes[0].contiguous()
+        slope, d_right = (each.contiguous() for each in slopes)
         sizes = torch.tensor(form.domains.sizes, dtype=means.dtype, device=means.device)
         sizes = sizes.view(-1, 1, 1)
-        d_means = form.form(slope, right) * sizes
-        rows, slopes_in = torch.cat([left, slope], 1), torch.cat([d_means, means * sizes], 1)
-        d_right, d_rows = _pull_back(right, [rows], (form,), [slopes_in])
-        d_left = d_rows[:, : left.shape[1]]
-        return d_right, d_left
+        (d_means,) = _form(right, [slope], (form,))
+        pulled = [d_means * sizes, means * sizes]
+        return _pull_back(right, [left, slope], (form, form), pulled, d_right)[:2]
 
 
 def mean_products(
     left: Float[Tensor, "n l"], right: Float[Tensor, "n d"], domains: Domains, *, bias: bool
-) -> Float[Tensor, "n l"]:
+) -> tuple[Float[Tensor, "n l"], Float[Tensor, "n d"]]:
     r"""The means of `mean_outer` times the rows of their own domain, $M_e \tilde z_n$ for n in e.
 
     Returns:
-        The products, in the accumulation precision.
+        The products, in the accumulation precision; and the right rows, to go on with: slopes in
+        them and those of the products are then summed in one place.
 
     Example:
         >>> from hessalign.curvature.domains import domain_layout
         >>> right, layout = torch.tensor([[1.0], [3.0]]), domain_layout((2,))
-        >>> mean_products(torch.ones(2, 1), right, layout, bias=True).flatten()
+        >>> products, rows = mean_products(torch.ones(2, 1), right, layout, bias=True)
+        >>> products.flatten()
         tensor([3., 7.], dtype=torch.float64)
     """
     wide, form = left.to(accumulation_dtype(right.device)), OuterMeans(domains, float(bias))
     chosen = _MeanProducts.plain if is_traced() else _MeanProducts.apply
-    products: Tensor = chosen(right.contiguous(), wide.contiguous(), form)
-    return products
+    products, rows = chosen(right.contiguous(), wide.contiguous(), form)
+    return products, rows

@@ -160,12 +160,13 @@ class _SoftmaxSums(Fused):
     """Dispersions of a softmax head from features and logits: one node instead of dozens.
 
     The further arguments are class indices, the weights of pairs, those of means over a sample's
-    own domain (for "product"), what is compared beside gradients, and whether there is a bias.
+    own domain (for "product"), both in float32 if they are there already, what is compared beside
+    gradients, and whether there is a bias.
     """
 
     @staticmethod
     def plain(z: Tensor, logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
-        y, dispersing, within, compared, bias = rest
+        y, dispersing, within, _, compared, bias = rest
         dtype = dispersing.dtype
         products = gram_plain(z, bias)
         probs = logits.to(dtype).softmax(1)
@@ -183,7 +184,7 @@ class _SoftmaxSums(Fused):
 
     @staticmethod
     def forward(ctx: Context, z: Tensor, logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
-        dispersing, compared = rest[1], rest[3]
+        dispersing, compared = rest[1], rest[4]
         wide = dispersing.dtype
         narrow = slope_precision(torch.promote_types(z.dtype, logits.dtype), z)
         make = partial(_sums, z, logits, *rest)
@@ -213,7 +214,7 @@ class _SoftmaxSums(Fused):
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         z, logits, *kept = ctx.saved_tensors
         (w, p, r, *saved), (k, v, *more) = kept[: ctx.small], kept[ctx.small :]
-        compared = ctx.others[3]
+        compared = ctx.others[4]
         *first, last = (2 * slope.to(p.dtype) for slope in slopes)
         d_probs, pairs = v * last, (r * last) @ r.mT  # so far of r
         if compared == "full":
@@ -241,12 +242,15 @@ def _sums(
     y: Int[Tensor, " n"],
     dispersing: Float[Tensor, "n n"],
     within: Float[Tensor, "n n"] | None,
+    narrow: tuple[Tensor, Tensor] | None,
     compared: Compared | None,
     bias: bool,
     *,
     dtype: torch.dtype,
 ) -> _Sums:
     """The sums in one precision."""
+    if narrow is not None and dtype == torch.float32:
+        dispersing, within = narrow
     w, k, p = dispersing.to(dtype), multiply(z, bias, dtype), logits.softmax(1, dtype=dtype)
     r = p.scatter(1, y.unsqueeze(1), -1, reduce="add")
     wk = w * k
@@ -343,7 +347,7 @@ def softmax_sums(
         The sum asked for, if any, and that of the gradients, in float64.
     """
     within = weights.within if compared == "product" else None
-    sums: tuple[Tensor, ...] = call(
-        _SoftmaxSums, z, logits, y.long(), weights.dispersing, within, compared, bias
-    )
+    narrow = weights.narrow if may_look(z) else None
+    pairs = weights.dispersing, within, narrow
+    sums: tuple[Tensor, ...] = call(_SoftmaxSums, z, logits, y.long(), *pairs, compared, bias)
     return sums

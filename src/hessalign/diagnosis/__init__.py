@@ -4,13 +4,8 @@
 returns frozen sections, each of which says how it was computed. Nothing here writes or draws.
 """
 
-from hessalign.diagnosis.answers import CauseReport as CauseReport
-from hessalign.diagnosis.answers import Estimate as Estimate
-from hessalign.diagnosis.answers import Finding as Finding
-from hessalign.diagnosis.answers import RemedyReport as RemedyReport
-from hessalign.diagnosis.answers import SiteTransfer as SiteTransfer
-from hessalign.diagnosis.answers import TransferReport as TransferReport
-from hessalign.diagnosis.answers import Trial as Trial
+from hessalign.diagnosis.causes import CauseReport as CauseReport
+from hessalign.diagnosis.causes import Finding as Finding
 from hessalign.diagnosis.comparison import AttributeReport as AttributeReport
 from hessalign.diagnosis.comparison import ContributionReport as ContributionReport
 from hessalign.diagnosis.comparison import DistanceReport as DistanceReport
@@ -24,8 +19,13 @@ from hessalign.diagnosis.diagnosis import diagnose as diagnose
 from hessalign.diagnosis.distances import DistanceMatrix as DistanceMatrix
 from hessalign.diagnosis.distances import SpectralDistance as SpectralDistance
 from hessalign.diagnosis.distances import SpectralReport as SpectralReport
-from hessalign.diagnosis.head import HeadReport as HeadReport
-from hessalign.diagnosis.single_heads import BoundReport as BoundReport
-from hessalign.diagnosis.single_heads import CrossingReport as CrossingReport
-from hessalign.diagnosis.single_heads import PairBound as PairBound
+from hessalign.diagnosis.heads import BoundReport as BoundReport
+from hessalign.diagnosis.heads import CrossingReport as CrossingReport
+from hessalign.diagnosis.heads import HeadReport as HeadReport
+from hessalign.diagnosis.heads import PairBound as PairBound
+from hessalign.diagnosis.remedies import RemedyReport as RemedyReport
+from hessalign.diagnosis.remedies import Trial as Trial
+from hessalign.diagnosis.scores import Estimate as Estimate
+from hessalign.diagnosis.transfer import SiteTransfer as SiteTransfer
+from hessalign.diagnosis.transfer import TransferReport as TransferReport
 from hessalign.diagnosis.verdict import Verdict as Verdict

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
-from hessalign.diagnosis.answers import CAUSES, Cause, CauseReport, Finding
 from hessalign.diagnosis.draw import explain
 from hessalign.diagnosis.explanations import (
+    CAUSES,
     RELATION,
     VIEWS,
+    Cause,
     Explanation,
     SiteLabels,
     choose,
@@ -43,6 +44,7 @@ from hessalign.diagnosis.permutation import (
     Exchange,
     Floats,
     Ints,
+    counts,
     exchange_test,
     rank_scores,
     share_test,
@@ -60,6 +62,7 @@ _SAME: Final = 0.2  # p-value from which on features are taken to be distributed
 _NAMED: Final = 5  # features that are named, at most
 _POINT: Final = 0.01
 
+_WEIGHT: Final = ("concept", "scale", "offset", "noise", "label", "covariate", "sample_size")
 _UNITS: Final[dict[Cause, str]] = {
     "label": "largest difference of class shares",
     "covariate": "largest move of a feature, in standard deviations",
@@ -69,6 +72,52 @@ _UNITS: Final[dict[Cause, str]] = {
     "noise": "share of wrong labels",
     "sample_size": "accuracy beyond the commonest class, samples left out in turn",
 }
+
+
+@final
+@dataclass(frozen=True)
+class Finding:
+    """One kind of difference, between all sites or of one.
+
+    Attributes:
+        cause: Which kind.
+        domain: Position of the site that differs; None if it is not a single one.
+        p_value: Of its test, corrected for the number of tests.
+        size: How large it is, in the unit of its kind.
+        unit: That unit in words, such as "largest difference of class shares".
+        harmful: Whether it costs accuracy on a site not seen, as far as can be told.
+        features: Positions of the features that differ the most, first the most.
+        missing: Those of them that differ in where they are missing, rather than in their values.
+    """
+
+    cause: Cause
+    domain: int | None
+    p_value: float
+    size: float
+    unit: str
+    harmful: bool
+    features: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
+class CauseReport:
+    """Why not?
+
+    Attributes:
+        findings: What was found at the 5 % level for all tests together, first what matters most;
+            empty if nothing was.
+        p_values: Of every test that was done, by cause, corrected; of class shares also where
+            features explain them, so that label shift is not among the findings.
+        odd_one_out: Position of the one site that differs from all others; None if there is none.
+        how: How it was computed.
+    """
+
+    findings: tuple[Finding, ...]
+    p_values: dict[str, float]
+    odd_one_out: int | None
+    how: str
 
 
 @final
@@ -130,12 +179,7 @@ def cause_report(
 ) -> CauseReport:
     """Name the kinds of shift between sites, at a level of 5 % for all together.
 
-    Args:
-        z: Features as they came, NaN where missing.
-        y: Labels, integers from 0.
-        domain: Position of each sample's site.
-        classes: How many classes there are.
-        seed: Of permutations and folds.
+    Features are as they came, NaN where missing.
 
     Returns:
         What was found.
@@ -156,11 +200,8 @@ def cause_report(
     inside = _exchange(data, blocks, list(range(data.sites)))
     p_few, few = _too_few(data, model)
     p = _holm({"label": p_share, "inside": inside.p_value, "sample_size": p_few})
-    kept: list[int] = list(range(data.sites))
-    aside: list[int] = []
-    if p["inside"] <= _LEVEL:
-        kept, aside = _reference(data, blocks, inside)
-    sites = _explain_sites(data, inside, kept, aside, p["label"] <= _LEVEL) if aside else {}
+    kept, aside = _reference(data, blocks, inside, p["inside"])
+    sites = _explain_sites(data, kept, aside, p["label"] <= _LEVEL) if aside else {}
     label = _label_finding(data, model, p["label"], parts, kept, sites)
     findings = [*_site_findings(data, p["inside"], sites), *([label] if label else [])]
     if few is not None and p["sample_size"] <= _LEVEL:
@@ -177,9 +218,6 @@ def cause_report(
     return CauseReport(
         tuple(findings), _p_values(p, findings, sites), _odd(data, findings, aside), how
     )
-
-
-_WEIGHT: Final = ("concept", "scale", "offset", "noise", "label", "covariate", "sample_size")
 
 
 def _make_data(z: Tensor, y: Tensor, domain: Tensor, classes: int, seed: int) -> _Data:
@@ -221,54 +259,41 @@ def _exchange(data: _Data, blocks: list[NDArray[np.float32]], kept: list[int]) -
 
 
 def _reference(
-    data: _Data, blocks: list[NDArray[np.float32]], test: Exchange
+    data: _Data, blocks: list[NDArray[np.float32]], test: Exchange, p: float
 ) -> tuple[list[int], list[int]]:
     """Sites that agree inside classes, and those set aside, the farthest first."""
     kept: list[int] = list(range(data.sites))
     aside: list[int] = []
-    level = _LEVEL
-    while test.p_value <= level:
+    level = _LEVEL  # of all tests together, for the first of them
+    while p <= level:
         eligible = test.clear | ~test.clear.any()
         aside.append(kept.pop(int(np.where(eligible, test.distance, -np.inf).argmax())))
         if len(kept) == 1:
             break
         test = _exchange(data, blocks, kept)
-        level = _POINT
+        p, level = test.p_value, _POINT
     return kept, aside
 
 
 def _explain_sites(
-    data: _Data, test: Exchange, kept: list[int], aside: list[int], shares: bool
+    data: _Data, kept: list[int], aside: list[int], shares: bool
 ) -> dict[int, _Site]:
-    """Of every site set aside, why its labels or features are different.
-
-    Sites whose features mean another label are taken out of the others' pool one by one, the
-    clearest first, and all are explained again. A reference of a single site may be the odd one.
-
-    Returns:
-        By site.
-    """
-    moves = {e: displacement(*_sides(data, kept, e)) for e in aside}
+    """Of every site set aside, why its labels or features are different."""
+    # Sites whose features mean another label are taken out of the others' pool one by one, the
+    # clearest first, and all are explained again. A reference of a single site may be the odd one.
+    x, y, home = data.x, data.y, data.rows(kept)
+    there = {e: data.rows([e]) for e in range(data.sites)}
+    moves = {e: displacement(x[home], y[home], x[there[e]], y[there[e]]) for e in aside}
     views = _views(data, moves)
-    allowed = {e: _allowed(data, test, views, kept, e) for e in aside}
+    allowed = {e: _allowed(data, views, kept, e) for e in aside}
     tried = [*aside, *(kept if len(kept) == 1 else [])]
-    own = {
-        e: fit_label_model(views[0][data.rows([e])], data.y[data.rows([e])], data.classes)
-        for e in tried
-    }
+    own = {e: fit_label_model(views[0][there[e]], y[there[e]], data.classes) for e in tried}
     pool = [*kept, *aside]
     while True:
         found = {
-            e: site_labels(
-                views,
-                data.y,
-                data.rows([f for f in pool if f != e]),
-                data.rows([e]),
-                own[e],
-                allowed.get(e, {}),
-                shares=shares,
-            )
+            e: site_labels(views, y, others, there[e], own[e], allowed.get(e, {}), shares=shares)
             for e in tried
+            for others in [data.rows([f for f in pool if f != e])]
         }
         common = common_causes([found[e] for e in tried if e in pool])
         chosen = {e: choose(found[e].options, common) for e in tried}
@@ -339,12 +364,6 @@ def _gradient(data: _Data, rows: Ints, labels: SiteLabels) -> Floats:
     return np.asarray(np.abs(mean / np.maximum(noise, 1e-12)).max(0))
 
 
-def _sides(data: _Data, kept: list[int], e: int) -> tuple[Floats, Ints, Floats, Ints]:
-    """Columns and classes of the reference and of a site."""
-    home, there = data.rows(kept), data.rows([e])
-    return data.x[home], data.y[home], data.x[there], data.y[there]
-
-
 def _views(data: _Data, moves: dict[int, tuple[Floats, Floats, Floats]]) -> list[Floats]:
     """Columns as they are, moved to the reference, and stretched; of many their main directions."""
     raw, moved, scaled = data.x, data.x.copy(), data.x.copy()
@@ -361,9 +380,7 @@ def _views(data: _Data, moves: dict[int, tuple[Floats, Floats, Floats]]) -> list
     return views
 
 
-def _allowed(
-    data: _Data, test: Exchange, views: list[Floats], kept: list[int], e: int
-) -> dict[Cause, bool]:
+def _allowed(data: _Data, views: list[Floats], kept: list[int], e: int) -> dict[Cause, bool]:
     """Whether a view brings a site to the reference inside classes, for the most part."""
     rows = np.concatenate([data.rows(kept), data.rows([e])])
     position = (data.domain[rows] == e).astype(np.int64)
@@ -442,10 +459,8 @@ def _label_finding(
             or share_test(data.y[rows], position, permutations=999, seed=0)[0] > _POINT
         ):
             return None
-    counts = np.stack(
-        [np.bincount(data.y[data.rows([e])], minlength=data.classes) for e in range(data.sites)]
-    )
-    shares = counts / counts.sum(1, keepdims=True)
+    table = counts(data.y, data.domain)
+    shares = table / table.sum(1, keepdims=True)
     worst, single = int(parts.argmax()), None
     if data.sites > 2:
         rows = np.flatnonzero(data.domain != worst)
@@ -462,13 +477,8 @@ def _label_finding(
 
 
 def _too_few(data: _Data, model: LabelModel) -> tuple[float, float | None]:
-    """Whether a free fit fails on samples left out; and what is left, if nothing was learned.
-
-    With more samples than columns, and than twenty per class, nothing is learned for other reasons.
-
-    Returns:
-        The p-value, and the accuracy beyond the commonest class's.
-    """
+    """The p-value of a free fit's not failing on samples left out, and what accuracy is left."""
+    # With more samples than columns, and twenty per class, nothing is learned for other reasons.
     from scipy.stats import norm
 
     target = np.eye(data.classes)[data.y]

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, count
 from typing import Final, final
 
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
-from hessalign.diagnosis.answers import CauseReport, RemedyReport, TransferReport
-from hessalign.diagnosis.causes import cause_report
+from hessalign.diagnosis.causes import CauseReport, cause_report
 from hessalign.diagnosis.comparison import (
     AttributeReport,
     ContributionReport,
@@ -31,36 +29,26 @@ from hessalign.diagnosis.comparison import (
     shift_report,
 )
 from hessalign.diagnosis.distances import SpectralReport, make_groups, spectral_report
-from hessalign.diagnosis.draw import Draw, draw_samples, explain
-from hessalign.diagnosis.head import HeadReport, make_head
-from hessalign.diagnosis.pair_sums import combine, pair_sums
-from hessalign.diagnosis.refits import Sites, sample_sites
-from hessalign.diagnosis.remedies import report_remedies
-from hessalign.diagnosis.single_heads import (
+from hessalign.diagnosis.draw import check_names, draw_samples, explain
+from hessalign.diagnosis.heads import (
     BoundReport,
     CrossingReport,
+    HeadReport,
     bound_report,
     crossing_report,
     fit_single_heads,
+    make_head,
 )
-from hessalign.diagnosis.transfer import report_transfer
+from hessalign.diagnosis.pair_sums import combine, pair_sums
+from hessalign.diagnosis.remedies import RemedyModels, RemedyReport, remedy_report
+from hessalign.diagnosis.transfer import NUMBERS, Sites, TransferReport, transfer_report
 from hessalign.diagnosis.verdict import Verdict, input_notes, make_verdict
 from hessalign.heads.samples import check_l2
 
 _FOCUS: Final = 8  # domains that are looked at one by one, at most
 _EVIDENCE_L2: Final = 1e-2  # of heads at which domains are compared
 
-_STAGES: Final = (
-    "drawing samples",
-    "fitting the head",
-    "comparing all pairs of samples",
-    "spectral distances",
-    "heads of single domains",
-    "transfer bounds",
-    "naming differences",
-    "leaving one site out",
-    "trying remedies",
-)
+_STAGES: Final = 9
 
 
 @final
@@ -182,13 +170,12 @@ def diagnose(
     check_positive(tolerance, "tolerance")
     evidence_l2 = _EVIDENCE_L2 if l2 is None else l2
     check_l2(evidence_l2)
-    stages = iter(enumerate(_STAGES))
+    number = count()
 
-    def begin() -> None:
-        number, stage = next(stages)
-        report(stage, number, len(_STAGES))
+    def begin(stage: str) -> None:
+        report(stage, next(number), _STAGES)
 
-    begin()
+    begin("drawing samples")
     features = () if feature_names is None else tuple(map(str, feature_names))
     scaled = head is None if scale is None else scale
     draw = draw_samples(
@@ -202,11 +189,12 @@ def diagnose(
         marks=head is None,
         seed=seed,
     )
-    _check_names(features, z.shape[1])
+    if features:
+        check_names(features, range(z.shape[1]), "feature")
     head_loss = make_loss(loss)
-    begin()
+    begin("fitting the head")
     head_report, statistics = make_head(draw, head_loss, head, evidence_l2, trained_on)
-    begin()
+    begin("comparing all pairs of samples")
     groups = make_groups(draw.group_domain, draw.group.bincount(), seed)
     sums = pair_sums(draw, statistics)
     distances = distance_report(sums, groups, statistics.bias)
@@ -215,28 +203,31 @@ def diagnose(
     pairs = list(combinations(focus, 2))
     contributions = contribution_report(sums, draw, pairs)
     shift = shift_report(sums, draw, pairs)
-    begin()
+    begin("spectral distances")
     spectral = spectral_report(draw, statistics, groups, focus)
-    begin()
-    crossing = bounds = transfer = remedies = None
-    singles = None
+    begin("heads of single domains")
+    singles = crossing = bounds = transfer = remedies = None
     if evidence_l2 > 0:
         singles = fit_single_heads(draw, head_loss, evidence_l2, focus)
     if singles is not None and len(focus) > 2:
         inner = combine(sums.groups, bias=statistics.bias)["hessian"]
         crossing = crossing_report(draw, singles, inner, groups, seed)
-    begin()
+    begin("transfer bounds")
     if singles is not None:
         bounds = bound_report(draw, singles, head_loss, evidence_l2, tolerance)
-    begin()
+    begin("naming differences")
     causes = cause_report(draw.raw, draw.y, draw.domain, classes=len(draw.class_names), seed=seed)
-    begin()
+    begin("leaving one site out")
     if evidence_l2 > 0:
-        sites = _sites(draw, z, y, domain, all_of_them=samples is None, l2=l2, seed=seed)
-        transfer = report_transfer(sites, focus)
-        begin()
-        remedies = report_remedies(sites, focus)
-    report("done", len(_STAGES), len(_STAGES))
+        if samples is not None:
+            z, y, domain = draw.raw, draw.y, draw.domain
+        z = z.detach() if z.dtype == torch.float64 else z.detach().float()
+        (present, y), (_, where) = (each.unique(return_inverse=True) for each in (y, domain))
+        sites = Sites(z, y, where, len(present), l2, seed).fewer(NUMBERS)
+        transfer = transfer_report(sites, focus)
+        begin("trying remedies")
+        remedies = remedy_report(RemedyModels(sites), focus)
+    report("done", _STAGES, _STAGES)
     return Diagnosis(
         name,
         draw.domain_names,
@@ -264,38 +255,10 @@ def diagnose(
     )
 
 
-def _sites(
-    draw: Draw,
-    z: Float[Tensor, "n d"],
-    y: Int[Tensor, " n"],
-    domain: Int[Tensor, " n"],
-    *,
-    all_of_them: bool,
-    l2: float | None,
-    seed: int,
-) -> Sites:
-    """Samples for models that are tested: the draw, or as many of all as can be afforded."""
-    if not all_of_them:
-        z, y, domain = draw.raw, draw.y, draw.domain
-    present, y = y.unique(return_inverse=True)
-    where = domain.unique(return_inverse=True)[1]
-    rows = sample_sites(where, z.shape[1], seed=seed)
-    if rows is not None:
-        z, y, where = z[rows], y[rows], where[rows]
-    z = z.detach() if z.dtype == torch.float64 else z.detach().float()
-    return Sites(z, y, where, len(present), l2, seed)
-
-
-def _check_names(names: Sequence[str], features: int) -> None:
-    if names and len(names) != features:
-        raise InputError(f"Expected a name for each feature, {features}, got {len(names)} names.")
-
-
 def _focus_domains(distance: Float[Tensor, "e e"]) -> tuple[int, ...]:
     """All domains, or of many a few that are spread evenly from the nearest to the farthest."""
-    count = len(distance)
-    if count <= _FOCUS:
-        return tuple(range(count))
+    if len(distance) <= _FOCUS:
+        return tuple(range(len(distance)))
     order = distance.mean(1).argsort(stable=True)
-    places = torch.linspace(0, count - 1, _FOCUS).round().long()
+    places = torch.linspace(0, len(distance) - 1, _FOCUS).round().long()
     return tuple(sorted(order[places].tolist()))

@@ -23,7 +23,7 @@ from hessalign._shapes import Float, Int
 from hessalign.alignment import distances, squared_distances
 from hessalign.curvature import LinearHead, linear_head
 from hessalign.curvature.operators import hessian_difference
-from hessalign.diagnosis.draw import Draw, evenly, explain
+from hessalign.diagnosis.draw import Draw, explain
 
 _REPLICATES: Final = 400
 _SPLITS: Final = 100
@@ -207,8 +207,11 @@ def spectral_report(
     draw: Draw, head: LinearHead, groups: Groups, domains: Sequence[int]
 ) -> SpectralReport:
     """Spectral distances of all pairs of some domains."""
-    few = {e: evenly(draw.of(e), _SPECTRAL_SAMPLES) for e in domains}
-    sides = draw.part(0)
+    few = {}
+    for e in domains:  # evenly from front to back, so that every group is there
+        size = min(draw.sizes[e], _SPECTRAL_SAMPLES)
+        few[e] = draw.of(e)[torch.arange(size) * draw.sizes[e] // size]
+    sides = draw.half
     halves = {}
     for e, rows in few.items():
         halves[e], _ = _extremes(head, rows[sides[rows]], rows[~sides[rows]])
@@ -250,7 +253,13 @@ def _replicates(
     count = len(directions)
     means = []
     for rows in sides:
-        bent = _quadratic_forms(head, directions, rows)
+        # Each sample's own Hessian as a form on the directions, u_iᵀ S u_j with u = V z̃.
+        z = head.features.z[rows].double()
+        if head.bias:
+            z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
+        u = torch.einsum("nd,mkd->nmk", z, directions.unflatten(1, head.shape))
+        curvature = head.loss.curvature(head.prediction[rows], head.logits[rows], None)
+        bent = torch.einsum("nik,njk->nij", u, curvature.apply(u, slice(None))).flatten(1)
         group, position = torch.unique(draw.group[rows], return_inverse=True)
         sums = bent.new_zeros(len(group), count * count).index_add_(0, position, bent)
         size = position.bincount().double().unsqueeze(1)
@@ -258,18 +267,3 @@ def _replicates(
         means.append((weights @ (sums / size)).view(-1, count, count))
     values: Tensor = torch.linalg.eigvalsh(means[0] - means[1])
     return values.abs().amax(1)
-
-
-def _quadratic_forms(
-    head: LinearHead, directions: Float[Tensor, "m p"], rows: Tensor
-) -> Float[Tensor, "n mm"]:
-    """Each sample's own Hessian as a form on the directions, u_i^T S u_j with u = V z̃."""
-    z = head.features.z[rows].double()
-    if head.bias:
-        z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
-    matrices = directions.unflatten(1, head.shape)
-    moved = torch.einsum("nd,mkd->nmk", z, matrices)
-    p = head.prediction[rows]
-    curvature = head.loss.curvature(p, head.logits[rows], None)
-    bent = curvature.apply(moved, slice(None))
-    return torch.einsum("nik,njk->nij", moved, bent).flatten(1)

@@ -43,9 +43,7 @@ class Draw:
     part of the domain: halves and bootstrap replicates need nothing but the groups' means.
     """
 
-    z: Float[
-        Tensor, "n w"
-    ]  # filled, marked where missing, and scaled, over all domains: for evidence
+    z: Float[Tensor, "n w"]  # filled, marked where missing, and scaled: for evidence
     raw: Float[Tensor, "n d"]  # as they came, NaN where missing: for models that are tested
     y: Int[Tensor, " n"]
     domain: Int[Tensor, " n"]  # position of each sample's domain
@@ -79,11 +77,12 @@ class Draw:
         first = torch.cat([torch.ones(1, dtype=torch.bool), self.group[1:] != self.group[:-1]])
         return self.domain[first]
 
-    def part(self, parity: int) -> Tensor:
-        """Which samples belong to every other group of their domain: a random half, 0 or 1."""
+    @property
+    def half(self) -> Tensor:
+        """Which samples belong to every other group of their domain: a random half."""
         counts = self.group_domain.bincount(minlength=len(self.domain_names))
         first = counts.cumsum(0) - counts
-        return (self.group - first[self.domain]) % 2 == parity
+        return (self.group - first[self.domain]) % 2 == 0
 
     def of(self, e: int) -> Int[Tensor, " _"]:
         """The samples of a domain, by position."""
@@ -101,7 +100,6 @@ class Draw:
         *,
         outputs: int | None = None,
         bias: bool = True,
-        free_bias: bool = False,
         pooled: bool = False,
     ) -> HeadSamples:
         """Some samples, given by mask or position, for a head; if pooled, as one domain."""
@@ -113,7 +111,6 @@ class Draw:
             outputs=self.outputs(loss) if outputs is None else outputs,
             bias=bias,
             l2=l2,
-            free_bias=free_bias,
         )
         return found.to(torch.float64 if found.features.numel() <= _PRECISE else torch.float32)
 
@@ -141,9 +138,9 @@ def draw_samples(
     _check_labels(y, len(z))
     domains = make_domains(domain)
     ids = domains.ids.tolist()
-    names = _names(domain_names, ids, "domain")
+    names = check_names(domain_names, ids, "domain")
     check_several(names)
-    classes = _names(class_names, range(class_count(y)), "class")
+    classes = check_names(class_names, range(class_count(y)), "class")
     _check_enough(domains.sizes, names, samples)
     limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
@@ -187,16 +184,11 @@ def explain(part: str, **facts: object) -> str:
     return render_template(__package__, "how.md.j2", part=part, **facts)
 
 
-def evenly(rows: Tensor, most: int) -> Tensor:
-    """Some of the rows, evenly from front to back, so that every group or class is there."""
-    size = min(len(rows), most)
-    return rows[torch.arange(size) * len(rows) // size]
-
-
-def _names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[str, ...]:
+def check_names(names: Sequence[str] | None, ids: Sequence[int], what: str) -> tuple[str, ...]:
+    """Names that were given, or else numbers; there may be more classes than are seen."""
     if names is None:
         return tuple(map(str, ids))
-    if len(names) < len(ids) or (what == "domain" and len(names) > len(ids)):
+    if len(names) < len(ids) or (what != "class" and len(names) > len(ids)):
         raise InputError(f"Expected a name for each {what}, {len(ids)}, got {len(names)} names.")
     return tuple(map(str, names))
 

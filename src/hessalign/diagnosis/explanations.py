@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, Literal, final, get_args
 
 import numpy as np
 
-from hessalign.diagnosis.answers import Cause
 from hessalign.diagnosis.label_models import (
     LabelModel,
     fit_label_model,
@@ -23,6 +22,19 @@ from hessalign.diagnosis.label_models import (
     softmax,
 )
 from hessalign.diagnosis.permutation import Floats, Ints
+
+Cause = Literal["label", "covariate", "offset", "scale", "concept", "noise", "sample_size"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+"""Why a model may fail on a site that it has not seen.
+
+- label: classes have other shares.
+- covariate: patients are different, the same ones get the same label.
+- offset: features are moved by a constant at a site, as by another calibration.
+- scale: features are stretched at a site, as by another unit.
+- concept: the same features mean another label.
+- noise: labels at a site are wrong at random.
+- sample_size: there are too few samples to learn from.
+"""
 
 VIEWS: Final[tuple[Cause, ...]] = ("covariate", "offset", "scale")
 RELATION: Final[tuple[Cause, ...]] = ("concept", "noise")  # kinds that change what features mean
@@ -48,24 +60,16 @@ _DIRECTION: Final = 0.8  # of the noise that hides the relation: up to it labels
 @final
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What a kind of shift makes of a site's labels.
-
-    Attributes:
-        causes: The kinds of shift.
-        fit: Log likelihood of each sample's label.
-        right: Whether it is classified right, 1 or 0.
-        cost: Of what was fitted to these labels, in log likelihood.
-        chance: What it may gain over features as they are because chance weights of the other
-            sites' model meet features that are far away.
-        wrong: Share of wrong labels, for noise.
-    """
+    """What a kind of shift makes of a site's labels."""
 
     causes: tuple[Cause, ...]
-    fit: Floats
-    right: Floats
-    cost: float = 0.0
+    fit: Floats  # log likelihood of each sample's label
+    right: Floats  # whether it is classified right, 1 or 0
+    cost: float = 0.0  # of what was fitted to these labels, in log likelihood
+    # What it may gain over features as they are because chance weights of the other sites' model
+    # meet features that are far away.
     chance: float = 0.0
-    wrong: float = 0.0
+    wrong: float = 0.0  # share of wrong labels, for noise
 
     @property
     def kind(self) -> Cause:
@@ -96,19 +100,12 @@ class Explanation:
 @final
 @dataclass(frozen=True, eq=False)
 class SiteLabels:
-    """A site's labels, seen from other sites.
+    """A site's labels, seen from other sites."""
 
-    Attributes:
-        options: What they could follow from, the simplest first.
-        logits: Of the other sites' model, features as they are.
-        there: Whether the site's samples are classified right by a linear model of the others.
-        home: Whether the other sites' samples are, by a fit without them.
-    """
-
-    options: tuple[Explanation, ...]
-    logits: Floats
-    there: Floats
-    home: Floats
+    options: tuple[Explanation, ...]  # what they could follow from, the simplest first
+    logits: Floats  # of the other sites' model, features as they are
+    there: Floats  # whether its samples are classified right by a linear model of the others
+    home: Floats  # whether the other sites' samples are, by a fit without them
 
     @property
     def plain(self) -> Explanation:
@@ -124,17 +121,8 @@ class SiteLabels:
 def choose(
     options: Sequence[Explanation], preferred: tuple[Cause, ...] | None = None
 ) -> Explanation:
-    """The preferred explanation, or else the simplest, that none is clearly better than.
-
-    Those by which features mean the same compete first, their winner with the others then.
-
-    Args:
-        options: The simplest first.
-        preferred: Kinds to take if in doubt.
-
-    Returns:
-        The explanation.
-    """
+    """The preferred explanation, or else the simplest, that none is clearly better than."""
+    # Those by which features mean the same compete first, their winner with the others then.
     same = [option for option in options if option.kind not in RELATION]
     rest = [option for option in options if option.kind in RELATION]
     return _winner([*([_winner(same, preferred)] if same else []), *rest], preferred)
@@ -161,18 +149,8 @@ def common_causes(sites: Sequence[SiteLabels]) -> tuple[Cause, ...] | None:
 
 
 def displacement(x0: Floats, y0: Ints, x: Floats, y: Ints) -> tuple[Floats, Floats, Floats]:
-    """How a site's columns are moved and stretched inside classes.
-
-    Args:
-        x0: Columns of the reference.
-        y0: Its classes.
-        x: Columns of the site.
-        y: Its classes.
-
-    Returns:
-        Difference of the means, ratio of the standard deviations, and the reference's mean;
-        classes weighted alike on both sides, values far out cut off.
-    """
+    """How a site's columns are moved and stretched inside classes, and the reference's mean."""
+    # Classes are weighted alike on both sides, values far out cut off.
     classes = np.intersect1d(y0, y)
     if len(classes) == 0:
         return np.zeros(x.shape[1]), np.ones(x.shape[1]), np.zeros(x.shape[1])
@@ -202,16 +180,10 @@ def site_labels(
     *,
     shares: bool,
 ) -> SiteLabels:
-    """What the labels of a site could follow from.
+    """What the labels of a site could follow from, columns seen in all ways of `VIEWS`.
 
-    Args:
-        views: Columns as they are, moved, and stretched, for all samples.
-        y: Classes.
-        home: The samples of the other sites.
-        there: The samples of the site.
-        own: A model of the site itself.
-        allowed: Whether a view is one of this site's; as it is always is.
-        shares: Whether class shares may be another kind.
+    Rows are those of the other sites at home, and of the site, of which there is a model of its
+    own, there. A view that is not allowed explains nothing; class shares may be another kind.
 
     Returns:
         The explanations.
@@ -243,23 +215,19 @@ def site_labels(
         if shares:
             found.append(_explanation(("label", kind), shifted, target, cost, chance))
     moved = _chance_gain(plain, views[1][there] - views[0][there], views[0][home], error)
-    found += [_noise(raw, target), _relabelled(raw, target), _own(own, target)]
+    cost = 2.0 + (classes**2 - 1) / 2  # of a model of the site itself, samples left out in turn
+    itself = _explanation(("concept",), own.logits, target, cost)
+    found += [_noise(raw, target), _relabelled(raw, target), itself]
     found[-3:] = [replace(option, chance=moved) for option in found[-3:]]
     ordered = sorted(found, key=lambda option: _ORDER.index(option.causes))
     return SiteLabels(tuple(ordered), raw, right.astype(np.float64), at_home.astype(np.float64))
 
 
 def _chance_gain(model: LabelModel, delta: Floats, x: Floats, error: float) -> float:
-    r"""What a move gains at most where the weights of the columns moved are chance; else 0.
-
-    Weights of no meaning have covariance $(v X^\top X)^{-1}$, $v$ the variance of a label, so a
-    move $\delta$ changes the log likelihood by $\frac{v}{2}\sum_n |W\delta_n|^2$, in expectation
-    $\frac{C-1}{2}\operatorname{tr} \Delta^\top\Delta (X^\top X)^{-1}$. A move that changes it by
-    more than chance explains is one along columns that matter.
-
-    Returns:
-        The log likelihood.
-    """
+    """The log likelihood a move gains at most where weights of columns moved are chance; else 0."""
+    # Weights of no meaning have covariance (v XᵀX)⁻¹, v the variance of a label, so a move δ
+    # changes the log likelihood by v/2 Σₙ |Wδₙ|², in expectation (C − 1)/2 tr ΔᵀΔ(XᵀX)⁻¹. A move
+    # that changes it by more than chance explains is one along columns that matter.
     from scipy.stats import chi2
 
     x = np.clip((x - model.centre) / model.scale, -4, 4)
@@ -349,9 +317,3 @@ def _noise(logits: Floats, y: Ints) -> Explanation:
         for r in _RATES * most * _DIRECTION
     ]
     return max(tried, key=lambda option: option.value)
-
-
-def _own(model: LabelModel, y: Ints) -> Explanation:
-    """A model of the site itself, every sample left out in turn."""
-    cost = 2.0 + (len(model.shares) ** 2 - 1) / 2
-    return _explanation(("concept",), model.logits, y, cost)

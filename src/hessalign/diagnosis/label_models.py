@@ -28,40 +28,24 @@ _BETTER: Final = 2.0  # standard errors by which they must lower the error
 @final
 @dataclass(frozen=True, eq=False)
 class LabelModel:
-    """Class probabilities from features.
+    """Class probabilities from features."""
 
-    Attributes:
-        centre: Of each column.
-        scale: Of each column.
-        weight: From columns to scores.
-        bias: Of the scores.
-        head: From scores and a constant to logits.
-        left_out: Scores of the training samples, of each from a fit without it.
-        logits: These as logits.
-        shares: Class shares of the training samples.
-        strength: Of the ridge term.
-        pairs: The two columns of each product; products follow the columns.
-    """
-
-    centre: Floats
+    centre: Floats  # of each column
     scale: Floats
-    weight: Floats
-    bias: Floats
-    head: Floats
-    left_out: Floats
-    logits: Floats
-    shares: Floats
-    strength: float
-    pairs: Ints
-
-    def scores(self, x: Floats) -> Floats:
-        """Scores of samples that were not trained on."""
-        cut = np.clip((x - self.centre) / self.scale, -_FAR, _FAR)
-        return _with_products(cut, self.pairs) @ self.weight + self.bias
+    weight: Floats  # from columns to scores
+    bias: Floats  # of the scores
+    head: Floats  # from scores and a constant to logits
+    left_out: Floats  # scores of the training samples, of each from a fit without it
+    logits: Floats  # these as logits
+    shares: Floats  # of classes among the training samples
+    strength: float  # of the ridge term
+    pairs: Ints  # the two columns of each product; products follow the columns
 
     def predict(self, x: Floats) -> Floats:
         """Logits of samples that were not trained on."""
-        return with_constant(self.scores(x)) @ self.head
+        cut = np.clip((x - self.centre) / self.scale, -_FAR, _FAR)
+        scores = _with_products(cut, self.pairs) @ self.weight + self.bias
+        return with_constant(scores) @ self.head
 
 
 def fit_label_model(x: Floats, y: Ints, classes: int, *, products: bool = True) -> LabelModel:
@@ -69,13 +53,7 @@ def fit_label_model(x: Floats, y: Ints, classes: int, *, products: bool = True) 
 
     With hat matrix $A = U\,\mathrm{diag}(s^2/(s^2+\lambda))\,U^\top + 1/n$, the score of sample i
     from a fit without it is $y_i - (y_i - \hat y_i)/(1 - A_{ii})$; the mean of the other labels is
-    taken off.
-
-    Args:
-        x: Columns.
-        y: Classes.
-        classes: How many classes there are.
-        products: Whether products of columns may join, if what a linear rule leaves calls for them.
+    taken off. Products of columns may join, if what a linear rule leaves calls for them.
 
     Returns:
         The model.
@@ -157,17 +135,7 @@ def robust_scale(x: Floats) -> tuple[Floats, Floats]:
 
 
 def fit_softmax(s: Floats, y: Ints, classes: int, *, l2: float = 0.3) -> Floats:
-    r"""Softmax regression by L-BFGS: the sum of losses and $\frac{\lambda}{2}\|\Theta\|^2$.
-
-    Args:
-        s: Scores, the last column a constant, whose weights are free.
-        y: Classes.
-        classes: How many there are.
-        l2: The weight λ.
-
-    Returns:
-        One column per class.
-    """
+    """Softmax regression by L-BFGS: the sum of losses and λ/2 ‖Θ‖², the last column a constant."""
     from scipy.optimize import minimize
 
     target = np.eye(classes)[y]

@@ -20,32 +20,19 @@ _CHUNK: Final = 1 << 24  # numbers that are held at a time
 @final
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What a test of differences inside classes found.
+    """What a test of differences inside classes found."""
 
-    Attributes:
-        p_value: How often sites permuted inside classes differ as much.
-        z: Of every site and column, the sum of its scores less the expected, by its standard
-            deviation under permutation; classes together.
-        distance: Of every site, its squared distance from the others, in standard deviations, noise
-            subtracted.
-        clear: Of every site, whether it is farther from the others than a permuted one is in all
-            but one of a hundred.
-    """
-
-    p_value: float
+    p_value: float  # how often sites permuted inside classes differ as much
+    # Of every site and column, the sum of its scores less the expected, by its standard deviation
+    # under permutation; classes together.
     z: Floats
+    # Of every site, its squared distance from the others, in standard deviations, less noise.
     distance: Floats
-    clear: NDArray[np.bool_]
+    clear: NDArray[np.bool_]  # which sites are farther than 99 of 100 permuted ones
 
 
 def share_test(y: Ints, domain: Ints, *, permutations: int, seed: int) -> tuple[float, Floats]:
     r"""Whether class shares differ between sites, by Pearson's χ² with sites permuted.
-
-    Args:
-        y: Class of each sample.
-        domain: Site of each sample.
-        permutations: How many.
-        seed: Of these.
 
     Returns:
         The p-value, and each site's part of χ².
@@ -57,7 +44,7 @@ def share_test(y: Ints, domain: Ints, *, permutations: int, seed: int) -> tuple[
     """
     from scipy.stats import random_table
 
-    table = _counts(y, domain)
+    table = counts(y, domain)
     table = table[:, table.sum(0) > 0]
     rows, columns = table.sum(1), table.sum(0)
     expected = np.maximum(np.outer(rows, columns) / table.sum(), 1e-12)
@@ -68,22 +55,15 @@ def share_test(y: Ints, domain: Ints, *, permutations: int, seed: int) -> tuple[
 
 
 def rank_scores(x: Floats, y: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    r"""Where a value stands in its class, and how far from the middle; both without units.
+    """Where a value stands in its class, and how far from the middle; both without units."""
+    # Ranks among all sites, so that heavy tails do no harm, by the number of samples of the class.
+    from scipy.stats import rankdata
 
-    Ranks among all sites, so that heavy tails do no harm, by the number of samples of the class.
-
-    Args:
-        x: Columns.
-        y: Class of each sample.
-
-    Returns:
-        Scores of place and of spread.
-    """
     place = np.zeros(x.shape, dtype=np.float32)
     spread = np.zeros_like(place)
     for c in np.unique(y):
         rows = np.flatnonzero(y == c)
-        place[rows] = (_ranks(x[rows]) - (len(rows) + 1) / 2) / len(rows)
+        place[rows] = (rankdata(x[rows], axis=0) - (len(rows) + 1) / 2) / len(rows)
         spread[rows] = np.abs(place[rows])
     return place, spread
 
@@ -96,14 +76,8 @@ def exchange_test(
     Of every block, the largest |z| of a site in a column with classes together, the largest with
     classes apart, and the sum of all z² with classes apart. Each is brought to the scale of a
     p-value, as if z were normal and sums had a gamma distribution, and the smallest of these is
-    compared with that of every permutation.
-
-    Args:
-        blocks: Scores of rank_scores or other columns that do not depend on sites.
-        y: Class of each sample.
-        domain: Site of each sample, positions from 0.
-        permutations: How many.
-        seed: Of these.
+    compared with that of every permutation. Blocks are columns that do not depend on sites, such
+    as scores of `rank_scores`.
 
     Returns:
         What was found; exact if sites do not differ inside classes, whatever their class shares.
@@ -111,7 +85,7 @@ def exchange_test(
     rng = np.random.default_rng(seed)
     scores = np.concatenate(blocks, axis=1)
     edges = np.cumsum([block.shape[1] for block in blocks])[:-1]
-    table = _counts(y, domain)
+    table = counts(y, domain)
     sites, classes = table.shape
     groups = [np.flatnonzero(y == c) for c in range(classes)]
     for rows in groups:
@@ -185,7 +159,8 @@ def _surprise(statistics: Floats, widths: list[int], sites: int, classes: int) -
     return np.asarray(np.max(found, axis=0))
 
 
-def _counts(y: Ints, domain: Ints) -> Ints:
+def counts(y: Ints, domain: Ints) -> Ints:
+    """How many samples of each class each site has."""
     table = np.zeros((int(domain.max()) + 1, int(y.max()) + 1), dtype=np.int64)
     np.add.at(table, (domain, y), 1)
     return table
@@ -194,23 +169,6 @@ def _counts(y: Ints, domain: Ints) -> Ints:
 def _p_value(measured: float, permuted: Floats) -> float:
     """The share of permutations that are as large, the identity among them."""
     return float((1 + (permuted >= measured - 1e-9 * abs(measured)).sum()) / (1 + len(permuted)))
-
-
-def _ranks(x: Floats) -> Floats:
-    """Ranks in every column from 1, ties at their mean."""
-    order = np.argsort(x, axis=0)
-    ordered = np.take_along_axis(x, order, axis=0)
-    count = len(x)
-    new = np.ones(x.shape, dtype=bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    place = np.arange(count)[:, None]
-    first = np.maximum.accumulate(np.where(new, place, 0), axis=0)
-    ends = np.ones_like(new)
-    ends[:-1] = new[1:]
-    last = np.minimum.accumulate(np.where(ends, place, count)[::-1], axis=0)[::-1]
-    ranks = np.empty(x.shape)
-    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=0)
-    return ranks
 
 
 def _standardised(x: NDArray[np.float32]) -> NDArray[np.float32]:

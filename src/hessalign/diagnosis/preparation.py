@@ -1,4 +1,4 @@
-"""How features are made ready for a model, from its training samples alone.
+"""How features are made ready for a model: from its training samples alone, or site by site.
 
 Indices: n sample, d feature, m feature with missing values, w column a model sees.
 """
@@ -20,46 +20,27 @@ _QUANTILE: Final = 1 << 23  # numbers that are sorted at a time: torch takes no 
 @final
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Missing values filled and marked, then every feature brought to mean 0 and variance 1.
+    """Missing values filled and marked, then every feature brought to mean 0 and variance 1."""
 
-    Attributes:
-        fill: What stands for a missing value, the median of each feature.
-        marked: The features some of whose values were missing; each gets a column that says where.
-        mean: Of every column.
-        scale: Its standard deviation, 1 where it is constant.
-    """
-
-    fill: Float[Tensor, " d"]
-    marked: Int[Tensor, " m"]
-    mean: Float[Tensor, " w"]
-    scale: Float[Tensor, " w"]
+    fill: Float[Tensor, " d"]  # what stands for a missing value, the median of each feature
+    marked: Int[Tensor, " m"]  # features with missing values; each gets a column that says where
+    mean: Float[Tensor, " w"]  # of every column
+    scale: Float[Tensor, " w"]  # its standard deviation, 1 where it is constant
 
     def apply(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n w"]:
-        """The columns a model sees.
-
-        Args:
-            z: Features as they came, NaN where missing.
-
-        Returns:
-            Features without gaps, then the marks, all scaled.
-        """
+        """The columns a model sees of features: these without gaps, then the marks, all scaled."""
         return (_complete(z, self.fill, self.marked) - self.mean) / self.scale
 
 
 def fit_preparation(
     z: Float[Tensor, "n d"], *, scale: bool = True, marks: bool = True, complete: bool = False
 ) -> Preparation:
-    """Learn the preparation from training samples.
+    """Learn the preparation from training samples, whose features are NaN where missing.
 
-    Args:
-        z: Their features, NaN where missing.
-        scale: Whether to standardise.
-        marks: Whether columns say where values were missing.
-        complete: Whether no value is missing, neither here nor where it will be applied: saves
-            the medians.
+    If no value is missing, neither here nor where it will be applied, `complete` saves the medians.
 
     Returns:
-        The preparation.
+        The preparation; without standardising and marks if that is asked for.
 
     Example:
         >>> found = fit_preparation(torch.tensor([[1.0, 5.0], [3.0, float("nan")], [5.0, 7.0]]))
@@ -86,3 +67,28 @@ def _medians(z: Tensor) -> Tensor:
     columns = max(1, _QUANTILE // len(z))
     found = [part.nanquantile(0.5, dim=0) for part in z.split(columns, dim=1)]
     return torch.cat(found).nan_to_num(0.0)
+
+
+def standardised(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    """Every feature of every site with mean 0 and variance 1, by the values that are not missing.
+
+    Returns:
+        The features.
+
+    Example:
+        >>> standardised(torch.tensor([[1.0], [3.0], [7.0], [7.0]]), torch.tensor([0, 0, 1, 1])).T
+        tensor([[-1.,  1.,  0.,  0.]])
+    """
+    found = torch.empty_like(z)
+    for e in domain.unique():
+        mine = domain == e
+        part = z[mine]
+        gaps = part.isnan()
+        mean = part.nanmean(0).nan_to_num(0.0)
+        filled = torch.where(gaps, mean, part)
+        _, _, still = feature_scales(filled)
+        count = (~gaps).sum(0).clamp_min(1)
+        spread = ((filled - mean).square().sum(0) / count).sqrt()
+        found[mine] = torch.where(still, 0.0, part - mean) / torch.where(still, 1.0, spread)
+        found[mine] = torch.where(gaps, torch.nan, found[mine])
+    return found

@@ -8,7 +8,7 @@ Indices: r replicate, n sample, c class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
@@ -16,21 +16,28 @@ import torch
 from torch import Tensor
 
 from hessalign._shapes import Float, Int
-from hessalign.diagnosis.answers import METRICS, Estimate
 
-_NORMAL: Final = 1.96
+METRICS: Final = ("accuracy", "balanced_accuracy", "auc", "log_loss", "calibration_error")
+"""What a model is judged by; of the last two, less is better."""
+
+NORMAL: Final = 1.96  # standard errors to either end of a 95 % interval
 _BINS: Final = 10  # of the calibration error
-_SHARES: Final = frozenset({"accuracy", "balanced_accuracy", "auc"})  # metrics from 0 to 1
-LESS_IS_BETTER: Final = frozenset({"log_loss", "calibration_error"})
+_SHARES: Final = METRICS[:3]  # from 0 to 1
 _REPLICATES: Final = (50, 200)  # of the test samples, fewest and most
 _ELEMENTS: Final = 1 << 20  # test samples of all replicates together
 
-Metrics = dict[str, Float[Tensor, " r"]]
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval, which covers both fitting and testing."""
+
+    value: float
+    low: float
+    high: float
 
 
 def scores(
     p: Float[Tensor, "_ n c"], y: Int[Tensor, " n"], weights: Float[Tensor, "r n"] | None = None
-) -> Metrics:
+) -> dict[str, Float[Tensor, " r"]]:
     """Every metric that exists for these labels.
 
     Accuracy; balanced accuracy, the mean recall of the classes there are, if there are two; AUC,
@@ -39,13 +46,8 @@ def scores(
     mean difference, in size, between the share of right answers and the mean probability of the
     answer given, over 10 bins of that probability.
 
-    Args:
-        p: Probabilities, by one or several models.
-        y: Labels.
-        weights: Of each sample in each replicate, for a single model; all 1 by default.
-
     Returns:
-        By metric, one value per model or replicate.
+        By metric, one value per model; given weights of the samples in replicates, per replicate.
 
     Example:
         >>> p = torch.tensor([[[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]])
@@ -70,7 +72,9 @@ def scores(
         found["auc"] = torch.stack(areas).mean(0)
     own_p = p.gather(2, y.view(1, -1, 1).expand(len(p), -1, 1)).squeeze(2)
     found["log_loss"] = -(w * own_p.clamp_min(torch.finfo(torch.float64).eps).log()).sum(1)
-    found["calibration_error"] = _calibration(sure, right, w)
+    bins = (sure * _BINS).long().clamp_max(_BINS - 1).expand_as(w)
+    gaps = torch.zeros(len(w), _BINS, dtype=torch.float64)
+    found["calibration_error"] = gaps.scatter_add_(1, bins, w * (right - sure)).abs().sum(1)
     return found
 
 
@@ -91,14 +95,6 @@ def _area(
     return torch.cat(found)
 
 
-def _calibration(
-    sure: Float[Tensor, "_ n"], right: Float[Tensor, "_ n"], w: Float[Tensor, "r n"]
-) -> Float[Tensor, " r"]:
-    bins = (sure * _BINS).long().clamp_max(_BINS - 1).expand_as(w)
-    gaps = torch.zeros(len(w), _BINS, dtype=torch.float64)
-    return gaps.scatter_add_(1, bins, w * (right - sure)).abs().sum(1)
-
-
 class Score(NamedTuple):
     """A value with replicates of the fit and of the test samples."""
 
@@ -109,7 +105,7 @@ class Score(NamedTuple):
     @property
     def variance(self) -> float:
         """Of fitting and testing."""
-        return _variance(self.fits) + _variance(self.tests)
+        return variance(self.fits) + variance(self.tests)
 
 
 @final
@@ -128,33 +124,27 @@ class Scores:
     def less(self, other: Scores) -> Scores:
         """How much worse the other is, metric by metric, on the same samples."""
         found = {}
-        for name in self.of.keys() & other.of.keys():
-            a, b = self.of[name], other.of[name]
-            if name in LESS_IS_BETTER:
-                a, b = b, a
-            found[name] = Score(a.value - b.value, a.fits - b.fits, a.tests - b.tests)
-        return Scores({name: found[name] for name in METRICS if name in found}, self.counts)
+        for name in METRICS:
+            if name in self.of and name in other.of:
+                a, b = self.of[name], other.of[name]
+                if name in METRICS[3:]:
+                    a, b = b, a
+                found[name] = Score(a.value - b.value, a.fits - b.fits, a.tests - b.tests)
+        return Scores(found, self.counts)
 
 
-def judge(
-    p: Float[Tensor, "n c"],
-    replicates: Float[Tensor, "r n c"],
-    y: Int[Tensor, " n"],
-    generator: torch.Generator,
-) -> Scores:
-    """Judge a model's probabilities, given those of the same model on replicates of its samples."""
+def judge(said: Float[Tensor, "r n c"], y: Int[Tensor, " n"], generator: torch.Generator) -> Scores:
+    """Judge probabilities of a fit, the first, by those of its replicates too."""
     least, most = _REPLICATES
     count = max(least, min(most, _ELEMENTS // len(y)))
     drawn = torch.empty(count, len(y), dtype=torch.float64).exponential_(generator=generator)
-    value, fits = scores(p.unsqueeze(0), y), scores(replicates, y)
-    tests = scores(p.unsqueeze(0), y, drawn)
+    value, fits = scores(said[:1], y), scores(said[1:], y)
+    tests = scores(said[:1], y, drawn)
     # Weights of n samples vary n/(n + 1) as much as draws do, and draws (n − 1)/n of the truth.
     wider = ((len(y) + 1) / max(1, len(y) - 1)) ** 0.5
     found = {
-        name: Score(
-            float(value[name]), fits[name], value[name] + wider * (tests[name] - value[name])
-        )
-        for name in value
+        name: Score(float(each), fits[name], each + wider * (tests[name] - each))
+        for name, each in value.items()
     }
     present = y.bincount()[y.unique()].double()
     balanced = len(present) ** 2 / float((1 / present).sum())
@@ -171,19 +161,15 @@ def mean_scores(sites: Sequence[Scores]) -> Scores:
             each = [site.of[name] for site in having]
             value = sum(score.value for score in each) / len(each)
             fits = torch.stack([score.fits for score in each]).mean(0)
-            found[name] = Score(value, fits, _sum([score.tests for score in each]) / len(each))
+            size = min(len(score.tests) for score in each)  # they are independent
+            tests = torch.stack([score.tests[:size] for score in each]).sum(0) / len(each)
+            found[name] = Score(value, fits, tests)
             counts[name] = len(each) ** 2 / sum(1 / site.counts[name] for site in having)
     return Scores(found, counts)
 
 
-def _sum(tests: Iterable[Tensor]) -> Tensor:
-    """Of replicates that are independent: as many as all have."""
-    parts = list(tests)
-    size = min(map(len, parts))
-    return torch.stack([part[:size] for part in parts]).sum(0)
-
-
-def _variance(values: Tensor) -> float:
+def variance(values: Tensor) -> float:
+    """Of replicates; 0 if there is only one."""
     return float(values.var()) if len(values) > 1 else 0.0
 
 
@@ -191,11 +177,11 @@ def _estimate(score: Score, name: str, most: float) -> Estimate:
     """A share's interval is Wilson's, with as many samples as would vary as much, if not more."""
     value, variance = score.value, score.variance
     if name not in _SHARES:
-        half = _NORMAL * variance**0.5
+        half = NORMAL * variance**0.5
         return Estimate(value, max(0.0, value - half), value + half)
     inside = (most * value + 2) / (most + 4)
     count = min(most, inside * (1 - inside) / variance) if variance > 0 else most
-    more = _NORMAL**2 / count
+    more = NORMAL**2 / count
     centre = (value + more / 2) / (1 + more)
     half = (more * value * (1 - value) + more**2 / 4) ** 0.5 / (1 + more)
     return Estimate(value, max(0.0, min(value, centre - half)), min(1.0, max(value, centre + half)))
@@ -204,5 +190,5 @@ def _estimate(score: Score, name: str, most: float) -> Estimate:
 def _difference(score: Score, name: str, most: float) -> Estimate:
     """Where no sample tells two models apart, two more could, one for each."""
     least = 2 / (most + 2) ** 2 if name in _SHARES else 0.0
-    half = _NORMAL * max(least, score.variance) ** 0.5
+    half = NORMAL * max(least, score.variance) ** 0.5
     return Estimate(score.value, score.value - half, score.value + half)

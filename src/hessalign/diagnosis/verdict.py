@@ -10,15 +10,11 @@ from typing import Final, Literal, final
 
 import torch
 
-from hessalign.diagnosis.answers import (
-    CauseReport,
-    Estimate,
-    Finding,
-    RemedyReport,
-    SiteTransfer,
-    TransferReport,
-)
+from hessalign.diagnosis.causes import CauseReport, Finding
 from hessalign.diagnosis.draw import Draw
+from hessalign.diagnosis.remedies import RemedyReport
+from hessalign.diagnosis.scores import Estimate
+from hessalign.diagnosis.transfer import SiteTransfer, TransferReport
 from hessalign.report.page import render_template, shortened
 
 CAUSE_TITLES: Final = {
@@ -79,20 +75,15 @@ def make_verdict(
     remedies: RemedyReport | None,
     features: Sequence[str] = (),
 ) -> Verdict:
-    """Say in words what the three answers say in numbers.
-
-    Args:
-        sites: Names of the sites.
-        transfer: Whether a model holds; None if it was not tested.
-        causes: What differs.
-        remedies: What was tried; None if nothing was.
-        features: Names of the features; numbered from 0 if there are none.
-
-    Returns:
-        The verdict.
-    """
+    """Say in words, with names of sites and features, what the three answers say in numbers."""
     names = [_name(site) for site in sites]
-    failing = [] if transfer is None else _failing(transfer)
+    failing: list[SiteTransfer] = []
+    told: dict[str, object] = {}
+    if transfer is not None:
+        failing = _failing(transfer)
+        chance = transfer.chance
+        told["guessing"] = [s for s in transfer.sites if _like_guessing(s.unseen, chance)]
+        told["misleading"], told["doubtful"] = _misleading(transfer), _doubtful(transfer)
     costly = [each for each in causes.findings if each.harmful]
     holds = _holds(transfer, failing, costly)
     facts = {
@@ -103,12 +94,8 @@ def make_verdict(
         "site": names.__getitem__,
         "feature": lambda d: _name(feature_name(features, d)),
         "failing": failing,
-        "doubtful": None if transfer is None else _doubtful(transfer),
         "costly": costly,
-        "guessing": [] if transfer is None else _guessing(transfer),
-        "misleading": [] if transfer is None else _misleading(transfer),
-        "worst": _worst(transfer),
-        "missed": _missed(remedies),
+        **told,
         "sites": len(names),
         "cause_titles": CAUSE_TITLES,
         "remedy_titles": REMEDY_TITLES,
@@ -224,11 +211,6 @@ def _holds(
     return "mostly" if costly else "yes"
 
 
-def _guessing(transfer: TransferReport) -> list[SiteTransfer]:
-    """Sites where the unseen model cannot be told from guessing."""
-    return [site for site in transfer.sites if _like_guessing(site.unseen, transfer.chance)]
-
-
 def _like_guessing(model: dict[str, Estimate], chance: float) -> bool:
     """Whether it cannot be told from guessing; not said of a site with one class only."""
     found = model.get("balanced_accuracy")
@@ -239,18 +221,6 @@ def _misleading(transfer: TransferReport) -> list[SiteTransfer]:
     """Sites where the unseen model's probabilities are worse than the class shares elsewhere."""
     tests = len(transfer.sites)
     return [s for s in transfer.sites if _clear(s.unseen["log_loss"], s.guess, tests)]
-
-
-def _worst(transfer: TransferReport | None) -> SiteTransfer | None:
-    if transfer is None:
-        return None
-    return min(transfer.sites, key=lambda site: site.unseen["accuracy"].value)
-
-
-def _missed(remedies: RemedyReport | None) -> float:
-    """The largest gain that the trials do not rule out."""
-    tried = () if remedies is None else remedies.trials[1:]
-    return max((trial.gain.high for trial in tried), default=0.0)
 
 
 def _lone_classes(draw: Draw) -> list[tuple[int, int]]:

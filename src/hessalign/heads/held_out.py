@@ -104,56 +104,65 @@ def held_out_scores(
     return HeldOutScores(np.array(right), np.array(loss), weight / weight.sum())
 
 
+_NUDGE: Final = 0.1  # strengths up to this are a nudge
 _WRONG: Final = 1 / 3  # the share of wrong answers of the plain head in the domain to choose for
-_STEEP: Final = 0.5  # standard errors by which gains must fall with accuracy, or
-_CLEAR: Final = 2.0  # by which they must be above 0 on average
+_WORTH: Final = 0.02  # what a head must gain there, and may cost in the mean over domains
+_STEEP: Final = 0.5  # standard errors by which gains must fall with accuracy
+_HARM: Final = 0.01  # what a nudge may cost there
 _TINY: Final = 1e-9  # a share of answers below any that there are
-_MEAN_FALL: Final = 0.02  # what an aligned head may cost in the mean over domains
 
 
-def choose(scores: Sequence[HeldOutScores]) -> int:
+def choose(candidates: Sequence[Candidate], scores: Sequence[HeldOutScores]) -> int:
     """The candidate to rely on in a domain that is harder than most of these.
 
     The mean accuracy in domains left out prefers what works in most of them, a shortcut they share
     included. So the next domain is taken to be one in which the plain head is wrong in one answer
     of three, its right and wrong answers being like those here. A candidate that corrects a share c
-    of its wrong answers and spoils a share s of its right ones gains c/3 − 2s/3 there. The one that
-    gains most is chosen among those that
+    of its wrong answers and spoils a share s of its right ones gains c/3 − 2s/3 there. Then
 
-    - gain there at all: c > 2s,
-    - gain more in harder domains than in easier ones, by at least half a standard error of the
-      slope of gains over accuracies, or gain on average by at least two standard errors,
-    - cost at most 2 points in the mean over domains.
+    1. the one that gains most there is chosen of those that gain at least 2 points there, cost at
+       most 2 in the mean over domains, and gain more in harder domains than in easier ones, by at
+       least half a standard error of the slope of gains over accuracies, or at least 2 points in
+       the mean;
+    2. else a nudge, the smallest strength of the first kind if that is at most 0.1, unless it costs
+       more than 1 point there or changes no answer in any domain;
+    3. else the plain head.
 
-    If there are none, the plain head is. Accuracies for the slope are means of both heads, so that
-    a lucky domain of one of them does not make a slope.
+    Few domains can tell neither for nor against a nudge: it is a belief, that what differs between
+    domains is worth avoiding a little. Accuracies for the slope are means of both heads, so that a
+    lucky domain of one of them does not make a slope.
 
     Args:
-        scores: What each candidate does in every domain left out, the plain head first.
+        candidates: As `make_candidates` gives them, the plain head first.
+        scores: What they do in every domain left out.
 
     Returns:
         The position of the candidate.
 
     Example:
+        >>> candidates = make_candidates(["diagonal"], [0.03, 1.0])
         >>> weight = np.full(100, 0.01)
         >>> def domain(*counts):
         ...     right = np.array([np.arange(100) < count for count in counts])
         ...     return HeldOutScores(right, np.zeros(1), weight)
-        >>> choose([domain(99, 97), domain(90, 92), domain(80, 86)])
+        >>> choose(candidates, [domain(99, 99, 97), domain(90, 91, 92), domain(80, 81, 86)])
+        2
+        >>> choose(candidates, [domain(99, 99, 99), domain(90, 90, 88), domain(80, 81, 76)])
         1
-        >>> choose([domain(99, 99), domain(90, 88), domain(80, 76)])
+        >>> choose(candidates, [domain(99, 99, 99), domain(90, 88, 85), domain(80, 76, 70)])
         0
     """
     accuracy = np.stack([own.accuracy for own in scores])
     gains = accuracy - accuracy[:, :1]
     error = np.stack([_paired_error(own) for own in scores])
-    there = _gain_if_wrong(scores, _WRONG)
-    good = (
-        (there > 0)
-        & (_falls(accuracy[:, :1] + gains / 2, gains, error) | _clear(gains, error))
-        & (gains.mean(0) >= -_MEAN_FALL)
-    )
-    return int(np.where(good, there, 0.0).argmax())
+    mean, there = gains.mean(0), _gain_if_wrong(scores, _WRONG)
+    told = _falls(accuracy[:, :1] + gains / 2, gains, error) | (mean >= _WORTH)
+    good = (there >= _WORTH) & (mean >= -_WORTH) & told
+    if good.any():
+        return int(np.where(good, there, 0.0).argmax())
+    nudged = len(candidates) > 1 and candidates[1].strength <= _NUDGE
+    changed = nudged and any((own.right[1] != own.right[0]).any() for own in scores)
+    return int(changed and there[1] >= -_HARM)
 
 
 def _gain_if_wrong(scores: Sequence[HeldOutScores], share: float) -> np.ndarray:
@@ -176,12 +185,6 @@ def _falls(level: np.ndarray, gains: np.ndarray, error: np.ndarray) -> np.ndarra
     noise = np.square(rest).sum(0) / max(len(gains) - 2, 1)
     noise = np.maximum(noise, np.square(error).mean(0))
     return np.asarray(-slope * np.sqrt(spread) > _STEEP * np.sqrt(noise))
-
-
-def _clear(gains: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Whether gains [e c] are above 0 on average, by domains as by answers."""
-    noise = np.maximum(gains.var(0, ddof=1), np.square(error).mean(0)) / len(gains)
-    return np.asarray(gains.mean(0) > _CLEAR * np.sqrt(noise))
 
 
 def _paired_error(scores: HeldOutScores) -> np.ndarray:

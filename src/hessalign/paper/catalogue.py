@@ -20,7 +20,7 @@ from hessalign.paper.experiment import Experiment, Finished, Options, Report, ha
 from hessalign.paper.figure2 import FIGURE_2
 from hessalign.paper.sweeps import read_sweep
 from hessalign.paper.table1 import TABLE_1_MEASURED
-from hessalign.paper.terms import TABLE_6_EXPERIMENT
+from hessalign.paper.table6 import TABLE_6_EXPERIMENT
 from hessalign.paper.training import FIGURE_3, FIGURE_4, TABLE_5_MEASURED
 
 _ALL: Final = (
@@ -42,26 +42,28 @@ def find_experiment(name: str) -> Experiment:
 def reproduce(experiment: Experiment, options: Options, output: Path, command: str) -> Path:
     """Have done what is missing by a command, then write the report; its Markdown page."""
     launcher = options.launcher
-    sweeps = experiment.sweeps(options) if experiment.sweeps is not None else ()
-    jobs = {sweep: sweep_jobs(sweep.spec, without_data=launcher is None) for sweep in sweeps}
+    sweeps = [
+        dataclasses.replace(sweep, jobs=sweep_jobs(sweep.spec, without_data=launcher is None))
+        for sweep in (experiment.sweeps(options) if experiment.sweeps is not None else ())
+    ]
     cached = experiment.cached_jobs(options)
     if launcher is not None:
-        for group in jobs.values():  # all of them before any is begun
-            check_jobs(group)
+        for sweep in sweeps:  # all of them before any is begun
+            check_jobs(sweep.jobs)
         check_jobs(cached[:1])  # what rows differ in was checked when jobs were made
         make_folder(output)  # before runs that may take hours
-        for sweep, group in jobs.items():
-            have_done(group, sweep.folder, launcher, options.progress, sweep.spec)
+        for sweep in sweeps:
+            have_done(sweep.jobs, sweep.folder, launcher, options.progress, sweep.spec)
         have_done(cached, options.cache, launcher, options.progress)
-    results = [read_sweep(sweep, group) for sweep, group in jobs.items()]
-    if results and not any(each.runs for each in results):
+    sweeps = list(map(read_sweep, sweeps))
+    if sweeps and not any(sweep.runs for sweep in sweeps):
         folders = ", ".join(str(sweep.folder) for sweep in sweeps)
         raise InputError(
             f"Expected finished runs of {experiment.name} in {folders}, found none. Name the "
             "folders of its sweeps with --sweep, and the same --data-dir, which is part of what "
             "identifies a run; or leave out --finished to have them done."
         )
-    report = experiment.present(Finished(options, results))
+    report = experiment.present(Finished(options, sweeps))
     texts = [reading(experiment.name, **report.facts), *report.texts]
     if options.entries and not experiment.swept:
         entries = ", ".join(f"{key} = {value}" for key, value in options.entries.items())

@@ -22,12 +22,18 @@ from hessalign.paper.published import (
     or_dash,
     verdict,
 )
-from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
+from hessalign.paper.sweeps import (
+    REFERENCE,
+    Sweep,
+    departures,
+    disclaimer,
+    find_scale,
+    head_sweeps,
+)
 from hessalign.report.tables import markdown_table
 
 _ALL_DATASETS: Final = "All data sets"
 
-_REFERENCE: Final = "erm"  # what the others are compared with
 ByTrial = Mapping[int, float]  # accuracies in percent by trial
 _Cells = Mapping[str, Mapping[str, ByTrial]]  # by algorithm and column
 
@@ -41,7 +47,7 @@ def selected(runs: Sequence[Run], selection: str) -> dict[str, _Cells]:
 def _accuracies(table: Table) -> _Cells:
     cells = {
         find_algorithm(row.algorithm).name: {
-            column: dict(zip(cell.trials, (100 * value for value in cell.values), strict=True))
+            column: {trial: 100 * value for trial, value in cell.by_trial.items()}
             for column, cell in zip(table.columns, row.cells, strict=True)
         }
         for row in table.rows
@@ -72,7 +78,7 @@ def _make_rows(
         for name in dict.fromkeys((*published, *found))
         if name in found
     }
-    reference = table.get(_REFERENCE, {})
+    reference = table.get(REFERENCE, {})
     rows = []
     for name, cells in table.items():
         values = list(cells[AVERAGE].values())
@@ -81,7 +87,7 @@ def _make_rows(
         against = {
             column: paired_difference(cell, reference.get(column, {}))
             for column, cell in cells.items()
-            if name != _REFERENCE
+            if name != REFERENCE
         }
         rows.append(
             {
@@ -123,7 +129,7 @@ def _difference_table(rows: Rows) -> str:
     cells = [
         [row["method"], *(or_dash(row["against_erm"][column]) for column in columns)]
         for row in rows
-        if row["algorithm"] != _REFERENCE
+        if row["algorithm"] != REFERENCE
     ]
     return markdown_table(["against ERM", *columns], cells)
 
@@ -132,12 +138,12 @@ def _who_wins(rows: Rows) -> str:
     """Which method is best among the complete ones, by how much against the spread, and where."""
     complete = [row for row in rows if row["complete"] and row["mean"] is not None]
     ranked = sorted(complete, key=lambda row: row["mean"], reverse=True)
-    others = [row for row in ranked if row["algorithm"] != _REFERENCE]
+    others = [row for row in ranked if row["algorithm"] != REFERENCE]
     if not others or len(others) == len(ranked):
         return ""
     best = ranked[0]
     text = f"**{best['method']} is best on average**: {shown(best['accuracy'][AVERAGE])}"
-    if best["algorithm"] != _REFERENCE:
+    if best["algorithm"] != REFERENCE:
         text += f", {or_dash(best['against_erm'][AVERAGE])} against ERM"
     leaders = [
         f"{column} {_leader(ranked, column)}" for column in best["accuracy"] if column != AVERAGE
@@ -147,7 +153,7 @@ def _who_wins(rows: Rows) -> str:
 
 def _leader(rows: Rows, column: str) -> str:
     best = max(rows, key=lambda row: measured(row["accuracy"][column].values()).mean)
-    if best["algorithm"] == _REFERENCE:
+    if best["algorithm"] == REFERENCE:
         return str(best["method"])
     return f"{best['method']} ({or_dash(best['against_erm'][column])})"
 
@@ -182,19 +188,19 @@ def _make_table(number: int, words: str, selection: str, published: PublishedTab
         return head_sweeps(options, entries, selection)
 
     def present(finished: Finished) -> Report:
-        texts = disclaimer(departures(finished.sweeps[0].sweep.spec))
+        texts = disclaimer(departures(finished.sweeps[0].spec))
         heads: dict[str, dict[str, list[dict[str, Any]]]] = {}
         panels: dict[str, list[dict[str, Any]]] = {}
-        for results in finished.sweeps:
-            head = results.sweep.head.title
-            heads[head] = _dataset_rows(results, selection, published)
+        for sweep in finished.sweeps:
+            head = sweep.head.title
+            heads[head] = _dataset_rows(sweep, selection, published)
             texts.append(f"## {head.capitalize()}")
             texts += [] if heads[head] else ["No run is finished."]
             for dataset, rows in heads[head].items():
                 parts = (_accuracy_table(rows), _difference_table(rows), _who_wins(rows))
                 texts += [f"### {dataset}", *filter(None, parts)]
                 panels[f"{head}, {dataset}"] = rows
-            texts += results.lacking()
+            texts += sweep.lacking()
         data = {"scale": finished.options.scale, "selection": selection, "heads": heads}
         facts = {"selection": find_selection(selection).title}
         return Report(texts, data, {name: lambda path: plot_trials(panels, path)}, facts)
@@ -203,18 +209,18 @@ def _make_table(number: int, words: str, selection: str, published: PublishedTab
 
 
 def _dataset_rows(
-    results: Results, selection: str, published: PublishedTable
+    sweep: Sweep, selection: str, published: PublishedTable
 ) -> dict[str, list[dict[str, Any]]]:
     """The methods on each data set, and on their average if there are several."""
 
     def make_rows(found: _Cells, column: str) -> list[dict[str, Any]]:
         paper = {method: row[column] for method, row in published.items() if column in row}
-        comparable = not departures(results.sweep.spec)
-        return _make_rows(found, paper, comparable=comparable, incomplete=results.missing)
+        comparable = not departures(sweep.spec)
+        return _make_rows(found, paper, comparable=comparable, incomplete=sweep.missing)
 
     sections = {
         dataset: make_rows(methods, dataset.partition("@")[0])
-        for dataset, methods in selected(results.runs, selection).items()
+        for dataset, methods in selected(sweep.runs, selection).items()
         if any(methods.values())
     }
     if len(sections) > 1:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
@@ -27,15 +26,14 @@ from hessalign.bench.sweep import (
     SweepSpec,
     Work,
     open_sweep,
-    run_jobs,
     sweep_status,
     training_work,
 )
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.report.page import render_template
 
 if TYPE_CHECKING:
-    from hessalign.paper.sweeps import Results, Sweep
+    from hessalign.paper.sweeps import Sweep
 
 _Item = TypeVar("_Item")
 _MakeProgress = Callable[[Sequence[JobStatus], Launcher], SweepProgress]
@@ -118,7 +116,7 @@ class FinishedRun:
         return train_job(self.job, self.folder, evaluate="all", keep_model=True)
 
 
-def finished_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
+def cached_runs(cache: Path, jobs: Iterable[Job]) -> list[FinishedRun]:
     """Those of some runs that are complete in the cache."""
     folders = {job: cache / job.folder for job in jobs}
     return [
@@ -147,16 +145,7 @@ def have_done(
     if spec is not None:
         open_sweep(folder, spec, keep=True)
         work = training_work(spec)
-    with closing(progress(before, launcher)) as show:
-        run_jobs(
-            folder,
-            before,
-            launcher,
-            work,
-            retry_failed=spec is None,
-            report=show,
-            report_record=show.record,
-        )
+    progress(before, launcher).run(folder, work, retry_failed=spec is None)
 
 
 def run_name(job: Job) -> str:
@@ -216,11 +205,11 @@ class Finished:
     """What there is of the runs of an experiment: those in the cache, and those of its sweeps."""
 
     options: Options
-    sweeps: Sequence[Results] = ()
+    sweeps: Sequence[Sweep] = ()
 
     def __call__(self, method: Method, imbalance: str | None = None) -> list[FinishedRun]:
         """The restarts of a row that are complete."""
-        return finished_runs(self.options.cache, method.jobs(self.options, imbalance))
+        return cached_runs(self.options.cache, method.jobs(self.options, imbalance))
 
     def measure(
         self,

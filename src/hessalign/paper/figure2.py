@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from hessalign.bench.runs import Run
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.heads import WorstCaseGap, worst_case_gap
+from hessalign.heads.attack import Mode
 from hessalign.paper.experiment import (
     Experiment,
     Finished,
+    Options,
     Report,
     no_runs,
     paper_six,
@@ -28,21 +30,22 @@ from hessalign.paper.experiment import (
 )
 from hessalign.paper.figures import COLOURS, Rows, add_legend, make_axes, means, save
 from hessalign.paper.published import measured, measured_columns
-from hessalign.paper.sweeps import FeatureSweep, draw_range, feature_sweep, select_jobs, train_all
+from hessalign.paper.sweeps import draw_range, select_jobs, swept_bank, train_all
 from hessalign.report.tables import markdown_table
 
-_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _SAMPLES: Final = 1000
 _METHODS: Final = (*paper_six(), *plain("coral", "full"))
 _BANK_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _BANK_SAMPLES: Final = 500
 
 
-def _worst_case(
-    trained: TrainedHead, deltas: Sequence[float], mode: Literal["exact", "published"] = "exact"
+def attack_head(
+    trained: TrainedHead, deltas: Sequence[float], mode: Mode = "exact", seed: int = 0
 ) -> WorstCaseGap:
+    """The attack on a trained head, on the samples that come with it."""
     inputs = (trained.z, trained.y, trained.domain, trained.head)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     return worst_case_gap(*inputs, deltas, mode=mode, loss=trained.loss, generator=generator)
 
 
@@ -62,7 +65,7 @@ def _curves(result: WorstCaseGap) -> tuple[dict[str, Any], list[list[float]], li
 
 def _attack(run: Run) -> dict[str, Any]:
     """Attack the head of one run on Colored MNIST."""
-    curves, losses, accuracies = _curves(_worst_case(trained_head(run, _SAMPLES), _DELTAS))
+    curves, losses, accuracies = _curves(attack_head(trained_head(run, _SAMPLES), DELTAS))
     curves["target_loss"] = [row[-1] for row in losses]
     curves["target_accuracy"] = [row[-1] for row in accuracies]
     return curves
@@ -72,7 +75,7 @@ def _present(finished: Finished) -> Report:
     """Attack all runs."""
     attacked = finished.measure(_METHODS, _attack, "attacking on Colored MNIST", "heads")
     entries = [method.entry(**found) for method, found in attacked.items()]
-    radii = (0.0, *_DELTAS)
+    radii = (0.0, *DELTAS)
     tables = []
     figures: dict[str, Callable[[Path], None]] = {}
     if entries:
@@ -84,10 +87,10 @@ def _present(finished: Finished) -> Report:
     missing = no_runs([method.title for method in _METHODS if method not in attacked])
     texts = [*tables, *missing]
     data: dict[str, Any] = {"deltas": list(radii), "heads": entries}
-    sweep = feature_sweep(finished.options)
-    if sweep is not None:
-        features = _present_features(sweep)
-        texts += [f"## {sweep.dataset}", *features.texts]
+    bank = swept_bank(finished.options)
+    if bank is not None:
+        features = _present_features(bank, finished.options)
+        texts += [f"## {bank}", *features.texts]
         data["features"] = features.data
         figures |= features.figures
     return Report(texts, data, figures, {"samples": _SAMPLES})
@@ -95,8 +98,8 @@ def _present(finished: Finished) -> Report:
 
 def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
     """Attack one head of a bank, exactly and as published."""
-    exact = _worst_case(trained, _BANK_DELTAS)
-    published = _worst_case(trained, _BANK_DELTAS, "published")
+    exact = attack_head(trained, _BANK_DELTAS)
+    published = attack_head(trained, _BANK_DELTAS, "published")
     curves, losses, accuracies = _curves(exact)
     return {
         **curves,
@@ -111,15 +114,15 @@ def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
     }
 
 
-def _present_features(sweep: FeatureSweep) -> Report:
+def _present_features(bank: str, options: Options) -> Report:
     """Attack the selected heads of all methods on a feature bank."""
     methods = plain(*(method.algorithm for method in _METHODS))
-    chosen = select_jobs(sweep, [method.algorithm for method in methods])
-    runs = train_all(sweep, [job for group in chosen.values() for job in group])
+    chosen = select_jobs(options, [method.algorithm for method in methods])
+    runs = train_all(options, [job for group in chosen.values() for job in group])
     found = [(job, each) for group in chosen.values() for job, each in group.items() if job in runs]
     attacked: dict[str, list[dict[str, Any]]] = {}
     names: tuple[str, ...] = ()
-    for job, each in sweep.options.counted(found, f"attacking on {sweep.dataset}", "heads"):
+    for job, each in options.counted(found, f"attacking on {bank}", "heads"):
         trained = trained_head(runs[job].load(), _BANK_SAMPLES)
         names = trained.names
         head = {"trial": each.trial, "test_domain": names[each.test_domain]}
@@ -131,12 +134,12 @@ def _present_features(sweep: FeatureSweep) -> Report:
         if (heads := attacked.get(method.algorithm))
     ]
     radii = (0.0, *_BANK_DELTAS)
-    data: dict[str, Any] = {"dataset": sweep.dataset, "domains": list(names)}
+    data: dict[str, Any] = {"dataset": bank, "domains": list(names)}
     data |= {"deltas": list(radii), "methods": entries}
     lacking = no_runs([each.title for each in methods if each.algorithm not in attacked])
     if not entries:
         return Report(lacking, data)
-    texts = [*_describe_features(entries, sweep.dataset), *lacking]
+    texts = [*_describe_features(entries, bank), *lacking]
     figures = {"figure2-features": partial(_plot_methods, radii, entries)}
     for values in ("accuracies", "losses"):
         draw = partial(_plot_domains, radii, entries, names, values)

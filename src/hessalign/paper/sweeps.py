@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
@@ -37,8 +37,7 @@ from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
 from hessalign.bench.sweep.selection import Candidate, Run, choose, read_run, training_domain
 from hessalign.bench.sweep.selection.collection import check_protocols, finished_runs
 from hessalign.bench.sweep.specification import DEFAULT_PRESET
-from hessalign.paper.experiment import FinishedRun, Options, have_done
-from hessalign.paper.experiment import finished_runs as cached_runs
+from hessalign.paper.experiment import FinishedRun, Options, cached_runs, have_done
 from hessalign.paper.published import DATASETS
 
 _SWEEPS: Final = Path("outputs/sweeps")  # where sweeps are kept whose folder is not named
@@ -102,16 +101,8 @@ class Sweep:
     setting: str
     spec: SweepSpec
     folder: Path
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Results:
-    """What there is of a sweep: all of its jobs, and the finished runs."""
-
-    sweep: Sweep
-    jobs: Sequence[Job]
-    runs: Sequence[Run]
+    jobs: Sequence[Job] = ()
+    runs: Sequence[Run] = ()  # the finished ones, once they are read
 
     @property
     def missing(self) -> dict[str, tuple[int, int]]:
@@ -257,34 +248,23 @@ def _head_of(folder: Path, specs: Mapping[Head, SweepSpec]) -> Head | None:
     return next((head for head in specs if head.name and folder.name.endswith(head.name)), None)
 
 
-def read_sweep(sweep: Sweep, jobs: Sequence[Job]) -> Results:
-    """The finished runs of a sweep, and no others that its folder may hold."""
-    folders = [sweep.folder / job.folder for job in jobs]
+def read_sweep(sweep: Sweep) -> Sweep:
+    """A sweep with the finished runs of its jobs, and no others that its folder may hold."""
+    folders = [sweep.folder / job.folder for job in sweep.jobs]
     found = [read_run(folder)[0] for folder in folders if (folder / DONE).exists()]
     runs, _ = finished_runs([run for run in found if run is not None])
     check_protocols(runs)
-    return Results(sweep, jobs, runs)
+    return dataclasses.replace(sweep, runs=runs)
 
 
-REFERENCE: Final = "erm"
+REFERENCE: Final = "erm"  # what the others are compared with
 _DEFAULT_BANK: Final = "PACS@efficientnet_lite0"
 _SHARED: Final = ("steps", "hparams", "holdout_fraction", "task")
 """What all jobs of a sweep must have in common."""
 
 
-@final
-@dataclass(frozen=True)
-class FeatureSweep:
-    """A sweep on a feature bank, and how what is trained beside it is trained and kept."""
-
-    dataset: str
-    data_dir: str
-    folder: Path
-    options: Options
-
-
-def feature_sweep(options: Options) -> FeatureSweep | None:
-    """The sweep on a feature bank that an experiment reports on beside Colored MNIST."""
+def swept_bank(options: Options) -> str | None:
+    """The feature bank whose sweep an experiment reports on beside Colored MNIST, if any."""
     if not options.sweeps and options.data_dir is None:
         return None
     if not options.sweeps or options.data_dir is None:
@@ -292,8 +272,7 @@ def feature_sweep(options: Options) -> FeatureSweep | None:
         raise InputError(f"Expected {missing} beside {found}, got none.")
     if len(options.sweeps) > 1:
         raise InputError(f"Expected one --sweep, got {len(options.sweeps)}.")
-    dataset = options.dataset or _DEFAULT_BANK
-    return FeatureSweep(dataset, options.data_dir, options.sweeps[0], options)
+    return options.dataset or _DEFAULT_BANK
 
 
 @final
@@ -309,34 +288,34 @@ class Selected:
     draws: int
 
 
-def select_jobs(sweep: FeatureSweep, algorithms: Sequence[str]) -> dict[str, dict[Job, Selected]]:
+def select_jobs(options: Options, algorithms: Sequence[str]) -> dict[str, dict[Job, Selected]]:
     """For each algorithm, trial and test domain the best draw of hyper-parameters."""
     recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
-    runs = _sweep_runs(sweep, recorded)
+    runs = _sweep_runs(options, recorded)
     present = {job.algorithm for job in runs}
     reference = [job for job in runs if recorded[job.algorithm] == REFERENCE]
     # What the sweep does not have at all gets the same draws as the reference, trained here.
     absent = [title for title in recorded if title not in present]
     jobs = [dataclasses.replace(job, algorithm=title) for title in absent for job in reference]
-    runs |= {job: _read(run.folder) for job, run in train_all(sweep, jobs).items()}
+    runs |= {job: _read(run.folder) for job, run in train_all(options, jobs).items()}
     return {name: _select(runs, find_algorithm(name).recorded) for name in algorithms}
 
 
-def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run]:
-    """The complete runs of a sweep with one test domain and drawn hyper-parameters."""
+def _sweep_runs(options: Options, algorithms: Container[str]) -> dict[Job, Run]:
+    """The complete runs on a bank with one test domain and drawn hyper-parameters."""
     found: dict[Job, Run] = {}
-    wanted = set(algorithms)
-    for path in sorted(sweep.folder.glob(f"*/{DONE}")):
+    bank, (folder,), data_dir = swept_bank(options), options.sweeps, str(options.data_dir)
+    for path in sorted(folder.glob(f"*/{DONE}")):
         if not (path.parent / CONFIG).exists():
             continue
         job = job_from(read_config(path.parent))
-        fits = job.dataset == sweep.dataset and len(job.test_domains) == 1 and job.hparams_seed > 0
-        if fits and job.algorithm in wanted:
-            found[dataclasses.replace(job, data_dir=sweep.data_dir)] = _read(path.parent)
+        fits = job.dataset == bank and len(job.test_domains) == 1 and job.hparams_seed > 0
+        if fits and job.algorithm in algorithms:
+            found[dataclasses.replace(job, data_dir=data_dir)] = _read(path.parent)
     if not any(job.algorithm == find_algorithm(REFERENCE).recorded for job in found):
         raise InputError(
-            f"Expected complete runs of ERM on {sweep.dataset} with one test domain and drawn "
-            f"hyper-parameters in {sweep.folder}, found none. Give the sweep's folder with --sweep "
+            f"Expected complete runs of ERM on {bank} with one test domain and drawn "
+            f"hyper-parameters in {folder}, found none. Give the sweep's folder with --sweep "
             "and its data set with --dataset."
         )
     for name in _SHARED:
@@ -344,7 +323,7 @@ def _sweep_runs(sweep: FeatureSweep, algorithms: Iterable[str]) -> dict[Job, Run
         if len(values) > 1:
             texts = ", ".join(sorted(map(str, values)))
             raise InputError(
-                f"Expected runs with the same {name} in {sweep.folder}, found {texts}. Keep each "
+                f"Expected runs with the same {name} in {folder}, found {texts}. Keep each "
                 "protocol in a sweep of its own."
             )
     return found
@@ -387,10 +366,9 @@ def second_start(job: Job) -> Job:
     return dataclasses.replace(job, algorithm=find_algorithm("coral").recorded, hparams=hparams)
 
 
-def train_all(sweep: FeatureSweep, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
+def train_all(options: Options, jobs: Iterable[Job]) -> dict[Job, FinishedRun]:
     """Train jobs, unless only what is there is wanted; the complete ones by job."""
     needed = list(dict.fromkeys(jobs))
-    options = sweep.options
     if options.launcher is not None:
         have_done(needed, options.cache, options.launcher, options.progress)
     return {run.job: run for run in cached_runs(options.cache, needed)}

@@ -160,19 +160,19 @@ def _present(finished: Finished) -> Report:
     }
     runs = {run.job: run for method in wanted for run in finished(method)}
     parts = [("Colored MNIST", reading("table1-colored-mnist"), wanted, runs)]
-    sweep = sweeps.feature_sweep(options)
-    if sweep is not None:
+    bank = sweeps.swept_bank(options)
+    if bank is not None:
         methods = plain(*(method.algorithm for method in _METHODS))
         names = [sweeps.REFERENCE, *(method.algorithm for method in methods)]
-        chosen = sweeps.select_jobs(sweep, names)
+        chosen = sweeps.select_jobs(options, names)
         picked = [each for group in chosen.values() for each in group.values()]
         draws = sweeps.draw_range(each.draws for each in picked)
-        text = reading("table1-features", dataset=sweep.dataset, draws=draws)
+        text = reading("table1-features", dataset=bank, draws=draws)
         wanted = {_NOISE: [(job, sweeps.second_start(job)) for job in chosen[sweeps.REFERENCE]]}
         for method in methods:
             wanted[method] = [(job, sweeps.twin(job)) for job in chosen[method.algorithm]]
         jobs = [job for pairs in wanted.values() for pair in pairs for job in pair]
-        parts.append((sweep.dataset, text, wanted, sweeps.train_all(sweep, jobs)))
+        parts.append((bank, text, wanted, sweeps.train_all(options, jobs)))
         data["selected"] = {name: list(group.values()) for name, group in chosen.items()}
     for title, text, wanted, runs in parts:
         found = _pair_heads(wanted, runs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 _WIDTH: Final = 400.0
 _TALL: Final = 220.0
@@ -103,15 +103,6 @@ def _label(value: float) -> str:
     return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-class _Dot(NamedTuple):
-    """A dot of a drawing: where it is, its class, and what it says when pointed at."""
-
-    x: float
-    y: float
-    kind: str
-    title: str
-
-
 @final
 class Plot:
     """A drawing between two axes, filled by its methods, to be shown as a `Figure` is.
@@ -138,17 +129,13 @@ class Plot:
         self.width = _WIDTH
         self.row = _ROW if up.names else 0.0
         self.tall = _ROW * len(up.names) if up.names else _TALL
-        self.dots: list[_Dot] = []
+        # Where each is, its class, and what it says when pointed at.
+        self.dots: list[tuple[float, float, str, str]] = []
         self._lines: list[tuple[str, str]] = []  # class, and what is drawn
         self._bare: dict[str, list[str]] = {}  # dots that say nothing, by class
 
-    def x(self, value: float) -> float:
-        """Where a value of the axis across is."""
-        return self._across(self.across.place(value))
-
-    def y(self, value: float) -> float:
-        """Where a value of the axis upwards is."""
-        return self._up(self.up.place(value))
+    def _point(self, across: float, up: float) -> tuple[float, float]:
+        return self._across(self.across.place(across)), self._up(self.up.place(up))
 
     def _across(self, share: float) -> float:
         return round(self.left + _MARGIN + (self.width - 2 * _MARGIN) * share, 1)
@@ -169,15 +156,15 @@ class Plot:
 
     def dot(self, across: float, up: float, kind: str, title: str = "") -> None:
         """Draw a dot; one that says nothing takes a tenth of the space."""
-        x, y = self.x(across), self.y(up)
+        x, y = self._point(across, up)
         if title:
-            self.dots.append(_Dot(x, y, kind, title))
+            self.dots.append((x, y, kind, title))
         else:
             self._bare.setdefault(kind, []).append(f"M{x:g} {y:g}h0")
 
     def line(self, points: Iterable[tuple[float, float]], kind: str) -> None:
         """Draw lines from point to point."""
-        places = [f"{self.x(across):g} {self.y(up):g}" for across, up in points]
+        places = ["{:g} {:g}".format(*self._point(*point)) for point in points]
         self._lines.append((kind, "M" + "L".join(places)))
 
     @property

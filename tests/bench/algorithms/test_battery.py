@@ -713,7 +713,7 @@ def test_the_row_is_complete(name):
     assert dataclasses.is_dataclass(row.config)
     assert row.config.__dataclass_params__.frozen
     assert issubclass(row.make, AbstractAlgorithm)
-    assert row.make.__doc__
+    assert row.make.__doc__, "the class's docstring is the method's definition"
     module = __import__(row.make.__module__, fromlist=["__doc__"])
-    assert module.__doc__, "the module's docstring is the method's definition"
+    assert module.__doc__, "the module's docstring says what its methods have in common"
     assert make_config(name, dict(row.released)) is not None

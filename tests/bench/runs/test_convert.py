@@ -9,7 +9,7 @@ from hessalign.bench.runs import load_run, train_job
 from hessalign.bench.runs.convert import _old_job, convert_run
 from hessalign.bench.runs.irm import irm_job
 from hessalign.cli import main
-from hessalign.paper.experiment import Method, Options, finished_runs
+from hessalign.paper.experiment import Method, Options, cached_runs
 
 OLD = {
     "algorithm": "hgp", "options": {"beta": 0.0}, "seed": 2, "imbalance": "paper",
@@ -65,7 +65,7 @@ def test_a_converted_run_is_the_same_run(tmp_path):
     folder = convert_run(tmp_path / "old", tmp_path / "new")
     assert folder == tmp_path / "new" / run.plan.job.folder
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
-    (found,) = finished_runs(tmp_path / "new", [run.plan.job])
+    (found,) = cached_runs(tmp_path / "new", [run.plan.job])
     for again in (found.load(), load_run(folder)):
         for name, value in run.algorithm.state_dict().items():
             assert torch.equal(again.algorithm.state_dict()[name], value)

@@ -23,8 +23,23 @@ remembered = cache(make_colored_mnist_domains)
 
 @pytest.fixture(autouse=True)
 def _remembered(monkeypatch):
-    """The data of whole size, of which one is made for every option that is looked at alone."""
+    """The data of whole size, beside which options are looked at one by one."""
     monkeypatch.setattr(colored_mnist, "make_colored_mnist_domains", remembered)
+
+
+def test_options_are_looked_at_one_by_one_without_data_of_their_own(monkeypatch):
+    made = []
+
+    def make(*given):
+        made.append(given)
+        return remembered(*given)
+
+    monkeypatch.setattr(colored_mnist, "make_colored_mnist_domains", make)
+    wrong = {"optimizer": "x", "warmup_steps": 9999, "average": "ema", "average_start": 9999}
+    job = dataclasses.replace(colored_job("erm"), hparams=json.dumps(wrong))
+    with pytest.raises(ConfigurationError, match=r"Unknown optimizer 'x'(.|\n)*warmup_steps of at"):
+        plan_job(job)
+    assert len(made) == 2  # of the job, and of what fits
 
 
 def final_parameters(job):

@@ -151,10 +151,11 @@ def test_a_corrupt_image_is_named(tmp_path, workers):
             sampler.draw()
 
 
-def test_a_worker_that_died_is_an_error_not_a_wait(cached):
-    with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers=1) as sampler:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_died_is_an_error_not_a_wait(cached, workers):
+    with ImageMinibatches(cached, ROWS, 2, 0, CROPS, workers) as sampler:
         sampler.draw()
-        os.kill(sampler.processes[0].pid, signal.SIGKILL)
+        os.kill(sampler.processes[-1].pid, signal.SIGKILL)
         with pytest.raises(
             BatchWorkerError, match=r"killed by SIGKILL.*BATCH_WORKERS=0.*checkpoint"
         ):

@@ -15,13 +15,7 @@ from hessalign.bench.sweep import LocalLauncher, SerialLauncher, list_jobs
 from hessalign.cli import main
 from hessalign.paper import figure2, table1
 from hessalign.paper.experiment import Options, plain
-from hessalign.paper.sweeps import (
-    FeatureSweep,
-    second_start,
-    select_jobs,
-    train_all,
-    twin,
-)
+from hessalign.paper.sweeps import second_start, select_jobs, train_all, twin
 
 DRAWS, TRIALS = 3, 2
 
@@ -58,11 +52,8 @@ def sweep(root):
 
 
 def make_sweep(root, cache):
-    return FeatureSweep("bank", str(root), root / "runs", Options(SerialLauncher(), cache=cache))
-
-
-def with_options(sweep, **values):
-    return dataclasses.replace(sweep, options=dataclasses.replace(sweep.options, **values))
+    place = {"sweeps": (root / "runs",), "data_dir": str(root), "dataset": "bank"}
+    return Options(SerialLauncher(), cache=cache, **place)
 
 
 def test_the_best_draw_of_each_trial_and_test_domain(sweep, root):
@@ -100,7 +91,7 @@ def test_trained_again_a_run_is_the_same(sweep, root):
     assert len(shared) >= 4
     for name in shared:
         assert metrics[name] == last[name]
-    assert not train_all(with_options(sweep, launcher=None), [twin_of(first)])
+    assert not train_all(dataclasses.replace(sweep, launcher=None), [twin_of(first)])
 
 
 def twin_of(job):
@@ -127,9 +118,9 @@ def test_a_second_start_trains_the_same_objective(sweep):
 
 
 def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
-    without = with_options(sweep, cache=sweep.options.cache / "other", launcher=None)
+    without = dataclasses.replace(sweep, cache=sweep.cache / "other", launcher=None)
     assert select_jobs(without, ["fish"])["fish"] == {}
-    found = select_jobs(with_options(without, launcher=SerialLauncher()), ["fish"])["fish"]
+    found = select_jobs(dataclasses.replace(without, launcher=SerialLauncher()), ["fish"])["fish"]
     assert [each.draws for each in found.values()] == [DRAWS - 1] * 6
     assert {job.algorithm for job in found} == {"Fish"}
 
@@ -137,7 +128,7 @@ def test_an_algorithm_that_the_sweep_lacks_gets_the_same_draws(sweep):
 def test_several_processes_train_the_same_models(sweep):
     jobs = list(select_jobs(sweep, ["erm"])["erm"])[:2]
     here = train_all(sweep, jobs)
-    other = with_options(sweep, cache=sweep.options.cache / "two", launcher=LocalLauncher(2))
+    other = dataclasses.replace(sweep, cache=sweep.cache / "two", launcher=LocalLauncher(2))
     found = train_all(other, jobs)
     assert found.keys() == here.keys() == {*jobs}
     for job, run in found.items():
@@ -156,7 +147,7 @@ def test_what_is_wrong_with_a_sweep_is_named(sweep, tmp_path):
         )[0]  # fmt: skip
         train_job(job, tmp_path / job.folder)
     with pytest.raises(ValueError, match=r"Expected runs with the same steps in .* found 2, 3"):
-        select_jobs(dataclasses.replace(sweep, folder=tmp_path), ["erm"])
+        select_jobs(dataclasses.replace(sweep, sweeps=(tmp_path,)), ["erm"])
 
 
 def reproduce(name, root, tmp_path, *more):
@@ -183,7 +174,7 @@ def test_table1_on_a_bank(root, tmp_path, few, capsys):
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0
     assert "No runs yet: V-REx, CORAL" in capsys.readouterr().out
     sweep = make_sweep(root, cached)
-    chosen = select_jobs(with_options(sweep, launcher=None), ["erm", "vrex"])
+    chosen = select_jobs(dataclasses.replace(sweep, launcher=None), ["erm", "vrex"])
     jobs = list(chosen["vrex"])
     train_all(sweep, [*jobs, *map(twin, jobs)])
     assert reproduce("table1", root, tmp_path, "--finished", *bank_words(root)) == 0

@@ -20,6 +20,7 @@ from torch import nn
 from hessalign.bench.data import make_colored_mnist
 from hessalign.bench.runs import Record, Run, plan_job
 from hessalign.bench.runs.irm import irm_job
+from hessalign.bench.sweep import progress
 from hessalign.cli import main
 from hessalign.paper import experiment, figure2
 from hessalign.paper.accuracies import (
@@ -118,7 +119,7 @@ def test_tables_and_figures_share_their_runs(tmp_path, monkeypatch, capsys):
     def refuse(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(experiment, "run_jobs", refuse)
+    monkeypatch.setattr(progress, "run_jobs", refuse)
     for name in ("table2", "profile", "figure5"):
         assert main(command(tmp_path, name)) == 0
     assert finished(tmp_path) == runs

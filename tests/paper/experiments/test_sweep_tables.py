@@ -10,10 +10,9 @@ from scipy.stats import ttest_rel
 from tests.sweeps import run
 
 from hessalign.bench.runs.job import Job
-from hessalign.bench.sweep import SweepSpec, make_specification, sweep_jobs
+from hessalign.bench.sweep import SweepSpec, make_specification, progress, sweep_jobs
 from hessalign.bench.sweep.selection.differences import paired_difference
 from hessalign.cli import main
-from hessalign.paper import experiment
 from hessalign.paper.catalogue import EXPERIMENTS
 from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
 from hessalign.paper.experiment import Options
@@ -24,8 +23,8 @@ from hessalign.paper.published import (
     TABLE_7,
     TABLE_8,
 )
-from hessalign.paper.sweeps import Results, Sweep, _find_banks, departures, find_scale
-from hessalign.paper.terms import _gain_table
+from hessalign.paper.sweeps import Sweep, _find_banks, departures, find_scale
+from hessalign.paper.table6 import _gain_table
 
 DOMAINS = ["art_painting", "photo", "sketch"]
 TINY = ["draws=2", "trials=2", "steps=3"]
@@ -124,7 +123,7 @@ def test_other_selections_report_on_the_same_runs(swept, data_dir, monkeypatch, 
     def refuse(*_, **__):
         raise AssertionError("ran again")
 
-    monkeypatch.setattr(experiment, "run_jobs", refuse)
+    monkeypatch.setattr(progress, "run_jobs", refuse)
     assert main(command(data_dir, swept, "table8")) == 0  # all are done
     runs = records_by_run(swept / "linear")
     section = content(swept, "table8")["heads"]["linear head"]["PACS@tiny"]
@@ -170,8 +169,8 @@ def test_average_over_data_sets():
     runs += [run((t,), [((0.9, 0.9),) * 3], algorithm="Fishr") for t in range(3)]
     head = find_scale("full").heads[0]
     spec = SweepSpec(("VLCS", "PACS"), ("erm", "hgp", "fishr"), overrides=head.overrides)
-    sweep = Sweep(head, "", spec, Path("x"))
-    sections = _dataset_rows(Results(sweep, [], runs), "training-domain", TABLE_7)
+    sweep = Sweep(head, "", spec, Path("x"), runs=runs)
+    sections = _dataset_rows(sweep, "training-domain", TABLE_7)
     assert list(sections) == ["VLCS", "PACS", "All data sets"]
     rows = {row["algorithm"]: row for row in sections["All data sets"]}
     assert rows["erm"]["values"] == pytest.approx([70.0, 71.0])

@@ -5,23 +5,31 @@ import hashlib
 import io
 import json
 import pickle
+import random
 import resource
 import struct
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.fuzz.findings import FindingError, independent
+from benchmarks.fuzz.functions import FUNCTIONS
+from benchmarks.fuzz.readers import CANARY, READERS
+from benchmarks.fuzz.tables import Table, check_table
 from PIL import Image
 from tests.colored import colored_job
 from tests.conftest import python_environment
 
 from hessalign._files import parse_json
-from hessalign.bench.data import files, mnist, read_dataset
+from hessalign.bench.data import files, mnist, read_dataset, read_table
+from hessalign.bench.data.columns import is_like_number
 from hessalign.bench.data.files import read_arrays
 from hessalign.bench.data.image_cache import open_images, prepare_images
 from hessalign.bench.data.images import ImageError, read_image
@@ -322,7 +330,143 @@ def test_records_with_lines_of_nothing_but_brackets_are_read_in_no_time(tmp_path
     assert run.seconds is None
 
 
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def write_table(folder, text):
+    path = folder / "clinics.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("header", ["x,y,domain", "domain,y,x"])
+def test_a_quote_that_is_open_at_the_end_is_an_error(tmp_path, header):
+    path = write_table(tmp_path, f'{header}\n1,a,1\n2,a,"2\n')
+    with pytest.raises(ValueError, match=r"begins on line 3 .*ends inside quotes. A quote may not"):
+        read_table(path)
+    path.write_text(path.read_text().replace('"', ""))
+    assert len(read_table(path)) == 2
+
+
+def test_a_column_that_is_called_as_a_repeated_one_would_be_keeps_its_own_values(tmp_path):
+    path = write_table(tmp_path, "kg,kg,kg (2),kg,y,domain\n1,2,3,4,a,b\n5,6,7,8,a,b\n")
+    data = read_table(path)
+    assert data.table.features == ("kg", "kg (3)", "kg (2)", "kg (4)")
+    assert data.domains[0].inputs.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("12345678901234567", "12345678901234568"),  # equal as floats
+        ("1e999", "2e999"),  # both infinite
+        ("1e-99999999999999999999", "0"),
+    ],
+)
+def test_names_of_domains_that_floats_cannot_tell_apart_are_not_merged(tmp_path, names):
+    lines = "".join(f"{i},a,{names[i % 2]}\n" for i in range(6))
+    data = read_table(write_table(tmp_path, f"x,y,domain\n{lines}"))
+    assert {part.name: part.inputs[:, 0].tolist() for part in data.domains} == {
+        names[0]: [0, 2, 4],
+        names[1]: [1, 3, 5],
+    }
+
+
+def test_a_signed_nan_is_missing_and_no_class(tmp_path):
+    path = write_table(tmp_path, "x,y,domain\n1,2,a\n+nan,1,a\n")
+    assert read_table(path).domains[0].inputs[:, 0].isnan().tolist() == [False, True]
+    path.write_text("x,y,domain\n1,2,a\n2,+NaN,a\n3,1,a\n")
+    with pytest.raises(ValueError, match=r"Expected a value in column 'y' .* on line 3"):
+        read_table(path)
+
+
+def test_a_word_among_many_numbers_with_decimal_commas_is_an_error(tmp_path):
+    lines = "".join(f"{'x' if i == 40 else f'{i % 15},5'};a;b\n" for i in range(60))
+    with pytest.raises(ValueError, match=r"Expected numbers in column 'kg' .* line 42 has 'x'"):
+        read_table(write_table(tmp_path, f"kg;y;domain\n{lines}"))
+
+
+@pytest.mark.parametrize(
+    "cell", ["9" * 100_000 + "x", "$" + " " * 50_000 + "5" + " " * 50_000 + "x"]
+)
+def test_what_begins_like_a_number_is_told_from_one_in_no_time(tmp_path, cell):
+    path = write_table(tmp_path, f"kg,x,y,domain\n{cell},1,a,b\n1,2,a,b\n2,3,a,b\n")
+    start = time.process_time()
+    with pytest.raises(ValueError, match="Expected numbers in column 'kg'"):
+        read_table(path)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("cell", "like"),
+    [("12 %", True), ("< 5", True), ("1'000.5", True), ("1e3 €", True), ("$ -5", True),
+     ("- 5", True), ("5x", False), ("%", False), ("e3", False), ("2020-01-01", False)],
+)  # fmt: skip
+def test_what_was_meant_as_a_number(cell, like):
+    assert is_like_number(cell) == like
+
+
+@pytest.mark.parametrize("name", ["patient\nid", "patient_id"])
+def test_identifiers_over_two_lines_or_there_twice_are_left_out(tmp_path, name):
+    lines = "".join(f"{i},{i},{i % 3},a,b\n" for i in range(9))
+    data = read_table(write_table(tmp_path, f'"{name}","{name}",x,y,domain\n{lines}'))
+    assert data.table.features == ("x",)
+
+
+def test_a_manifest_with_a_column_twice_is_refused(tmp_path):
+    for name in ("1.png", "2.png"):
+        (tmp_path / name).touch()
+    path = write_table(tmp_path, "path,class,domain,path\n1.png,a,b,2.png\n")
+    with pytest.raises(ValueError, match=r"Expected each column once .* line 1 has path, class"):
+        read_dataset(path)
+
+
 # --- the commands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *READERS,
+        *(name for name in FUNCTIONS if name != "diagnose"),
+        pytest.param("diagnose", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_some_inputs_of_every_target_give_no_finding(tmp_path, monkeypatch, unchecked, name):
+    """Until one was accepted and compared with what another reader finds."""
+    seconds = run_folder.SECONDS_BETWEEN_CHECKPOINTS
+    monkeypatch.setattr(run_folder, "SECONDS_BETWEEN_CHECKPOINTS", seconds)  # targets change it
+    share, prepare = {**READERS, **FUNCTIONS}[name]
+    attempt, least = prepare(tmp_path), 20 if share >= 2 else 2
+    outcomes = Counter()
+    while outcomes.total() < least or not outcomes["accepted"]:
+        assert outcomes.total() < 1000
+        outcomes[attempt(random.Random(f"7/{name}/{outcomes.total()}"))] += 1
+    assert not (tmp_path / CANARY).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("x,y,domain\n1,a,b\n2,a,c\n", "x,y,domain\n1,a,b\n3,a,c\n"),
+        ("x,y,domain\n1,a,b\n2,a,c\n", "x,y,domain\n1,a,b\n2,d,c\n"),
+        ("x,y,domain\n1,a,b\n2,a,c\n", "x,y,domain\n1,a,c\n2,a,b\n"),
+        ("x;y;domain\n1,5;a;b\n2;a;c\n", "x;y;domain\n15;a;b\n2;a;c\n"),
+        ("x,y,domain\n1,a,b\n?,a,c\n", "x,y,domain\n1,a,b\n0,a,c\n"),
+        ("x,y,domain\np,a,b\np,a,c\n", "x,y,domain\nq,a,b\nq,a,c\n"),
+        ("x,id,y,domain\n1,7,a,b\n2,8,a,c\n", "x,kg,y,domain\n1,7,a,b\n2,8,a,c\n"),
+        ("x,z,y,domain\n1,1,a,b\n2,2,a,c\n", "x,z,y,domain\n1,1,a,b\n2,2.0,a,c\n"),
+        ("x,y,domain\n1,a,b\n2,a,c\n", 'x,y,domain\n1,a,b\n2,a,"c\n'),
+    ],
+)
+def test_the_fuzzer_s_own_reader_tells_tables_apart(tmp_path, text, changed):
+    path = write_table(tmp_path, text)
+    data = read_table(path)
+    check_table(independent(lambda: Table(path, None, None), "a table"), data)
+    path.write_text(changed)
+    with pytest.raises(FindingError):
+        check_table(independent(lambda: Table(path, None, None), "a table"), data)
 
 
 @pytest.mark.slow
@@ -332,9 +476,14 @@ def test_the_fuzzer_goes_on_where_it_was_and_tells_what_it_found(tmp_path):
     environment = python_environment()
     for inputs in ("100", "300"):
         subprocess.run([*command, "--inputs", inputs], env=environment, check=True, timeout=400)
-    found = json.loads((tmp_path / "out" / "fuzz.json").read_text())
+    (found,) = json.loads((tmp_path / "out" / "fuzz.json").read_text())["runs"]
     assert sum(map(sum, (each.values() for each in found["targets"].values()))) == 300
     assert found["findings"] == []
+    subprocess.run([*command, "--inputs", "20", "--seed", "8"], env=environment, check=True)
+    runs = json.loads((tmp_path / "out" / "fuzz.json").read_text())["runs"]
+    assert [run["seed"] for run in runs] == [7, 8]
+    assert runs[0] == found
+    assert "320 inputs:" in (tmp_path / "out" / "fuzz.md").read_text()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.comparison import assert_agrees
 
+from hessalign.alignment import HessianAlignment
 from hessalign.curvature.domains import make_domains
 
 DTYPES = [torch.int8, torch.int16, torch.int32, torch.int64]
@@ -45,6 +46,20 @@ def test_averaging_gives_the_means():
     samples = torch.randn(5, 3, dtype=torch.float64)
     expected = torch.stack([samples[:3].mean(0), samples[3:].mean(0)])
     assert_agrees(domains.weights.averaging @ samples, expected, 1e-15)
+
+
+def test_what_was_grouped_in_inference_mode_can_be_trained_on():
+    """Ids that were seen before are looked up, with the constants that slopes are made of."""
+    domain = torch.tensor([7, 7, 7, 7, 7, 8, 8])  # sizes that no other test has
+    z, logits = torch.randn(7, 300), torch.randn(7, 3)
+    y, align = torch.randint(3, (7,)), HessianAlignment(1.0, 1.0, "product", evaluation="dual")
+    with torch.inference_mode():
+        expected = align(z, logits, y, domain).penalty.item()
+    assert make_domains(domain) is make_domains(domain.clone())
+    terms = align(z.requires_grad_(), logits, y, domain)
+    terms.penalty.backward()
+    assert terms.penalty.item() == expected
+    assert z.grad.isfinite().all()
 
 
 def test_one_sample():

@@ -40,10 +40,23 @@ def test_means_times_the_rows_they_are_of(sizes, bias, route):
     expected = torch.cat([x @ (a.T @ x / len(x)).T for a, x in parts])
 
     def products(left, right):
-        return mean_products(left, right, domain_layout(sizes), bias=bias)
+        found, rows = mean_products(left, right, domain_layout(sizes), bias=bias)
+        assert torch.equal(rows, right)
+        return found, rows.square()  # what is made of the rows that are given back
 
-    assert_agrees(products(left, right), expected, 1e-13)
-    assert_same_slopes(products(left, right), expected, (left, right), 1e-13)
+    for found, wanted in zip(products(left, right), (expected, right.square()), strict=True):
+        assert_agrees(found, wanted, 1e-13)
+        assert_same_slopes(found, wanted, (left, right), 1e-13)
+    found, squares = products(left, right)
+    assert_same_slopes(
+        found.square().sum() + squares.sum(),
+        expected.square().sum() + right.square().sum(),
+        (left, right),
+        1e-13,
+    )
+    total = found.square().sum() + squares.sum()
+    first, again = (torch.autograd.grad(total, right, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, again)  # what was added to in place was not what is kept
     assert gradcheck(products, (left, right))
     assert gradgradcheck(products, (left, right))
 
@@ -78,14 +91,19 @@ def test_several_means_at_once(sizes, centred, route):
         OuterMeans(domains, 1.0, squared=True),
         SecondMoments(domains),
         SecondMoments(domains),
+        OuterMeans(domains, 1.0, squared=True),  # the diagonals of the second moments before
     ]
-    weights = (1.0, 3.0, 1.0, 2.0)
+    weights = (1.0, 3.0, 1.0, 2.0, 1.0)
 
     def together(z, *lefts):
+        lefts = (*lefts, lefts[-1])
         terms = [MeanTerm(*each, centred) for each in zip(lefts, forms, weights, strict=True)]
         return tuple(mean_grams(z, terms))
 
-    for found, left, form, weight in zip(together(z, *lefts), lefts, forms, weights, strict=True):
+    each_left = [*lefts, lefts[-1]]
+    for found, left, form, weight in zip(
+        together(z, *lefts), each_left, forms, weights, strict=True
+    ):
         rows = z.square() if getattr(form, "squared", False) else z
         if isinstance(form, SecondMoments):
             rows = torch.einsum("nd,nf->ndf", z, z).flatten(1)

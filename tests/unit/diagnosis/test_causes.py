@@ -8,9 +8,8 @@ from scipy.stats import chi2_contingency, kstest, rankdata
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from hessalign import load_heart
-from hessalign.diagnosis.answers import CAUSES
 from hessalign.diagnosis.causes import _holm, cause_report
-from hessalign.diagnosis.explanations import _noise
+from hessalign.diagnosis.explanations import CAUSES, _noise
 from hessalign.diagnosis.label_models import (
     _ridge,
     fit_label_model,

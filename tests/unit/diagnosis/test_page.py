@@ -20,9 +20,13 @@ from tests.diagnosis_data import (
 )
 
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.glossary import split_terms
-from hessalign.diagnosis.page import _bound_rows, render_diagnosis_page
-from hessalign.diagnosis.text import _plain, render_diagnosis_json, render_diagnosis_text
+from hessalign.diagnosis.page import render_diagnosis_page
+from hessalign.diagnosis.text import (
+    _plain,
+    render_diagnosis_json,
+    render_diagnosis_text,
+    split_terms,
+)
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"
 ATTRIBUTE = "\"><img src=x onerror='document.documentElement.dataset.pwned=1'>&amp;"
@@ -168,12 +172,14 @@ def test_terms_are_linked_once_and_names_are_not():
     assert "".join(text for text, _ in pieces).endswith("at “AUC site”, AUC and Label shifts")
 
 
-def test_terms_of_a_bound_stand_under_their_names(diagnosis):
+def test_terms_of_a_bound_stand_under_their_names(diagnosis, page):
     entry = diagnosis.bounds.pairs[-1]
-    row = _bound_rows(diagnosis, diagnosis.bounds)[-1]
+    rows = re.findall(r'<table[^>]*id="bound-table">.*?<tbody>(.*?)</tbody>', page, re.DOTALL)[0]
+    row = rows.split("<tr>")[-1]
     values = (entry.value, entry.hessian_term, entry.gradient_term, entry.target_term)
-    assert row[1:] == [f"{value:.3g}" for value in (*values, entry.remainder)]
-    assert row[0] == ("ordinary → " + "c" * 10 + "…" + "c" * 5, "ordinary → " + "c" * 200)
+    wanted = [f"{value:.3g}" for value in (*values, entry.remainder)]
+    assert re.findall("<td>(.*?)</td>", row) == wanted
+    assert f'title="ordinary → {"c" * 200}">ordinary → {"c" * 10}…{"c" * 5}</span>' in row
 
 
 def test_json_holds_everything_and_parses(diagnosis):
@@ -281,9 +287,11 @@ def many_sites():
 @pytest.mark.slow
 @needs_browser
 def test_many_sites_and_classes_fit_too(tmp_path):
+    found = many_sites()
     report = transfer_report([0.7] * 13 + [0.4], [0.75] * 14, chance=1 / 14)
     causes = cause_report(*(("label", e, e % 2 > 0) for e in range(13)))
-    found = answered(many_sites(), report, causes, remedy_report([0.7] * 14, GAINS))
+    tried = remedy_report([0.7] * len(found.focus), GAINS)  # on the sites looked at one by one
+    found = answered(found, report, causes, tried)
     page = render_diagnosis_page(found)
     assert "4 others" in page  # of the classes, so that shares add up
     assert "11 of 14 sites" in page

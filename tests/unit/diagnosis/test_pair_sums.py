@@ -125,4 +125,4 @@ def test_rows_lead_back_to_the_callers_samples():
         assert y[domain == e][draw.row[mine]].tolist() == draw.y[mine].tolist()
     assert draw.sizes == (20, 20, 20)
     assert draw.sampled
-    assert draw.part(0).sum() == draw.part(1).sum() == 30
+    assert draw.half.sum() == (~draw.half).sum() == 30

@@ -8,18 +8,23 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.diagnosis_data import alike, shifted
 
-from hessalign.diagnosis.answers import REMEDIES, Estimate, Trial
-from hessalign.diagnosis.refits import Sites
-from hessalign.diagnosis.remedies import recommend, remedy_report, report_remedies
-from hessalign.diagnosis.remedy_models import (
+from hessalign.diagnosis.preparation import standardised
+from hessalign.diagnosis.remedies import (
+    REMEDIES,
     STRENGTHS,
     RemedyModels,
-    _Aligned,
-    _Fold,
+    Trial,
+    _AlignedHeads,
+    recommend,
+    remedy_report,
     reweighted,
-    standardised,
 )
-from hessalign.diagnosis.transfer import report_transfer
+from hessalign.diagnosis.scores import Estimate
+from hessalign.diagnosis.transfer import Sites, transfer_report
+
+
+def _tried(z, y, domain, classes, sites=None):
+    return remedy_report(RemedyModels(Sites(z, y, domain, classes)), sites)
 
 
 def _trials(report):
@@ -27,7 +32,7 @@ def _trials(report):
 
 
 def test_nothing_helps_where_sites_are_alike():
-    report = remedy_report(*alike(4, 120, 4, 2), classes=2)
+    report = _tried(*alike(4, 120, 4, 2), classes=2)
     assert report.recommended == "nothing"
     assert report.left_out is None
     assert tuple(trial.remedy for trial in report.trials) == REMEDIES
@@ -44,7 +49,7 @@ def test_nothing_helps_where_sites_are_alike():
 def test_offsets_want_standardising_and_it_is_a_refit_by_hand():
     z, y, domain = alike(4, 80, 4)
     z += 3 * torch.randn(4, 4, generator=torch.Generator().manual_seed(0))[domain]
-    report = remedy_report(z, y, domain, classes=3)
+    report = _tried(z, y, domain, classes=3)
     assert report.recommended == "standardise"
     by_site = np.empty_like(z.numpy())
     for e in range(4):
@@ -102,7 +107,7 @@ def test_label_shift_wants_weights():
     domain = torch.arange(4).repeat_interleave(200)
     y = (torch.rand(800, generator=generator) < torch.tensor([0.1, 0.9, 0.15, 0.85])[domain]).long()
     z = torch.randn(800, 3, generator=generator) + y.unsqueeze(1)
-    report = remedy_report(z, y, domain, classes=2)
+    report = _tried(z, y, domain, classes=2)
     assert report.recommended == "weights"
     assert _trials(report)["weights"].gain.low > 0
 
@@ -110,7 +115,7 @@ def test_label_shift_wants_weights():
 def test_a_site_with_wrong_labels_is_left_out():
     z, y, domain = alike(4, 120, 4)
     y[domain == 1] = (y[domain == 1] + 1) % 3
-    report = remedy_report(z, y, domain, classes=3)
+    report = _tried(z, y, domain, classes=3)
     assert (report.recommended, report.left_out) == ("leave_out", 1)
     trial = _trials(report)["leave_out"]
     assert trial.choices == (1, None, 1, 1)
@@ -125,9 +130,7 @@ def test_a_site_with_wrong_labels_is_left_out():
 def test_choices_do_not_know_the_site_left_out():
     z, y, domain = shifted("correlation", samples=80)
     wrong = torch.where(domain == 3, 1 - y, y)
-    first, second = (
-        _trials(remedy_report(z, each, domain, classes=2, sites=[3])) for each in (y, wrong)
-    )
+    first, second = (_trials(_tried(z, each, domain, classes=2, sites=[3])) for each in (y, wrong))
     for remedy in ("leave_out", "align"):
         assert first[remedy].choices == second[remedy].choices
         assert first[remedy].sites[0] == pytest.approx(1 - second[remedy].sites[0])
@@ -154,19 +157,19 @@ def test_models_answer_for_any_batch_of_a_site():
 
 def test_the_plain_model_is_the_one_that_was_tested():
     data = Sites(*alike(4, 40, 3), 3)
-    tested = [site.unseen["accuracy"].value for site in report_transfer(data).sites]
-    assert report_remedies(data).trials[0].sites == pytest.approx(tested)
+    tested = [site.unseen["accuracy"].value for site in transfer_report(data).sites]
+    assert remedy_report(RemedyModels(data)).trials[0].sites == pytest.approx(tested)
 
 
 def test_no_strength_is_tried_beyond_one_that_loses(monkeypatch):
     gains, tried = {}, []
 
-    def right(fold, place, z, y):
+    def right(heads, place, z, y):
         tried.append(place)
         return torch.arange(len(y)).double() % 2 * 1e-3 + gains[place]
 
-    monkeypatch.setattr(_Fold, "right", right)
-    bench = _Aligned(Sites(*alike(4, 40, 3), 3))
+    monkeypatch.setattr(_AlignedHeads, "right", right)
+    models = RemedyModels(Sites(*alike(4, 40, 3), 3))
     for values, chosen, last in [
         ((0.0, 0.1, 0.2, 0.3), 10.0, 3),
         ((0.0, 0.1, -0.2, 0.3), 0.1, 2),
@@ -175,12 +178,12 @@ def test_no_strength_is_tried_beyond_one_that_loses(monkeypatch):
     ]:
         gains.update(enumerate(values))
         tried.clear()
-        assert (bench.choose(0), max(tried)) == (chosen, last)
+        assert (models._strength(0), max(tried)) == (chosen, last)
 
 
 def test_few_sites_try_what_they_can():
-    assert tuple(_trials(remedy_report(*alike(2, 40, 3), classes=3))) == REMEDIES[:3]
-    three = _trials(remedy_report(*alike(3, 40, 3), classes=3))
+    assert tuple(_trials(_tried(*alike(2, 40, 3), classes=3))) == REMEDIES[:3]
+    three = _trials(_tried(*alike(3, 40, 3), classes=3))
     assert "leave_out" not in three
     assert three["align"].choices == (1.0, 1.0, 1.0)
 
@@ -193,7 +196,7 @@ def test_odd_data_do_no_harm():
     y[domain == 1] = 0
     y[domain != 0] = y[domain != 0].clamp_max(1)
     keep = (domain != 4) | (torch.arange(120) < 100)
-    report = remedy_report(z[keep], y[keep], domain[keep], classes=3)
+    report = _tried(z[keep], y[keep], domain[keep], classes=3)
     assert all(0 <= value <= 1 for trial in report.trials for value in trial.sites)
 
 

@@ -80,7 +80,7 @@ def test_a_probability_of_nothing_costs_a_finite_loss():
 
 def test_intervals_of_a_fixed_model_are_wilsons():
     p, y = _said(100, 2)
-    found = judge(p, p.expand(5, -1, -1), y, torch.Generator().manual_seed(0))
+    found = judge(p.expand(6, -1, -1), y, torch.Generator().manual_seed(0))
     estimate = found.estimates()["accuracy"]
     from scipy.stats import binomtest
 
@@ -94,7 +94,7 @@ def test_intervals_of_a_fixed_model_are_wilsons():
 def test_all_right_is_not_certain():
     p = torch.tensor([[0.9, 0.1], [0.1, 0.9]] * 5).double()
     y = torch.tensor([0, 1] * 5)
-    found = judge(p, p.expand(3, -1, -1), y, torch.Generator().manual_seed(0))
+    found = judge(p.expand(4, -1, -1), y, torch.Generator().manual_seed(0))
     accuracy = found.estimates()["accuracy"]
     assert accuracy.value == accuracy.high == pytest.approx(1)
     assert accuracy.low == pytest.approx(10 / (10 + 1.96**2), abs=1e-6)
@@ -107,15 +107,16 @@ def test_fits_that_differ_widen_the_interval():
     generator = torch.Generator().manual_seed(0)
     replicates = torch.where(torch.rand(20, 100, 1, generator=generator) < 0.5, p, p.flip(1))
     replicates[:10] = p
-    still = judge(p, p.expand(20, -1, -1), y, torch.Generator().manual_seed(0)).estimates()
-    moving = judge(p, replicates, y, torch.Generator().manual_seed(0)).estimates()
+    still = judge(p.expand(21, -1, -1), y, torch.Generator().manual_seed(0)).estimates()
+    said = torch.cat([p.unsqueeze(0), replicates])
+    moving = judge(said, y, torch.Generator().manual_seed(0)).estimates()
     for name in ("auc", "log_loss"):
         assert moving[name].high - moving[name].low > still[name].high - still[name].low
 
 
 def test_means_are_over_the_sites_that_have_a_metric():
     first, second = (
-        judge(p, p.expand(4, -1, -1), y, torch.Generator().manual_seed(0))
+        judge(p.expand(5, -1, -1), y, torch.Generator().manual_seed(0))
         for p, y in ((_said(30, 2)[0], torch.zeros(30).long()), _said(50, 2, seed=1))
     )
     mean = mean_scores([first, second]).estimates()

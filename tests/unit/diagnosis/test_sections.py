@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 import hessalign as ha
 from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.draw import draw_samples
-from hessalign.diagnosis.single_heads import _rank_correlation
+from hessalign.diagnosis.heads import _rank_correlation
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_bounds_are_those_of_theorem_1():
     z, y, domain = shifted("diversity", domains=2, samples=40)
     report = diagnose(z, y, domain, l2=0.1, tolerance=0.02)
     draw = draw_samples(z, y, domain)
-    half = draw.part(0)
+    half = draw.half
     for entry in report.bounds.pairs:
         wanted = ha.transfer_bound(
             draw.z[half],

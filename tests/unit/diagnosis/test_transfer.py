@@ -11,8 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from tests.diagnosis_data import alike
 
 from hessalign.diagnosis import diagnose
-from hessalign.diagnosis.refits import Sites, sample_sites, stratified_folds
-from hessalign.diagnosis.transfer import transfer_report
+from hessalign.diagnosis.transfer import NUMBERS, Sites, stratified_folds, transfer_report
 
 
 def _with_gaps(classes=3, sizes=(60, 50, 40)):
@@ -48,7 +47,7 @@ def test_probabilities_are_those_of_the_pipeline(classes):
 
 def test_the_report_is_a_refit_by_hand():
     z, y, domain = _with_gaps()
-    report = transfer_report(z, y, domain, classes=3)
+    report = transfer_report(Sites(z, y, domain, 3))
     assert [entry.domain for entry in report.sites] == [0, 1, 2]
     for entry in report.sites:
         test = domain == entry.domain
@@ -77,7 +76,7 @@ def test_the_report_is_a_refit_by_hand():
 
 def test_within_is_cross_validated():
     z, y, domain = _with_gaps()
-    report = transfer_report(z, y, domain, classes=3, seed=3)
+    report = transfer_report(Sites(z, y, domain, 3, seed=3))
     rows = (domain == 2).nonzero().squeeze(1)
     fold = stratified_folds(y[rows], 5, 3)
     right = []
@@ -96,7 +95,7 @@ def test_l2_of_the_callers():
     c = 1 / (0.3 * int((~test).sum()))
     wanted = _by_hand(z, y, ~test, test, C=c, tol=1e-12, max_iter=10_000)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
-    assert "C=1 / (0.3 * len(y))" in transfer_report(z, y, domain, classes=2, l2=0.3).how
+    assert "C=1 / (0.3 * len(y))" in transfer_report(Sites(z, y, domain, 2, l2=0.3)).how
 
 
 def test_nothing_of_the_site_left_out_is_known():
@@ -111,8 +110,8 @@ def test_nothing_of_the_site_left_out_is_known():
 
 def test_only_some_sites_are_left_out_but_all_train():
     z, y, domain = alike(4, 40, 3)
-    whole = transfer_report(z, y, domain, classes=3)
-    some = transfer_report(z, y, domain, classes=3, sites=[2])
+    whole = transfer_report(Sites(z, y, domain, 3))
+    some = transfer_report(Sites(z, y, domain, 3), [2])
     assert len(some.sites) == 1
     assert some.sites[0].unseen["accuracy"].value == whole.sites[2].unseen["accuracy"].value
 
@@ -126,7 +125,7 @@ def test_tiny_sites_and_classes_that_are_missing():
     y[domain == 1] = 0  # one class only
     y[domain != 0] = y[domain != 0].clamp_max(1)  # class 2 at site 0 alone
     z[:, 2] = 7.0
-    report = transfer_report(z, y, domain, classes=3)
+    report = transfer_report(Sites(z, y, domain, 3))
     by_site = {entry.domain: entry for entry in report.sites}
     assert by_site[4].within is None
     assert by_site[4].drop is None
@@ -140,7 +139,7 @@ def test_tiny_sites_and_classes_that_are_missing():
 def test_two_sites_one_of_which_has_a_single_class():
     z, y, domain = alike(2, 30, 3, 2)
     y[domain == 0] = 1
-    report = transfer_report(z, y, domain, classes=2)
+    report = transfer_report(Sites(z, y, domain, 2))
     known = {entry.domain: entry for entry in report.sites}[1]
     share = float((y[domain == 1] == 1).double().mean())
     assert known.unseen["accuracy"].value == pytest.approx(share)
@@ -149,12 +148,17 @@ def test_two_sites_one_of_which_has_a_single_class():
 
 def test_large_data_keep_the_shares_of_sites():
     domain = torch.arange(4).repeat_interleave(torch.tensor([40_000, 20_000, 100, 4]))
-    rows = sample_sites(domain, 3000, seed=1)
-    sizes = domain[rows].bincount().tolist()
+    places = torch.arange(len(domain))
+    data = Sites(torch.zeros(1, 3000).expand(len(domain), -1), places, domain, 2, seed=1)
+    few = data.fewer(NUMBERS)
+    sizes = few.domain.bincount().tolist()
     assert sizes[0] == pytest.approx(2 * sizes[1], rel=0.01)
     assert sizes[2:] == [50, 4]
-    assert torch.equal(rows, rows.unique())
-    assert sample_sites(domain, 3) is None
+    assert torch.equal(few.y, few.y.unique())
+    assert torch.equal(few.domain, domain[few.y])
+    assert few.z.numel() == pytest.approx(NUMBERS, rel=0.01)
+    narrow = Sites(data.z[:, :3], places, domain, 2)
+    assert narrow.fewer(NUMBERS) is narrow
 
 
 @pytest.mark.slow
@@ -168,7 +172,7 @@ def test_intervals_cover_the_accuracy_over_draws_of_training_and_test_samples():
         z = torch.randn(180, 6, generator=generator) + offsets[domain]
         slope = torch.tensor([1.0, 1.0, 0.5, 0.0, 0.0, 0.0])
         y = (z @ slope + torch.randn(180, generator=generator) > 0).long()
-        report = transfer_report(z, y, domain, classes=2, sites=[2])
+        report = transfer_report(Sites(z, y, domain, 2), [2])
         found.append(report.sites[0].unseen)
     for name in ("accuracy", "auc", "log_loss"):
         values = torch.tensor([list(each[name]) for each in found])

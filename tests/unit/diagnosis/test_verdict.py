@@ -7,8 +7,10 @@ import pytest
 import torch
 from tests.diagnosis_data import cause_report, estimate, remedy_report, transfer_report
 
-from hessalign.diagnosis.answers import CAUSES, REMEDIES, Estimate
 from hessalign.diagnosis.draw import draw_samples
+from hessalign.diagnosis.explanations import CAUSES
+from hessalign.diagnosis.remedies import REMEDIES
+from hessalign.diagnosis.scores import Estimate
 from hessalign.diagnosis.verdict import _clear, _dropped, input_notes, make_verdict, points
 
 SITES = ["north", "east", "south", "west"]

@@ -55,11 +55,11 @@ def test_all_that_is_drawn_is_between_the_axes():
     plot.dot(3, 0.5, "c0")
     plot.dot(3, 0.6, "c0")
     plot.line([(1, 0.2), (5, 0.9)], "line c0")
-    low, high = plot.dots
-    assert plot.left < low.x < high.x < plot.left + plot.width
-    assert plot.top < high.y < low.y < plot.top + plot.tall  # upwards
+    (left, low, *_), (right, high, *_) = plot.dots
+    assert plot.left < left < right < plot.left + plot.width
+    assert plot.top < high < low < plot.top + plot.tall  # upwards
     (line, path), (bare, dots) = plot.paths
-    assert (line, path) == ("line c0", f"M{low.x:g} {low.y:g}L{high.x:g} {high.y:g}")
+    assert (line, path) == ("line c0", f"M{left:g} {low:g}L{right:g} {high:g}")
     assert bare == "bare c0"
     assert len(re.findall(r"M[\d.]+ [\d.]+h0", dots)) == 2
 
@@ -69,4 +69,5 @@ def test_names_are_rows_from_the_top():
     heights = [y for y, _ in plot.up_ticks]
     assert [name for _, name in plot.up_ticks] == ["first", "second", "third"]
     assert heights == sorted(heights)
-    assert plot.y(-1) == heights[1]
+    plot.dot(0, -1, "mark c0", "second")
+    assert plot.dots[0][1] == heights[1]

@@ -1,7 +1,7 @@
 """Training algorithms; `ALGORITHMS` is the table of them all.
 
-Adding one costs a frozen config, a final class, and a row in `registry.py`; one of
-your own needs no row, see `find_algorithm`.
+Adding one costs a class, with its formula and its options, and a row in `registry.py`;
+one of your own needs no row, see `find_algorithm`.
 """
 
 from hessalign.bench.algorithms.kinds import MAIN as MAIN

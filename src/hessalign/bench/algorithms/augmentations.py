@@ -1,48 +1,4 @@
-r"""Methods that train on altered samples: Mixup, RSC and SagNet.
-
-Mixup (Zhang et al., 2018; between domains: Yan et al., 2020) trains on convex combinations of
-samples of two domains:
-
-$$x = \lambda x_i + (1 - \lambda) x_j, \qquad
-\lambda\, \ell(f(x), y_i) + (1 - \lambda)\, \ell(f(x), y_j), \qquad
-\lambda \sim \text{Beta}(a, a)$$
-
-The domains are put in a random order and each is mixed with the next one, the last with the first,
-so every domain is i once and j once. One λ is drawn per pair of domains. The risk is the mean over
-the E pairs of the mean over their samples. With one domain it is mixed with itself.
-
-Representation self-challenging, RSC (Huang et al., 2020), mutes the features on which the
-prediction relies most, to learn to do without them. For each sample, with $s_y(z)$ the logit of its
-class (for one logit a: a if y = 1, −a if y = 0):
-
-1. $g = \partial s_y(z) / \partial z$ (eq. 1)
-2. mute the features with g at or above its (1 − f) quantile over the d features (eq. 2, 3)
-3. of all samples of the batch, mute only those whose confidence $p_y$ falls by an amount at or
-   above the (1 − b) quantile of all falls (section 3.3)
-4. minimise the loss of the head on the muted features (eq. 4, 5)
-
-Quantiles interpolate linearly. Masks are constants of the step. The risk is the mean over domains;
-the quantile of the falls is over the whole batch. Predictions use all features.
-
-Style-agnostic networks, SagNet (Nam et al., 2021): style is what the mean μ and the spread σ of a
-sample's features say, content what is left after normalising. With a random other sample z' of the
-batch and α uniform in [0, 1] for each sample,
-
-$$\text{SR}(z) = \hat\sigma\, \frac{z - \mu}{\sigma} + \hat\mu, \qquad
-\hat\mu = \alpha \mu + (1 - \alpha) \mu', \quad \hat\sigma = \alpha \sigma + (1 - \alpha) \sigma',
-\qquad \text{CR}(z) = \sigma\, \frac{z' - \mu'}{\sigma'} + \mu$$
-
-Each step takes three, with optimisers of featurizer, head and style head:
-
-1. content: featurizer and head minimise the risk of the head on SR(z);
-2. style: the style head minimises its risk on CR(z), whose content is a constant;
-3. adversary: the featurizer minimises $w$ times the cross-entropy of the style head on CR(z) with
-   the uniform distribution, $-\text{mean}_n \frac1C \sum_c \log p_c$, to make style useless.
-
-Each uses new features, a new order and (1) new α. The paper has this in the middle of a ResNet,
-with statistics over pixels; here, as in DomainBed, they are over the d features of a sample, and
-risks are means over domains. Predictions use the features as they are.
-"""
+"""Methods that train on altered samples."""
 
 from __future__ import annotations
 
@@ -61,6 +17,7 @@ from hessalign.bench.algorithms.auxiliary import (
     count_classes,
     draw_beta,
     draw_order,
+    draw_uniform,
     follow,
     fresh_copy,
 )
@@ -88,7 +45,6 @@ from hessalign.bench.algorithms.options import (
 from hessalign.curvature.losses import make_loss
 
 
-@final
 @dataclass(frozen=True)
 class _MixupConfig(Options):
     # The parameter a of the Beta distribution; small values hardly mix.
@@ -101,11 +57,22 @@ class _MixupConfig(Options):
 
 @final
 class Mixup(AbstractObjective):
-    """Minimise the mean risk on mixtures of domains."""
+    r"""Minimise the mean risk on convex combinations of samples of two domains.
 
+    $$x = \lambda x_i + (1 - \lambda) x_j, \qquad
+    \lambda\, \ell(f(x), y_i) + (1 - \lambda)\, \ell(f(x), y_j), \qquad
+    \lambda \sim \text{Beta}(a, a)$$
+
+    The domains are put in a random order and each is mixed with the next one, the last with the
+    first, so every domain is i once and j once. One λ is drawn per pair of domains. The risk is the
+    mean over the E pairs of the mean over their samples. With one domain it is mixed with itself.
+    """
+
+    aligns = "nothing; mixtures of two domains"
+    reference = "Zhang et al., 2018; Yan et al., 2020"
     config: _MixupConfig = _MixupConfig()
+    # As DomainBed has it since January 2023; until then the exponent lay between −1 and −1.
     search: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, 1))}
-    """As DomainBed has it since January 2023; until then the exponent lay between −1 and −1."""
     search_released: ClassVar[SearchSpace] = {"alpha": ("mixup_alpha", Power(10, -1, -1))}
 
     def _partners(self, first: Batch, second: Batch) -> Tensor:
@@ -132,7 +99,6 @@ class Mixup(AbstractObjective):
         return ObjectiveTerms(torch.stack(risks).mean())
 
 
-@final
 @dataclass(frozen=True)
 class _RscConfig(Options):
     feature_drop: Share = 1 / 3  # f
@@ -178,8 +144,23 @@ def _muting_mask(
 
 @final
 class Rsc(AbstractObjective):
-    """Minimise the mean risk without the most telling features."""
+    r"""Representation self-challenging: learn to do without the most telling features.
 
+    For each sample, with $s_y(z)$ the logit of its class (for one logit a: a if y = 1, −a if
+    y = 0):
+
+    1. $g = \partial s_y(z) / \partial z$ (eq. 1)
+    2. mute the features with g at or above its (1 − f) quantile over the d features (eq. 2, 3)
+    3. of all samples of the batch, mute only those whose confidence $p_y$ falls by an amount at or
+       above the (1 − b) quantile of all falls (section 3.3)
+    4. minimise the loss of the head on the muted features (eq. 4, 5)
+
+    Quantiles interpolate linearly. Masks are constants of the step. The risk is the mean over
+    domains; the quantile of the falls is over the whole batch. Predictions use all features.
+    """
+
+    aligns = "nothing; telling features are muted"
+    reference = "Huang et al., 2020"
     config: _RscConfig = _RscConfig()
     search: ClassVar[SearchSpace] = {
         "feature_drop": ("rsc_f_drop_factor", Uniform(0, 0.5)),
@@ -202,7 +183,6 @@ _STYLE: Final = "style"
 _EPSILON: Final = 1e-5  # added to variances, so that their root can be divided by
 
 
-@final
 @dataclass(frozen=True)
 class _SagNetConfig(Options):
     adversary_weight: NonNegative = 0.1
@@ -248,8 +228,29 @@ def _randomize_content(
 
 @final
 class SagNet(AbstractStepOwner):
-    """Learn from content, and unlearn style."""
+    r"""Style-agnostic networks: learn from content, and unlearn style.
 
+    Style is what the mean μ and the spread σ of a sample's features say, content what is left after
+    normalising. With a random other sample z' of the batch and α uniform in [0, 1] for each sample,
+
+    $$\text{SR}(z) = \hat\sigma\, \frac{z - \mu}{\sigma} + \hat\mu, \qquad
+    \text{CR}(z) = \sigma\, \frac{z' - \mu'}{\sigma'} + \mu$$
+    $$(\hat\mu, \hat\sigma) = \alpha (\mu, \sigma) + (1 - \alpha) (\mu', \sigma')$$
+
+    Each step takes three, with optimisers of featurizer, head and style head:
+
+    1. content: featurizer and head minimise the risk of the head on SR(z);
+    2. style: the style head minimises its risk on CR(z), whose content is a constant;
+    3. adversary: the featurizer minimises $w$ times the cross-entropy of the style head on CR(z)
+       with the uniform distribution, $-\text{mean}_n \frac1C \sum_c \log p_c$, to make it useless.
+
+    Each uses new features, a new order and (1) new α. The paper has this in the middle of a ResNet,
+    with statistics over pixels; here, as in DomainBed, they are over the d features of a sample,
+    and risks are means over domains. Predictions use the features as they are.
+    """
+
+    aligns = "nothing; the style of features is randomised"
+    reference = "Nam et al., 2021"
     config: _SagNetConfig = _SagNetConfig()
     search: ClassVar[SearchSpace] = {"adversary_weight": ("sag_w_adv", Power(10, -2, 1))}
 
@@ -271,15 +272,14 @@ class SagNet(AbstractStepOwner):
 
     def _style_logits(self, step: Step) -> Float[Tensor, "n k"]:
         z = step.network.features(step.batch.x)
-        logits: Tensor = self.style_head(
-            _randomize_content(z, self._order(z), self.config.fidelity)
-        )
+        restored = _randomize_content(z, self._order(z), self.config.fidelity)
+        logits: Tensor = self.style_head(restored)
         return logits
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """Content, style and adversary, one after another."""
-        z, generator = step.z, self.generator
-        share = torch.rand(len(z), 1, generator=generator, device=generator.device).to(z)
+        z = step.z
+        share = draw_uniform(self.generator, len(z), 1).to(z)
         restyled = _randomize_style(z, share, self._order(z), self.config.fidelity)
         content = step.risks_of(step.network.head(restyled)).mean()
         risk = follow(content, optimizers, MAIN, _HEAD)

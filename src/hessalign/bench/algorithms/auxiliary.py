@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.kinds import Setting
+from hessalign.bench.algorithms.kinds import Setting, Terms
 
 _KEPT_ENTRIES: Final = 2**22  # entries of a matrix over pairs of samples that are held at a time
 
@@ -48,6 +48,11 @@ def draw_order(count: int, generator: torch.Generator) -> list[int]:
 def draw_beta(shape: float, generator: torch.Generator) -> float:
     """A draw from the symmetric Beta(a, a) distribution; the generator moves on by one draw."""
     return float(np.random.default_rng(_draw_seed(generator)).beta(shape, shape))
+
+
+def draw_uniform(generator: torch.Generator, *shape: int) -> Tensor:
+    """Uniform draws from 0 to 1, where the generator is."""
+    return torch.rand(shape, generator=generator, device=generator.device)
 
 
 def draw_normal(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -91,6 +96,19 @@ def fresh_copy(module: nn.Module, generator: torch.Generator) -> nn.Module:
     return fresh
 
 
+def trainable(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a module that are trained, by name."""
+    return {name: each for name, each in module.named_parameters() if each.requires_grad}
+
+
+def gradients(
+    loss: Tensor, parameters: Mapping[str, Tensor], create_graph: bool = False
+) -> dict[str, Tensor]:
+    """The derivatives of a loss in parameters, by their names."""
+    slopes = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph)
+    return dict(zip(parameters, slopes, strict=True))
+
+
 def match(module: nn.Module, network: nn.Module) -> None:
     """Give a module, in place, the precision and the device of the network it works with."""
     module.to(next(network.parameters()))
@@ -122,6 +140,11 @@ def class_logits(logits: Float[Tensor, "n k"]) -> Float[Tensor, "n c"]:
     if logits.shape[1] > 1:
         return logits
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def detached(**terms: Tensor) -> Terms:
+    """Terms of a loss as what to log, which hold no graph."""
+    return {name: term.detach() for name, term in terms.items()}
 
 
 def follow(loss: Tensor, optimizers: Mapping[str, Optimizer], *names: str) -> Tensor:

@@ -1,34 +1,4 @@
-r"""Networks that see the batch a sample comes from: MTL and ARM.
-
-Marginal transfer learning, MTL (Blanchard et al., 2021), shows the classifier where a sample comes
-from: next to its features z it receives an embedding of the distribution of its domain, the
-(kernel) mean embedding $\mu_e$ in feature space,
-
-$$f(x) = h(z(x), \mu_e), \qquad
-\mu_e \leftarrow s \cdot \text{mean}_{n \in e}\, z_n + (1 - s)\, \mu_e$$
-
-with the share s of the new batch. The first batch of a domain is its first average. Derivatives go
-through the new batch, not through the past. A batch to be predicted is taken as one domain, whose
-embedding is the mean of the batch's own features.
-
-Adaptive risk minimisation with a context network, ARM-CML (Zhang et al., 2021), trains the network
-to adapt to a batch of one domain: a context network φ, averaged over the batch, says where the
-samples come from and is appended to each of them,
-
-$$f(x_n) = h\big(x_n,\; \text{mean}_{m \in e}\, \varphi(x_m)\big)$$
-
-with derivatives through both. A batch to be predicted is taken as one domain; no labels are used.
-For images `[n, c, h, w]` φ has three convolutions of 5×5 with ReLU between them, and its outputs
-are further channels of the same height and width. Other inputs are flattened; φ then has one
-hidden ReLU layer and its outputs are appended to the vector: `channels` numbers for vectors, that
-many whole channels for flattened images. The paper's batch normalisation within φ is left out, so
-that the mean over the batch is the only way in which samples see each other.
-
-DomainBed's ARM, which is for images alone, differs in three ways. Its φ has batch normalisation
-before each ReLU, over all domains of a training batch together. Its φ is never trained: the
-optimiser is made before φ is. And a batch to be predicted is cut into parts of as many samples as a
-domain has in training, each with a context of its own, if that divides it; else it is one.
-"""
+"""Methods whose network sees the batch a sample comes from."""
 
 from __future__ import annotations
 
@@ -53,7 +23,6 @@ from hessalign.bench.algorithms.options import Choice, Count, Fidelity, Options,
 from hessalign.bench.models import Network
 
 
-@final
 @dataclass(frozen=True)
 class _MtlConfig(Options):
     # Share s of the new batch in the moving average; 1 forgets the past.
@@ -65,7 +34,6 @@ class _MtlConfig(Options):
     fidelity: Fidelity = "paper"
 
 
-@final
 class _EmbeddedFeaturizer(nn.Module):
     """Features followed by the embedding of the batch, or by noise in its place."""
 
@@ -84,8 +52,22 @@ class _EmbeddedFeaturizer(nn.Module):
 
 @final
 class Mtl(AbstractObjective):
-    """Minimise the risk of a classifier that knows the domain's mean features."""
+    r"""Minimise the risk of a classifier that knows the domain's mean features.
 
+    Marginal transfer learning, MTL, shows the classifier where a sample comes from: next to its
+    features z it receives an embedding of the distribution of its domain, the (kernel) mean
+    embedding $\mu_e$ in feature space,
+
+    $$f(x) = h(z(x), \mu_e), \qquad
+    \mu_e \leftarrow s \cdot \text{mean}_{n \in e}\, z_n + (1 - s)\, \mu_e$$
+
+    with the share s of the new batch. The first batch of a domain is its first average. Derivatives
+    go through the new batch, not through the past. A batch to be predicted is taken as one domain,
+    whose embedding is the mean of the batch's own features.
+    """
+
+    aligns = "nothing; the head sees the mean feature"
+    reference = "Blanchard et al., 2021"
     config: _MtlConfig = _MtlConfig()
     sees_batch: ClassVar[bool] = True
     search: ClassVar[SearchSpace] = {"ema": ("mtl_ema", Choice((0.5, 0.9, 0.99, 1.0)))}
@@ -125,7 +107,6 @@ class Mtl(AbstractObjective):
         return ObjectiveTerms(risks.sum() if domainbed else risks.mean())
 
 
-@final
 @dataclass(frozen=True)
 class _ArmConfig(Options):
     # None are searched: DomainBed fixes the batch size instead, see `common_space`.
@@ -151,7 +132,6 @@ def _make_context(
         return nn.Sequential(*layers, nn.Conv2d(config.width, config.channels, 5, padding=2))
 
 
-@final
 class _ContextFeaturizer(nn.Module):
     """A featurizer that sees each input together with the context of its batch."""
 
@@ -184,8 +164,29 @@ class _ContextFeaturizer(nn.Module):
 
 @final
 class Arm(AbstractObjective):
-    """Minimise the mean risk of a network that adapts to each domain's batch."""
+    r"""Minimise the mean risk of a network that adapts to each domain's batch.
 
+    Adaptive risk minimisation with a context network, ARM-CML, trains the network to adapt to a
+    batch of one domain: a context network φ, averaged over the batch, says where the samples come
+    from and is appended to each of them,
+
+    $$f(x_n) = h\big(x_n,\; \text{mean}_{m \in e}\, \varphi(x_m)\big)$$
+
+    with derivatives through both. A batch to be predicted is taken as one domain; no labels are
+    used. For images `[n, c, h, w]` φ has three convolutions of 5×5 with ReLU between them, and its
+    outputs are further channels of the same height and width. Other inputs are flattened; φ then
+    has one hidden ReLU layer and its outputs are appended to the vector: `channels` numbers for
+    vectors, that many whole channels for flattened images. The paper's batch normalisation within φ
+    is left out, so that the mean over the batch is the only way in which samples see each other.
+
+    DomainBed's ARM, which is for images alone, differs in three ways. Its φ has batch normalisation
+    before each ReLU, over all domains of a training batch together. Its φ is never trained: the
+    optimiser is made before φ is. And a batch to be predicted is cut into parts of as many samples
+    as a domain has in training, each with a context of its own, if that divides it; else it is one.
+    """
+
+    aligns = "nothing; the network sees the batch"
+    reference = "Zhang et al., 2021"
     config: _ArmConfig = _ArmConfig()
     sees_batch: ClassVar[bool] = True
 

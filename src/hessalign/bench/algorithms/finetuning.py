@@ -1,39 +1,4 @@
-r"""Methods of how a pre-trained network is tuned: ERM++, MIRO and SAGM. They align no domains.
-
-ERM++ (Teterwak et al., 2023, arXiv 2304.01973), as DomainBed has it: for the first w steps the head
-alone is trained, then all parameters, on the mean risk; predictions are made with the average of
-the parameters after steps s − 1, s, s + 1, …, counted from 1, and with the last ones before that:
-
-$$\bar\theta_t = \theta_t \ \text{for } t < s, \qquad
-\bar\theta_t = \frac{k\, \bar\theta_{t-1} + \theta_t}{k + 1}, \quad k = t - s + 1$$
-
-Running statistics are averaged too, and then see the batch under the averaged parameters, unless
-batch normalisation is frozen. What belongs to others is left to them: the initial weights
-(`weights`), batch normalisation that is not frozen (`freeze_batch_norm: false`), and longer
-training. Its learning rate, which DomainBed lowers by the validation loss in a first run, to repeat
-what it did in a second one on all the data, is here that of the loop's schedule.
-
-Mutual information regularisation with an oracle, MIRO (Cha et al., 2022, arXiv 2203.10789), keeps
-the features close to those of the pre-trained featurizer $z^0$, by a variational bound of their
-mutual information:
-
-$$\frac1E \sum_e L_e + \lambda\, \text{mean}_{n, d}\; \frac12 \left(
-\frac{(z_{nd} - z^0_{nd})^2}{\sigma_d^2} + \log \sigma_d^2\right), \qquad
-\sigma_d^2 = \log(1 + e^{b_d}) + 10^{-5}$$
-
-The mean encoder is the identity and the variances start at 0.1, as published; b is learned ten
-times as fast. The authors add the same term for the outputs of a ResNet's stages; here it is that
-of the features alone, which every backbone has. The oracle is the featurizer as it is when the run
-begins, so without pre-trained weights the term is a pull towards the random start.
-
-Sharpness-aware gradient matching, SAGM (Wang et al., 2023, arXiv 2303.10353), minimises the mean
-risk L and the risk at a perturbed point, whose gradients it thereby matches:
-
-$$L(\theta) + L\Big(\theta + \rho \frac{g}{\|g\|} - \alpha g\Big), \qquad g = \nabla L(\theta)$$
-
-with the perturbation as a constant: the gradient to follow is $\nabla L$ here plus $\nabla L$
-there. Running statistics see the first of the two passes alone.
-"""
+"""Methods of how a pre-trained network is tuned; they align no domains."""
 
 from __future__ import annotations
 
@@ -51,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.auxiliary import follow, head_inputs
+from hessalign.bench.algorithms.auxiliary import detached, follow, gradients, head_inputs, trainable
 from hessalign.bench.algorithms.kinds import (
     MAIN,
     AbstractStepOwner,
@@ -75,7 +40,6 @@ from hessalign.bench.algorithms.options import (
 _PROBE: Final = "probe"
 
 
-@final
 @dataclass(frozen=True)
 class _ErmPlusPlusConfig(Options):
     probe_steps: Whole = 500  # w, in which the head alone is trained
@@ -87,14 +51,31 @@ class _ErmPlusPlusConfig(Options):
 
 @final
 class ErmPlusPlus(AbstractStepOwner):
-    """Probe, tune, average; `network` is the average, `trained` what the optimisers work on."""
+    r"""Probe, tune, average; `network` is the average, `trained` what the optimisers work on.
 
+    As DomainBed has it: for the first w steps the head alone is trained, then all parameters, on
+    the mean risk; predictions are made with the average of the parameters after steps s − 1, s,
+    s + 1, …, counted from 1, and with the last ones before that:
+
+    $$\bar\theta_t = \theta_t \ \text{for } t < s, \qquad
+    \bar\theta_t = \frac{k\, \bar\theta_{t-1} + \theta_t}{k + 1}, \quad k = t - s + 1$$
+
+    Running statistics are averaged too, and then see the batch under the averaged parameters,
+    unless batch normalisation is frozen. What belongs to others is left to them: the initial
+    weights (`weights`), batch normalisation that is not frozen (`freeze_batch_norm: false`), and
+    longer training. Its learning rate, which DomainBed lowers by the validation loss in a first
+    run, to repeat what it did in a second one on all the data, is here that of the loop's schedule.
+    """
+
+    aligns = "nothing; the head first, and averaged parameters"
+    reference = "Teterwak et al., 2023, arXiv 2304.01973"
     config: _ErmPlusPlusConfig = _ErmPlusPlusConfig()
     search: ClassVar[SearchSpace] = {
         "probe_lr": ("linear_lr", Power(10, -5, -3.5)),
         "probe_steps": ("linear_steps", Fixed(500)),
         "sma_start": ("sma_start_iter", Fixed(600)),
     }
+    released: ClassVar[Mapping[str, object]] = {"probe_steps": 50, "sma_start": 60}
     search_features: ClassVar[SearchSpace] = {"probe_lr": ("linear_lr", FEATURES_LR)}
 
     def __init__(self, config: _ErmPlusPlusConfig, setting: Setting) -> None:
@@ -131,10 +112,8 @@ class ErmPlusPlus(AbstractStepOwner):
 
 _ENCODER: Final = "encoder"
 _EPSILON: Final = 1e-5
-_VARIANCE: Final = 0.1  # what MIRO's variances start at
 
 
-@final
 @dataclass(frozen=True)
 class _MiroConfig(Options):
     weight: NonNegative = 0.1  # λ
@@ -143,8 +122,23 @@ class _MiroConfig(Options):
 
 @final
 class Miro(AbstractStepOwner):
-    """Minimise the mean risk, with features that say what those of the start said."""
+    r"""Mutual information regularisation with an oracle, the pre-trained featurizer.
 
+    It keeps the features close to the oracle's $z^0$, by a variational bound of their mutual
+    information:
+
+    $$\frac1E \sum_e L_e + \lambda\, \text{mean}_{n, d}\; \frac12 \left(
+    \frac{(z_{nd} - z^0_{nd})^2}{\sigma_d^2} + \log \sigma_d^2\right), \qquad
+    \sigma_d^2 = \log(1 + e^{b_d}) + 10^{-5}$$
+
+    The mean encoder is the identity and the variances start at 0.1, as published; b is learned ten
+    times as fast. The authors add the same term for the outputs of a ResNet's stages; here it is
+    that of the features alone, which every backbone has. The oracle is the featurizer as it is when
+    the run begins, so without pre-trained weights the term is a pull towards the random start.
+    """
+
+    aligns = "nothing; features stay near the pre-trained ones"
+    reference = "Cha et al., 2022, arXiv 2203.10789"
     config: _MiroConfig = _MiroConfig()
     search: ClassVar[SearchSpace] = {
         "weight": ("ld", Choice((1.0, 0.1, 0.01, 0.001))),
@@ -155,7 +149,7 @@ class Miro(AbstractStepOwner):
         super().__init__(config, setting)
         self.oracle = copy.deepcopy(self.network.featurizer).requires_grad_(False)
         example = next(self.network.head.parameters())
-        start = math.log(math.expm1(_VARIANCE - _EPSILON))
+        start = math.log(math.expm1(0.1 - _EPSILON))
         self.spread = nn.Parameter(example.new_full((head_inputs(self.network.head),), start))
 
     def optimizers(self) -> Mapping[str, OptimizerSpec]:
@@ -173,10 +167,9 @@ class Miro(AbstractStepOwner):
         """A step of both down the regularised risk."""
         risk, penalty = step.statistics.risk.mean(), self._penalty(step)
         loss = follow(risk + self.config.weight * penalty, optimizers, MAIN, _ENCODER)
-        return {"risk": risk.detach(), "penalty": penalty.detach(), "loss": loss}
+        return detached(risk=risk, penalty=penalty, loss=loss)
 
 
-@final
 @dataclass(frozen=True)
 class _SagmConfig(Options):
     rho: NonNegative = 0.05  # length of the step up
@@ -187,8 +180,16 @@ class _SagmConfig(Options):
 
 @final
 class Sagm(AbstractStepOwner):
-    """Minimise the mean risk here and at a perturbed point."""
+    r"""Sharpness-aware gradient matching: the mean risk, here and at a perturbed point.
 
+    $$L(\theta) + L\Big(\theta + \rho \frac{g}{\|g\|} - \alpha g\Big), \qquad g = \nabla L(\theta)$$
+
+    with L the mean risk and the perturbation as a constant: the gradient to follow is $\nabla L$
+    here plus $\nabla L$ there. Running statistics see the first of the two passes alone.
+    """
+
+    aligns = "nothing; gradients here and at a perturbed point"
+    reference = "Wang et al., 2023, arXiv 2303.10353"
     config: _SagmConfig = _SagmConfig()
     search: ClassVar[SearchSpace] = {
         "rho": ("rho", Choice((0.01, 0.02, 0.05, 0.1))),
@@ -197,26 +198,23 @@ class Sagm(AbstractStepOwner):
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """Two passes and one step."""
-        config, network = self.config, step.network
-        named = {name: each for name, each in network.named_parameters() if each.requires_grad}
-        risk = step.statistics.risk.mean()
-        here = torch.autograd.grad(risk, list(named.values()))
-        norm = torch.stack([each.square().sum() for each in here]).sum().sqrt()
+        config, network, risk = self.config, step.network, step.statistics.risk.mean()
+        parameters = trainable(network)
+        here = gradients(risk, parameters)
+        norm = torch.stack([slope.square().sum() for slope in here.values()]).sum().sqrt()
         size = config.rho / (norm + 1e-12) - config.alpha
         moved = {
-            name: (each + size * slope).detach().requires_grad_()
-            for (name, each), slope in zip(named.items(), here, strict=True)
+            name: (each + size * here[name]).detach().requires_grad_()
+            for name, each in parameters.items()
         }
         # The second pass leaves its trace on copies of the running statistics.
         buffers = {name: each.clone() for name, each in network.named_buffers()}
         logits: Tensor = functional_call(network, {**moved, **buffers}, (step.batch.x,))
         perturbed = step.risks_of(logits).mean()
-        there = torch.autograd.grad(perturbed, list(moved.values()))
+        there = gradients(perturbed, moved)
         share = 0.5 if config.fidelity == "domainbed" else 1.0
         optimizers[MAIN].zero_grad()
-        for parameter, first, second in zip(named.values(), here, there, strict=True):
-            parameter.grad = share * (first + second)
+        for name, parameter in parameters.items():
+            parameter.grad = share * (here[name] + there[name])
         optimizers[MAIN].step()
-        risk, perturbed = risk.detach(), perturbed.detach()
-        loss = share * (risk + perturbed)
-        return {"risk": risk, "perturbed_risk": perturbed, "loss": loss}
+        return detached(risk=risk, perturbed_risk=perturbed, loss=share * (risk + perturbed))

@@ -1,28 +1,4 @@
-r"""Methods that ask how a head of one domain does in the others: TRM and Transfer.
-
-Transfer risk minimisation, TRM (Xu & Jaakkola, 2021, arXiv 2110.09940), learns features for which
-the head that is best in one domain is good in the worst mixture of the others. From step t on each
-domain e has a head $w_e$, trained on its own features by 30 steps of size 0.1 before every step of
-the network, and the featurizer minimises
-
-$$\frac1E \sum_e L_e + \frac1E \sum_e \Big(R_e - c\; v_e^\top \nabla_w L_e(w_e)\Big), \qquad
-R_e = \sum_{f \neq e} \alpha_{ef} L_f(w_e), \qquad v_e \approx H_e^{-1} \nabla_w R_e$$
-
-The second term in the brackets is how $w_e$ follows the features (implicit function theorem); $v_e$
-is a constant, the sum of ten terms of Neumann's series, which ends as soon as an entry is above 10
-in size. $H_e$ is the Hessian of $L_e$ in $w_e$. The mixture follows the risks as in GroupDRO,
-$\alpha_{ef} \leftarrow \alpha_{ef} e^{\eta L_f(w_e)}$, rows normalised. With one domain the mean
-risk is left.
-
-Transfer (Zhang et al., 2021, arXiv 2106.03632) makes the largest gap of the domains' risks small,
-of the worst head h' within a distance δ of the network's own h, weights and bias together:
-
-$$\min_{g, h}\; \frac1E \sum_e L_e(h \circ g) + \lambda \max_{\|h' - h\| \leq \delta}
-\Big(\max_e L_e(h' \circ g) - \min_f L_f(h' \circ g)\Big)$$
-
-h' starts at h and takes m steps of size r up the gap, each followed by a projection onto the ball;
-derivatives go through the features alone, not through h'.
-"""
+"""Methods that ask how a head of one domain does in the others."""
 
 from __future__ import annotations
 
@@ -35,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hessalign._shapes import Float
-from hessalign.bench.algorithms.auxiliary import follow, fresh_copy
+from hessalign.bench.algorithms.auxiliary import detached, follow, fresh_copy, trainable
 from hessalign.bench.algorithms.kinds import MAIN, AbstractStepOwner, Setting, Step, Terms
 from hessalign.bench.algorithms.options import (
     Choice,
@@ -55,11 +31,6 @@ _NEUMANN_TERMS: Final = 10
 _NEUMANN_LIMIT: Final = 10.0
 
 
-def _trainable(module: nn.Module, dimensions: int = 0) -> list[nn.Parameter]:
-    """What of a module is trained and has so many axes or more."""
-    return [p for p in module.parameters() if p.requires_grad and p.dim() >= dimensions]
-
-
 @torch.no_grad()
 def _move(parameters: Sequence[Tensor], gradients: Sequence[Tensor], size: float) -> None:
     """Take a step of some size along gradients, in place."""
@@ -71,7 +42,6 @@ def _flat(tensors: Sequence[Tensor]) -> Float[Tensor, " p"]:
     return torch.cat([each.reshape(-1) for each in tensors])
 
 
-@final
 @dataclass(frozen=True)
 class _TrmConfig(Options):
     weight: NonNegative = 1e-4  # c, of how the heads follow
@@ -86,14 +56,31 @@ class _TrmConfig(Options):
 
 @final
 class Trm(AbstractStepOwner):
-    """Minimise the mean risk, and the risk of each domain's head in the others."""
+    r"""Transfer risk minimisation: a domain's best head is to be good in mixtures of the others.
 
+    From step t on each domain e has a head $w_e$, trained on its own features by 30 steps of size
+    0.1 before every step of the network, and the featurizer minimises
+
+    $$\frac1E \sum_e L_e + \frac1E \sum_e \Big(R_e - c\; v_e^\top \nabla_w L_e(w_e)\Big), \qquad
+    R_e = \sum_{f \neq e} \alpha_{ef} L_f(w_e), \qquad v_e \approx H_e^{-1} \nabla_w R_e$$
+
+    The second term in the brackets is how $w_e$ follows the features (implicit function theorem);
+    $v_e$ is a constant, the sum of ten terms of Neumann's series, which ends as soon as an entry is
+    above 10 in size. $H_e$ is the Hessian of $L_e$ in $w_e$. The mixture follows the risks as in
+    GroupDRO, $\alpha_{ef} \leftarrow \alpha_{ef} e^{\eta L_f(w_e)}$, rows normalised. With one
+    domain the mean risk is left.
+    """
+
+    aligns = "best heads, by their risks"
+    reference = "Xu & Jaakkola, 2021, arXiv 2110.09940"
     config: _TrmConfig = _TrmConfig()
     search: ClassVar[SearchSpace] = {
         "weight": ("cos_lambda", Power(10, -5, 0)),
         "transfer_start": ("iters", Power(10, 0, 4, integer=True)),
         "eta": ("groupdro_eta", Power(10, -3, -1)),
     }
+    # The same share of 501 steps, as for ERM++.
+    released: ClassVar[Mapping[str, object]] = {"transfer_start": 20}
     mixtures: Tensor
 
     def __init__(self, config: _TrmConfig, setting: Setting) -> None:
@@ -111,7 +98,7 @@ class Trm(AbstractStepOwner):
             self._fit_heads(step)
             transfer = self._transfer_risk(step)
         loss = follow(risk + transfer, optimizers, MAIN)
-        return {"risk": risk.detach(), "transfer": transfer.detach(), "loss": loss}
+        return detached(risk=risk, transfer=transfer, loss=loss)
 
     def _risk(self, step: Step, e: int, z: Tensor, f: int) -> Float[Tensor, ""]:
         """Mean loss of the head of domain e on features of domain f."""
@@ -120,7 +107,7 @@ class Trm(AbstractStepOwner):
     def _fit_heads(self, step: Step) -> None:
         """Train every domain's head on its own features."""
         for e, z in enumerate(step.features_by_domain()):
-            parameters = _trainable(self.heads[e])
+            parameters = list(trainable(self.heads[e]).values())
             for _ in range(self.config.head_steps if parameters else 0):
                 slopes = torch.autograd.grad(self._risk(step, e, z.detach(), e), parameters)
                 _move(parameters, slopes, -_HEAD_RATE)
@@ -135,7 +122,9 @@ class Trm(AbstractStepOwner):
             mixture = self.mixtures[e].to(risks.dtype)
             mixed = mixture @ risks
             terms.append(mixed)
-            parameters = _trainable(self.heads[e], 2 if domainbed else 0)
+            parameters = list(trainable(self.heads[e]).values())
+            if domainbed:
+                parameters = [each for each in parameters if each.dim() > 1]
             if parameters:
                 goal = _flat(torch.autograd.grad(mixed, parameters, retain_graph=True))
                 slope = torch.autograd.grad(risks[e], parameters, create_graph=True)
@@ -163,7 +152,6 @@ class Trm(AbstractStepOwner):
         return total
 
 
-@final
 @dataclass(frozen=True)
 class _TransferConfig(Options):
     weight: NonNegative = 1.0  # λ, of the gap
@@ -178,8 +166,19 @@ class _TransferConfig(Options):
 
 @final
 class Transfer(AbstractStepOwner):
-    """Minimise the mean risk, and the gap of the risks under the worst head nearby."""
+    r"""Minimise the mean risk, and the largest gap of the risks under the worst head nearby.
 
+    That head h' is within a distance δ of the network's own h, weights and bias together:
+
+    $$\min_{g, h}\; \frac1E \sum_e L_e(h \circ g) + \lambda \max_{\|h' - h\| \leq \delta}
+    \Big(\max_e L_e(h' \circ g) - \min_f L_f(h' \circ g)\Big)$$
+
+    h' starts at h and takes m steps of size r up the gap, each followed by a projection onto the
+    ball; derivatives go through the features alone, not through h'.
+    """
+
+    aligns = "loss, under the worst head nearby"
+    reference = "Zhang et al., 2021, arXiv 2106.03632"
     # DomainBed also draws a weight decay and Adam's first decay rate, which nothing reads, and
     # gda=True, under which no parameter of the network is trained. These are left out.
     config: _TransferConfig = _TransferConfig()
@@ -197,8 +196,7 @@ class Transfer(AbstractStepOwner):
 
     def update(self, step: Step, optimizers: Mapping[str, Optimizer]) -> Terms:
         """The adversary and the network; in which order is a matter of the fidelity."""
-        config = self.config
-        risk = step.statistics.risk.mean()
+        config, risk = self.config, step.statistics.risk.mean()
         if config.fidelity == "domainbed":
             follow(risk, optimizers, MAIN)
             gap = self._gap(step, step.network.features(step.batch.x))
@@ -206,13 +204,11 @@ class Transfer(AbstractStepOwner):
             with torch.no_grad():
                 z = step.network.features(step.batch.x)
             gap = self._climb(step, z, config.weight)
-            loss = risk + config.weight * gap
         else:
             self._climb(step, step.z.detach(), 1.0)
             gap = self._gap(step, step.z)
-            loss = risk + config.weight * gap
-            follow(loss, optimizers, MAIN)
-        return {"risk": risk.detach(), "gap": gap.detach(), "loss": loss.detach()}
+            follow(risk + config.weight * gap, optimizers, MAIN)
+        return detached(risk=risk, gap=gap, loss=risk + config.weight * gap)
 
     def _gap(self, step: Step, z: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         """The largest minus the smallest risk under the adversary."""
@@ -225,7 +221,8 @@ class Transfer(AbstractStepOwner):
     def _climb(self, step: Step, z: Float[Tensor, "n d"], factor: float) -> Float[Tensor, ""]:
         """Look for the worst head, from the network's on; the last gap that a step saw."""
         self._return_to_head()
-        parameters, centre = _trainable(self.adversary), _trainable(self.network.head)
+        heads = (self.adversary, self.network.head)
+        parameters, centre = (list(trainable(head).values()) for head in heads)
         gap = self._gap(step, z)
         for _ in range(self.config.ascent_steps if parameters else 0):
             gap = self._gap(step, z)

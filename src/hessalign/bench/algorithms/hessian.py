@@ -1,32 +1,4 @@
-r"""Methods that align derivatives of the loss in the head: Fishr, and by gradients and Hessians.
-
-Fishr (Ramé et al., 2022) aligns the variances of the gradients of single samples. With
-$g_n = r_n \otimes \tilde z_n$ the gradient of one sample's loss in the head,
-
-$$v_e = \text{mean}_{n \in e}\; (g_n - g_e)^2, \qquad \frac1E \sum_e \|v_e - \bar v\|^2$$
-
-with squares taken per parameter. In closed form $v_e = \text{mean}\, r_n^2 \otimes \tilde z_n^2 -
-g_e^2$, so single samples' gradients are never formed.
-
-Hessian and gradient alignment (Hemati et al., 2023), HGP, Hutchinson and the exact variants, all
-minimise
-
-$$\frac1E \sum_e L_e + w \left(\alpha \frac1E \sum_e \|Q_e - t\|^2
-+ \beta \frac1E \sum_e \|g_e - \bar g\|^2\right)$$
-
-and differ in the quantity Q that stands for the Hessian: see `hessalign.alignment.penalties`. What
-the target t is, and whether domains are averaged, is a matter of the fidelity: see
-`hessalign.alignment.fidelity`. The weight w follows a schedule of the training loop.
-
-The exact variants align by the closed form of the head's Hessian, as CMA did first (Chen et al.,
-UAI 2025, arXiv 2506.07378); what is ours is to evaluate the distances without forming it, and the
-expectation of the sampled estimate.
-
-CMA itself is the full Hessian of a linear head's weights without its bias, its term divided by C²
-for C outputs of the head, as in its authors' code on DomainBed; heads that are not linear, which it
-does not have, count with all their parameters. Both weights are drawn from 10^U(1, 4) there; the
-default is the middle of this range, as that of the code is not known to us.
-"""
+"""Methods that align derivatives of the loss in the head: gradients, their variances, Hessians."""
 
 from __future__ import annotations
 
@@ -57,7 +29,6 @@ from hessalign.bench.algorithms.options import (
 )
 
 
-@final
 @dataclass(frozen=True)
 class _FishrConfig(AnnealedOptions):
     before = 0.0
@@ -73,14 +44,26 @@ class _FishrConfig(AnnealedOptions):
 
 @final
 class Fishr(AbstractObjective):
-    """Minimise the mean risk and the dispersion of gradient variances."""
+    r"""Minimise the mean risk and the dispersion of gradient variances.
 
+    Fishr aligns the variances of the gradients of single samples. With $g_n = r_n \otimes \tilde
+    z_n$ the gradient of one sample's loss in the head,
+
+    $$v_e = \text{mean}_{n \in e}\; (g_n - g_e)^2, \qquad \frac1E \sum_e \|v_e - \bar v\|^2$$
+
+    with squares taken per parameter. In closed form $v_e = \text{mean}\, r_n^2 \otimes \tilde z_n^2
+    - g_e^2$, so single samples' gradients are never formed.
+    """
+
+    aligns = "error×feature, squared"
+    reference = "Ramé et al., 2022"
     config: _FishrConfig = _FishrConfig()
     search: ClassVar[SearchSpace] = {
         "penalty_weight": ("lambda", Power(10, 1, 4)),
         "anneal_steps": ("penalty_anneal_iters", Uniform(0, 5000, integer=True)),
         "ema": ("ema", Uniform(0.90, 0.99)),
     }
+    released: ClassVar[Mapping[str, object]] = {"fidelity": "released", "ema": 0.0}
     average: Tensor
 
     def __init__(self, config: _FishrConfig, setting: Setting) -> None:
@@ -199,9 +182,31 @@ CMA_FEATURES_SEARCH: Final = _space(Power(10, -3.5, 0.5), _FEATURES_BETA)
 
 @final
 class Alignment(AbstractObjective):
-    """The penalty as a training objective."""
+    r"""The penalty as a training objective.
+
+    Hessian and gradient alignment (Hemati et al., 2023), HGP, Hutchinson and the exact variants,
+    all minimise
+
+    $$\frac1E \sum_e L_e + w \left(\alpha \frac1E \sum_e \|Q_e - t\|^2
+    + \beta \frac1E \sum_e \|g_e - \bar g\|^2\right)$$
+
+    and differ in the quantity Q that stands for the Hessian: see `hessalign.alignment.penalties`.
+    What the target t is, and whether domains are averaged, is a matter of the fidelity: see
+    `hessalign.alignment.fidelity`. The weight w follows a schedule of the training loop.
+
+    The exact variants align by the closed form of the head's Hessian, as CMA did first (Chen et
+    al., UAI 2025, arXiv 2506.07378); what is ours is to evaluate the distances without forming it,
+    and the expectation of the sampled estimate.
+
+    CMA itself is the full Hessian of a linear head's weights without its bias, its term divided by
+    C² for C outputs of the head, as in its authors' code on DomainBed; heads that are not linear,
+    which it does not have, count with all their parameters. Both weights are drawn from 10^U(1, 4)
+    there; the default is the middle of this range, as that of the code is not known to us.
+    """
 
     config: AlignmentConfig = AlignmentConfig()
+    # On Colored MNIST the schedule alone weighs the penalty.
+    released: ClassVar[Mapping[str, object]] = {"alpha": 1.0, "beta": 1.0}
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from hessalign._errors import InputError, UserError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.parts import Processes
-from hessalign.bench.algorithms.options import Options, SearchSpace
+from hessalign.bench.algorithms.options import Hyper, Options, SearchSpace
 from hessalign.bench.models import Network
 from hessalign.bench.models.sharded import RowLayers, gather, in_place
 from hessalign.curvature import HeadStatistics, autograd_head, make_loss
@@ -34,6 +34,8 @@ from hessalign.curvature.linear import arranged_head
 
 MAIN: Final = "main"
 """The name of the optimiser of the network, the only one most algorithms have."""
+
+NOT_SAID: Final = "–"  # what an algorithm aligns, or who proposed it, if its class does not say
 
 REMEDY: Final = "Lower the learning rate or the penalty weight."
 
@@ -293,7 +295,11 @@ class AbstractAlgorithm(nn.Module, ABC):
     Attributes:
         config: On the class the default options, a frozen dataclass with a hint for each field; on
             an algorithm its own.
-        search: Where sweeps draw options from; they have their default elsewhere.
+        aligns: What it aligns between domains, in words; begins with "nothing" if it aligns none.
+        reference: Who proposed it.
+        search: Where sweeps draw options from; they have their default elsewhere. What differs on
+            small images, on features, in the paper's code and on some data sets, and the options of
+            the Colored MNIST scripts, are in the attributes that `AlgorithmInfo` has for them.
         sees_batch: Whether a prediction may depend on the other samples that are predicted with it.
         generator: The only source of randomness.
         network: The network.
@@ -301,7 +307,14 @@ class AbstractAlgorithm(nn.Module, ABC):
     """
 
     config: Any = NoOptions()
+    aligns: ClassVar[str] = NOT_SAID
+    reference: ClassVar[str] = NOT_SAID
     search: ClassVar[SearchSpace] = {}
+    search_small: ClassVar[SearchSpace] = {}
+    search_features: ClassVar[SearchSpace] = {}
+    search_released: ClassVar[SearchSpace] = {}
+    by_dataset: ClassVar[Mapping[str, Mapping[str, Hyper]]] = {}
+    released: ClassVar[Mapping[str, object]] = {}
     sees_batch: ClassVar[bool] = False
     generator: torch.Generator
     network: Network

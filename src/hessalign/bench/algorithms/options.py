@@ -130,7 +130,7 @@ def _check_union(name: str, value: object, parts: tuple[Any, ...]) -> None:
 
 @final
 @dataclass(frozen=True)
-class PenaltySchedule:
+class PenaltySchedule(Options):
     """One weight first, then suddenly another.
 
     Attributes:
@@ -150,25 +150,13 @@ class PenaltySchedule:
         (1.0, 100.0, 100.0)
     """
 
-    before: float = 1.0
-    after: float = 1.0
-    jump: int = 0
+    before: NonNegative = 1.0
+    after: NonNegative = 1.0
+    jump: Whole = 0
     rescale: bool = False
     reset: bool = False
     resets: tuple[int, ...] = ()
-    rate: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, weight in (("before", self.before), ("after", self.after)):
-            if not (math.isfinite(weight) and weight >= 0):
-                raise InputError(
-                    f"Expected the penalty weight {name} the jump to be a finite number of 0 or "
-                    f"more, got {weight!r}."
-                )
-        if self.jump < 0:
-            raise InputError(
-                f"Expected the penalty weight to jump at step 0 or later, got {self.jump}."
-            )
+    rate: NonNegative | None = None
 
     def weight(self, step: int) -> float:
         """The weight of the penalty at a step, from 0."""
@@ -203,6 +191,14 @@ class PenaltyOptions(Options):
     def schedule(self) -> PenaltySchedule:
         """How the weight of the penalty changes."""
         return PenaltySchedule(after=self.penalty_weight)
+
+
+@final
+@dataclass(frozen=True)
+class PenaltyFidelity(PenaltyOptions):
+    """A penalty with one weight throughout, as in its paper or in DomainBed."""
+
+    fidelity: Fidelity = "paper"
 
 
 @dataclass(frozen=True)

@@ -1,46 +1,8 @@
-r"""Methods that bring samples of one class in different domains together: SelfReg and ADRMX.
-
-Self-supervised contrastive regularisation, SelfReg (Kim et al., 2021, arXiv 2104.09841), compares
-every sample with another of its class, n', and with a mixture of two, n' and n'', drawn at random
-(a permutation within the class each; n itself may be drawn). With logits a, features z, a
-projection f and $\gamma \sim \text{Beta}(\frac12, \frac12)$, one draw for the batch,
-
-$$\bar L + \min(1, \bar L)\,
-\Big(\gamma\, (A_1 + 0.3\, Z_1) + (1 - \gamma)\, (A_2 + 0.3\, Z_2)\Big)$$
-
-where $\bar L$ is the mean risk, as a factor a constant, $A_1$ the mean square of $a_n - a_{n'}$,
-$A_2$ that of $a_n - \gamma a_{n'} - (1 - \gamma) a_{n''}$, both over all entries, and Z the same
-with $z_n$ on the left and $f(z)$ on the right. f has three linear layers, each with batch
-normalisation, the first two with ReLU, twice as wide as the features, or as wide if there are
-2048. A batch of one sample has no such term. The paper's averaging of weights and its curriculum
-of domains are left out, as in DomainBed.
-
-ADRMX (Demirel et al., 2023, arXiv 2308.06624) takes features of the domain, z', by a second
-featurizer, away from those of the label, z; what is left, u = z − z', should not tell the domains
-apart. A discriminator is trained to do so, in s of s + 1 steps, as in DANN. In the other the
-network and all else minimise
-
-$$\ell(h(z)) + \ell(h'(u)) + \lambda_d\, \ell_D(h_D(z')) + \lambda_r\, R
-+ \lambda_c\, (S(z) + S(u)) - \lambda_a\, \mathcal D(u)$$
-
-with $\ell$ the mean risk, $\ell_D$ and $\mathcal D$ the cross-entropies of the domains by a
-classifier and by the discriminator. R, the remix, is $\frac1C$ times the sum over classes of the
-loss of $h(u_n + z'_m)$, with the label of n, for a random pair n, m of samples of the class from
-different domains, where there is one. S is a supervised contrastive loss: with the cosines $c_{nm}$
-of the samples divided by 0.07 and half weights for both kinds of pairs, in and across domains,
-
-$$S = \frac{1}{N^+ + 1} \sum_n -\text{mean}_{m \in P_n} \log\left(\frac{\frac12 e^{c_{nm}}}
-{10^{-5} + \frac12 \sum_{k \neq n} e^{c_{nk}}} + 10^{-5}\right)$$
-
-where $P_n$ are the others of the class of n, and $N^+$ counts the samples that have any.
-Predictions are made by h(z). The head h is that of the network, h' another like it, $h_D$ has ReLU
-layers of a half and a quarter of the features; DomainBed's h and h' have these too
-(`nonlinear_classifier: true`).
-"""
+"""Methods that bring samples of one class in different domains together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, ClassVar, Final, final
@@ -53,7 +15,9 @@ from torch.optim import Optimizer
 from hessalign._shapes import Bool, Float, Int
 from hessalign.bench.algorithms.auxiliary import (
     count_classes,
+    detached,
     draw_beta,
+    draw_uniform,
     follow,
     fresh_copy,
     head_inputs,
@@ -82,14 +46,6 @@ from hessalign.bench.algorithms.options import (
 )
 from hessalign.curvature import make_loss
 
-_FEATURE_SHARE: Final = 0.3
-
-
-def _draw_keys(count: int, step: Step, generator: torch.Generator) -> Float[Tensor, " n"]:
-    """Uniform draws by which samples are put in a random order."""
-    keys = torch.rand(count, generator=generator, device=generator.device)
-    return keys.to(step.batch.y.device)
-
 
 def _shuffled_in_class(y: Int[Tensor, " n"], keys: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """For each sample another of its class: within each class a permutation, ordered by keys."""
@@ -98,7 +54,6 @@ def _shuffled_in_class(y: Int[Tensor, " n"], keys: Float[Tensor, " n"]) -> Int[T
     return torch.zeros_like(shuffled).scatter(0, y.argsort(stable=True), shuffled)
 
 
-@final
 @dataclass(frozen=True)
 class _SelfRegConfig(Options):
     # DomainBed has no options. Its optimiser is made before the projection, which "domainbed"
@@ -108,8 +63,25 @@ class _SelfRegConfig(Options):
 
 @final
 class SelfReg(AbstractStepOwner):
-    """Minimise the mean risk, with samples of a class alike."""
+    r"""Self-supervised contrastive regularisation: samples of a class are to be alike.
 
+    Every sample is compared with another of its class, n', and with a mixture of two, n' and n'',
+    drawn at random (a permutation within the class each; n itself may be drawn). With a projection
+    f and $\gamma \sim \text{Beta}(\frac12, \frac12)$, one draw for the batch,
+
+    $$\bar L + \min(1, \bar L)\,
+    \Big(\gamma\, (A_1 + 0.3\, Z_1) + (1 - \gamma)\, (A_2 + 0.3\, Z_2)\Big)$$
+
+    where $\bar L$ as a factor is a constant, $A_1$ the mean square of $a_n - a_{n'}$, $A_2$ that of
+    $a_n - \gamma a_{n'} - (1 - \gamma) a_{n''}$, both over all entries, and Z the same with $z_n$
+    on the left and $f(z)$ on the right. f has three linear layers, each with batch normalisation,
+    the first two with ReLU, twice as wide as the features, or as wide if there are 2048. A batch of
+    one sample has no such term. The paper's averaging of weights and its curriculum of domains are
+    left out, as in DomainBed.
+    """
+
+    aligns = "logits and features given the class"
+    reference = "Kim et al., 2021, arXiv 2104.09841"
     config: _SelfRegConfig = _SelfRegConfig()
 
     def __init__(self, config: _SelfRegConfig, setting: Setting) -> None:
@@ -135,15 +107,13 @@ class SelfReg(AbstractStepOwner):
         risk = step.statistics.risk.mean()
         penalty = self._penalty(step) if len(step.z) > 1 else torch.zeros_like(risk)
         loss = follow(risk + risk.detach().clamp(max=1) * penalty, optimizers, MAIN)
-        return {"risk": risk.detach(), "penalty": penalty.detach(), "loss": loss}
+        return detached(risk=risk, penalty=penalty, loss=loss)
 
     def _penalty(self, step: Step) -> Float[Tensor, ""]:
         """What the factor min(1, L) is in front of."""
-        share = draw_beta(0.5, self.generator)
-        first, second = (
-            _shuffled_in_class(step.batch.y, _draw_keys(len(step.z), step, self.generator))
-            for _ in range(2)
-        )
+        share, y = draw_beta(0.5, self.generator), step.batch.y
+        keys = (draw_uniform(self.generator, len(y)).to(y.device) for _ in range(2))
+        first, second = (_shuffled_in_class(y, each) for each in keys)
 
         def compared(left: Tensor, right: Tensor) -> Tensor:
             mixed = share * right[first] + (1 - share) * right[second]
@@ -151,7 +121,7 @@ class SelfReg(AbstractStepOwner):
             return share * single + (1 - share) * (left - mixed).square().mean()
 
         projected = self.projection(step.z)
-        return compared(step.logits, step.logits) + _FEATURE_SHARE * compared(step.z, projected)
+        return compared(step.logits, step.logits) + 0.3 * compared(step.z, projected)
 
 
 _DISCRIMINATOR: Final = "discriminator"
@@ -186,7 +156,7 @@ def _remix_pairs(
     y: Int[Tensor, " n"],
     domain: Int[Tensor, " n"],
     counts: tuple[int, int],  # of classes and of domains
-    keys: tuple[Tensor, Tensor],
+    keys: Sequence[Float[Tensor, " n"]],
     fidelity: Fidelity = "paper",
 ) -> tuple[Int[Tensor, " c"], Int[Tensor, " c"], Bool[Tensor, " c"]]:
     """For each class whose u and whose z' are added, and whether there is such a pair."""
@@ -208,7 +178,6 @@ def _remix_pairs(
     return first, _pick(partners, keys[1]), allowed.any(1) & partners.any(1)
 
 
-@final
 @dataclass(frozen=True)
 class _AdrmxConfig(Options):
     contrast_weight: NonNegative = 1.0  # λ_c
@@ -228,8 +197,33 @@ class _AdrmxConfig(Options):
 
 @final
 class Adrmx(AbstractStepOwner):
-    """Learn what is left of the features without those of the domain."""
+    r"""Learn what is left of the features without those of the domain.
 
+    It takes features of the domain, z', by a second featurizer, away from those of the label, z;
+    what is left, u = z − z', should not tell the domains apart. A discriminator is trained to do
+    so, in s of s + 1 steps, as in DANN. In the other the network and all else minimise
+
+    $$\ell(h(z)) + \ell(h'(u)) + \lambda_d\, \ell_D(h_D(z')) + \lambda_r\, R
+    + \lambda_c\, (S(z) + S(u)) - \lambda_a\, \mathcal D(u)$$
+
+    with $\ell$ the mean risk, $\ell_D$ and $\mathcal D$ the cross-entropies of the domains by a
+    classifier and by the discriminator. R, the remix, is $\frac1C$ times the sum over classes of
+    the loss of $h(u_n + z'_m)$, with the label of n, for a random pair n, m of samples of the class
+    from different domains, where there is one. S is a supervised contrastive loss: with the cosines
+    $c_{nm}$ of the samples divided by 0.07 and half weights for both kinds of pairs, in and across
+    domains,
+
+    $$S = \frac{1}{N^+ + 1} \sum_n -\text{mean}_{m \in P_n} \log\left(\frac{\frac12 e^{c_{nm}}}
+    {10^{-5} + \frac12 \sum_{k \neq n} e^{c_{nk}}} + 10^{-5}\right)$$
+
+    where $P_n$ are the others of the class of n, and $N^+$ counts the samples that have any.
+    Predictions are made by h(z). The head h is that of the network, h' another like it, $h_D$ has
+    ReLU layers of a half and a quarter of the features; DomainBed's h and h' have these too
+    (`nonlinear_classifier: true`).
+    """
+
+    aligns = "the distribution of features less those of the domain"
+    reference = "Demirel et al., 2023, arXiv 2308.06624"
     config: _AdrmxConfig = _AdrmxConfig()
     search: ClassVar[SearchSpace] = {
         "contrast_weight": ("cnt_lambda", Fixed(1.0)),
@@ -251,14 +245,11 @@ class Adrmx(AbstractStepOwner):
         self.domain_featurizer = setting.make_network().featurizer
         self.second_head = fresh_copy(head, generator)
         half, quarter = max(1, features // 2), max(1, features // 4)
+        layers: list[nn.Module] = []
         with seeded(generator):
-            self.domain_head = nn.Sequential(
-                nn.Linear(features, half),
-                nn.ReLU(),
-                nn.Linear(half, quarter),
-                nn.ReLU(),
-                nn.Linear(quarter, setting.domains),
-            )
+            for before, after in ((features, half), (half, quarter), (quarter, setting.domains)):
+                layers += [nn.Linear(before, after), nn.ReLU()]
+        self.domain_head = nn.Sequential(*layers[:-1])
         self.discriminator = make_perceptron(
             features, setting.domains, config.width, config.depth, config.dropout, generator
         )
@@ -269,10 +260,8 @@ class Adrmx(AbstractStepOwner):
         """One of the discriminator, one of all else."""
         parts = (self.network, self.domain_featurizer, self.second_head, self.domain_head)
         network = chain.from_iterable(part.parameters() for part in parts)
-        decay, betas = (
-            0.0 if self.config.fidelity == "domainbed" else None,
-            (self.config.beta1, 0.9),
-        )
+        decay = 0.0 if self.config.fidelity == "domainbed" else None
+        betas = (self.config.beta1, 0.9)
         return {
             MAIN: OptimizerSpec(network, None, decay, betas),
             _DISCRIMINATOR: OptimizerSpec(self.discriminator.parameters(), None, decay, betas),
@@ -305,11 +294,10 @@ class Adrmx(AbstractStepOwner):
         self, step: Step, own: Float[Tensor, "n d"], foreign: Float[Tensor, "n d"]
     ) -> Float[Tensor, ""]:
         """R, the risk of the head on features that were put together from two samples."""
-        batch = step.batch
-        keys = [_draw_keys(len(own), step, self.generator) for _ in range(2)]
-        counts = (self.classes, self.domains)
+        batch, counts = step.batch, (self.classes, self.domains)
+        keys = [draw_uniform(self.generator, len(own)).to(own.device) for _ in range(2)]
         first, second, there = _remix_pairs(
-            batch.y, batch.domain, counts, (keys[0], keys[1]), self.config.fidelity
+            batch.y, batch.domain, counts, keys, self.config.fidelity
         )
         logits = step.network.head(own[first] + foreign[second])
         values = make_loss(step.loss).values(logits, batch.y[first])

@@ -171,10 +171,8 @@ def make_colored_mnist(
         test_images: Images drawn from the test pool of 10,000.
 
     Returns:
-        Two training domains and the test domain.
-
-    Raises:
-        InputError: If a number of images is out of range, or the split is unknown.
+        Two training domains and the test domain. A number of images that is out of range, or an
+        unknown split, is an InputError.
 
     Example:
         >>> data = make_colored_mnist(0, train_images=2000, test_images=1000)
@@ -183,6 +181,21 @@ def make_colored_mnist(
         >>> [round((d.colour == d.label).float().mean().item(), 1) for d in data.train]
         [0.8, 0.9]
     """
+    check_images(imbalance, train_images, test_images)
+    generator = torch.Generator().manual_seed(seed)
+    test, test_draw = _pool("test", TRAIN_POOL, TEST_POOL, test_images, generator)
+    pool, draw = _pool("train", 0, TRAIN_POOL, train_images, generator)
+    train = [
+        _coloured(replace(pool, name=f"train{number}"), draw, noise).rows(places)
+        for number, (places, noise) in enumerate(
+            zip(_split(pool.digit, imbalance, generator), _TRAIN_COLOUR_NOISE, strict=True)
+        )
+    ]
+    return ColoredMnist(tuple(train), _coloured(test, test_draw, _TEST_COLOUR_NOISE))
+
+
+def check_images(imbalance: str | None, train_images: int, test_images: int) -> None:
+    """Refuse a split or numbers of images that `make_colored_mnist` cannot make."""
     check_name("imbalance", imbalance, (*get_args(Imbalance), None))
     # Two images per training domain; or enough for the small share of a digit group to be there.
     smallest = 4 if imbalance is None else 100
@@ -196,22 +209,10 @@ def make_colored_mnist(
                 f"Pass {name}={min(max(count, least), most)}, the nearest possible number."
             )
 
-    generator = torch.Generator().manual_seed(seed)
-    test, test_draw = _pool("test", TRAIN_POOL, TEST_POOL, test_images, generator)
-    pool, draw = _pool("train", 0, TRAIN_POOL, train_images, generator)
-    train = [
-        _coloured(replace(pool, name=f"train{number}"), draw, noise).rows(places)
-        for number, (places, noise) in enumerate(
-            zip(_split(pool.digit, imbalance, generator), _TRAIN_COLOUR_NOISE, strict=True)
-        )
-    ]
-    return ColoredMnist(tuple(train), _coloured(test, test_draw, _TEST_COLOUR_NOISE))
-
 
 @lru_cache(maxsize=1)  # the same data are planned with, trained on and looked at again
 def make_colored_mnist_domains(
     seed: int,
-    *,
     imbalance: Imbalance | None = None,
     train_images: int = TRAIN_POOL,
     test_images: int = TEST_POOL,

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -20,20 +21,9 @@ _OFTEN: Final = 1 << 12  # rows between two reports
 def read_rows(
     path: Path, report: Callable[[int, int], None] = lambda done, total: None
 ) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file, of equal length, each with the number of the line on which it begins.
-
-    Args:
-        path: A file in UTF-8, with or without a byte order mark, and any ends of lines. Empty rows
-            are left out; blanks around values are not removed.
-        report: Called now and then with the bytes read so far and in all.
-
-    Yields:
-        Line and values; the first row is the header.
-
-    Raises:
-        InputError: With the line, if a row has another length, a quote is not closed, or the
-            encoding is another.
-    """
+    """The rows of a file in UTF-8, header first, each with the number of its first line."""
+    # Empty rows are left out, blanks around values are not. `report` is told now and then of the
+    # bytes read so far and in all. Rows of other lengths and open quotes are refused by their line.
     separator, total, width = find_separator(path), path.stat().st_size, 0
     with path.open("rb") as stream, _utf8(path):
         file = io.TextIOWrapper(stream, "utf-8-sig", newline="")
@@ -94,11 +84,20 @@ def _separator(beginning: str) -> str:
 
 def _lines(path: Path, file: Iterable[str], separator: str) -> Iterator[tuple[int, int, list[str]]]:
     """First and last line of each row that is not empty, and its values."""
-    reader, line = csv.reader(file, delimiter=separator, skipinitialspace=True), 1
+    ended = False
+
+    def end() -> Iterator[str]:
+        nonlocal ended
+        ended = True
+        yield from ()
+
+    reader, line = csv.reader(chain(file, end()), delimiter=separator, skipinitialspace=True), 1
     try:
         for row in reader:
             if row and (row[0].strip() or "".join(row).strip()):
                 yield line, reader.line_num, row
+            if ended:  # a row that is complete is there before the end is seen
+                raise csv.Error("the file ends inside quotes")
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(

@@ -219,6 +219,11 @@ def _check_columns(path: Path, number: int, columns: list[str]) -> None:
         )
     for column in columns:
         check_name(f"column in line {number} of {path}:", column, (*_COLUMNS, _HELD_OUT))
+    if len(set(columns)) < len(columns):
+        raise InputError(
+            f"Expected each column once in {path}, line {number} has {', '.join(columns)}. Remove "
+            "one of those that are called the same."
+        )
 
 
 def _manifest_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -314,7 +314,9 @@ def split_dataset(
             splits.append(split_domain(len(domain), trial_seed, number, holdout_fraction))
         else:
             outer = domain.held_out.numpy().astype(np.int64)
-            splits.append(Split(np.setdiff1d(np.arange(len(domain)), outer), outer))
+            trained = np.ones(len(domain), bool)
+            trained[outer] = False
+            splits.append(Split(np.flatnonzero(trained), outer))
     return tuple(splits)
 
 

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -56,9 +57,10 @@ _SAFE: Final = 50  # rows from which something that always holds is no chance
 _LARGE: Final = 1 << 25  # bytes from which reading shows how far it is
 _ROWS: Final = 1024  # at a time
 _SHOWN: Final = 3
-_NAMES_OF_IDS: Final = re.compile(
-    r"(?i:(.*[\W_])?(id|uuid|guid|identifier|index|idx|mrn|key|row|no|nr|number|patient|subject|#))"
-    r"|(?i:(unnamed: |column )\d+)|.*[a-z]I[dD]"
+_NAMES_OF_IDS: Final = re.compile(  # also of several columns that are called the same
+    r"((?i:(.*[\W_])?(id|uuid|guid|identifier|index|idx|mrn|key|row|no|nr|number|patient|subject|#))"
+    r"|(?i:(unnamed: |column )\d+)|.*[a-z]I[dD])( \(\d+\))?",
+    re.S,
 )
 
 
@@ -84,11 +86,7 @@ class _Table:
                 f"Expected the names of columns on line 1 of {path}, found only numbers: "
                 f"{', '.join(named[:_SHOWN])}, …. Add a line with names."
             )
-        before = [named[:place].count(name) for place, name in enumerate(named)]
-        self.header = [
-            f"{name} ({count + 1})" if count else name
-            for name, count in zip(named, before, strict=True)
-        ]
+        self.header = _distinct(named)
         self.repeated = [name for name, count in Counter(named).items() if count > 1]
 
     def rows(
@@ -113,6 +111,18 @@ class _Table:
                 f"one that has the {what}: {flag} COLUMN."
             )
         return self.header.index(found[0])
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that were there before: none is there twice."""
+    taken, counts, made = set(names), Counter[str](), []
+    for name in names:
+        counts[name] += 1
+        numbered = (f"{name} ({number})" for number in range(counts[name], 2 * len(names) + 1))
+        own = name if counts[name] == 1 else next(each for each in numbered if each not in taken)
+        taken.add(own)
+        made.append(own)
+    return made
 
 
 def has_paths(path: Path) -> bool:
@@ -246,11 +256,12 @@ class _Codes:
         first = np.concatenate(self._parts)
         if len(self._first) > max(_FEW_CODES, len(first) / 2):
             raise InputError(self._too_many(f"{len(self._first):,} in {len(first):,} rows"))
-        values = [parse_number(name, comma) for name in self._first]
+        values = [_exact_number(name, comma) for name in self._first]
         keys: list[Any] = list(self._first) if None in values else values
         spelled = dict(zip(reversed(keys), reversed(self._first), strict=True))
-        self.names = tuple(spelled[key] for key in sorted(spelled))
-        self.order = np.searchsorted(sorted(spelled), keys).astype(np.int16)
+        places = {key: place for place, key in enumerate(sorted(spelled))}
+        self.names = tuple(spelled[key] for key in places)
+        self.order = np.array([places[key] for key in keys], np.int16)
         self.codes = self.order[first]
 
     def _too_many(self, found: str) -> str:
@@ -258,6 +269,17 @@ class _Codes:
             f"Expected names or numbers that repeat in {self._where}, found {found} different "
             "ones: measurements or identifiers. Choose another column, or put values into groups."
         )
+
+
+def _exact_number(name: str, comma: bool) -> Decimal | None:
+    """The value of a number, of which floats keep 17 digits only; None if it is another name."""
+    number = parse_number(name, comma)
+    if number is None or np.isinf(number):
+        return None
+    try:
+        return Decimal(name.replace(",", ".") if comma else name)
+    except InvalidOperation:  # an exponent without measure
+        return None
 
 
 @final
@@ -331,7 +353,7 @@ class _Seen:
         whole = not self.words and bool((values == np.floor(values)).all())
         return whole and 2 * len(np.unique(values)) > max(len(values), 2)
 
-    def column(self, path: Path, rows: int) -> tuple[Column | None, str | None]:
+    def column(self, table: _Table, rows: int) -> tuple[Column | None, str | None]:
         """What features are made of, if any, and what to know."""
         title = f"Column {self.name!r}"
         if not self.words + self.numbers:
@@ -341,11 +363,11 @@ class _Seen:
         if not self.words:
             return Column(self.name), None
         few = self.texts is not None and 2 * len(self.texts) <= rows
-        numbers = [t for t in self.texts or () if parse_number(t, comma=False) is not None]
+        numbers = [t for t in self.texts or () if parse_number(t, table.comma) is not None]
         many = self.texts is None or len(numbers) > _FEW_NUMBERS
         mostly = 2 * (self.numbers + self.like_numbers) >= self.numbers + self.words
         if mostly and (many or not few):
-            raise InputError(expected_number(path, self.name, *self.first_word))
+            raise InputError(expected_number(table.path, self.name, *self.first_word))
         if self.texts is None or not few:
             count = f"more than {MOST_WORDS}" if self.texts is None else len(self.texts)
             return None, (
@@ -423,7 +445,7 @@ def _form(table: _Table, survey: _Survey) -> TableForm:
     """What features are made of, and what to know about the columns."""
     columns, notes = [], []
     for seen in survey.columns:
-        column, note = seen.column(table.path, survey.rows)
+        column, note = seen.column(table, survey.rows)
         columns += [] if column is None else [column]
         notes += [] if note is None else [note]
     if not columns:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
+import pickletools
 import re
 import socket
 import struct
@@ -31,6 +33,9 @@ DAMAGE: Final = (
     EOFError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 """What torch.load raises for files that are not what they should be."""
+
+_OLD_PICKLES: Final = 5  # one after the other in files of torch.save before 1.6
+_LONGEST_NAME: Final = 1000  # of a type in a file of torch.save; those it writes have dozens
 
 _SHOWN: Final = 3  # how many entries of each kind an error names
 
@@ -130,11 +135,27 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def load_tensors(path: Path) -> Any:  # noqa: ANN401
     """What torch.save wrote, read without running any code in it; a `DAMAGE` if it is damaged."""
     with path.open("rb") as file:
-        if file.read(2) == b"PK":  # torch does not look at the checksums of its archives
+        zipped = file.read(2) == b"PK"
+        file.seek(0)
+        if zipped:  # torch does not look at the checksums of its archives
             with zipfile.ZipFile(file) as archive:
                 if (wrong := archive.testzip()) is not None:
                     raise InputError(f"{wrong} in it is damaged.")
+                for name in archive.namelist():
+                    if name.endswith("data.pkl"):
+                        _check_names(io.BytesIO(archive.read(name)), 1)
+        else:
+            _check_names(file, _OLD_PICKLES)
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_names(file: io.BufferedReader | io.BytesIO, pickles: int) -> None:
+    """Refuse long names of types, for which torch takes a time quadratic in their length."""
+    # It searches its own message about a name that it does not know.
+    for _ in range(pickles):
+        for opcode, argument, _position in pickletools.genops(file):
+            if opcode.name == "GLOBAL" and len(str(argument)) > _LONGEST_NAME:
+                raise InputError(f"It names a type by {len(str(argument)):,} characters.")
 
 
 def load_file(module: nn.Module, path: Path, ignored: Sequence[str] = ()) -> None:

@@ -56,7 +56,7 @@ def convert_run(old: Path, output: Path, warn: Warn = lambda message: None) -> P
     model = old / "model.pt"
     try:
         algorithm.load_state_dict(load_tensors(model))
-    except (*DAMAGE, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise RunFolderError(f"Expected the model of the run in {model}: {error}") from error
     with open_folder(plan, folder, "all", warn, keep_model=True, software=software) as opened:
         if not opened.done:

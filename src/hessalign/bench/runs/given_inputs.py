@@ -44,17 +44,9 @@ _Batch = tuple[tuple[str, ...], Tensor]
 @final
 @dataclass(frozen=True)
 class TableInputs:
-    """The columns of a table, and how their features were made ready in training.
+    """The columns of a table, and how their features were made ready, see `Preparation`."""
 
-    Attributes:
-        columns: What features are made of.
-        fill: What stands for a missing value of each feature.
-        marked: Features that have a further input, which tells where they were missing.
-        mean: Of every input, the marks last.
-        scale: Its standard deviation.
-    """
-
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # what features are made of
     fill: tuple[float, ...]
     marked: tuple[int, ...]
     mean: tuple[float, ...]

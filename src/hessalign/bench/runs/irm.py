@@ -44,7 +44,7 @@ from hessalign.bench.algorithms.options import (
     Whole,
 )
 from hessalign.bench.algorithms.search import draw, search_space
-from hessalign.bench.data import colored_mnist
+from hessalign.bench.data import DomainDataset, colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.models import Network
 from hessalign.bench.runs.averaging import VALIDATION_LOSS, AverageOptions
@@ -129,17 +129,16 @@ these are ours and contain them."""
 class Irm(AbstractProtocol):
     """The IRM setup, on Colored MNIST at 14×14 pixels."""
 
-    def plan(self, job: Job, data_dir: Path) -> Plan:
+    def plan(self, job: Job, data_dir: Path, data: DomainDataset | None = None) -> Plan:
         """Settle the options and make the data; the trial is the seed of everything."""
         if job.trial_seed > LARGEST_SEED:
             raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
         check_count(job.trial_seed, "seed", 0)
         steps = STEPS if job.steps is None else job.steps
         options, config = settle(job)
-        wanted = {
-            key: getattr(options, key) for key in ("imbalance", "train_images", "test_images")
-        }
-        data = colored_mnist.make_colored_mnist_domains(job.trial_seed, **wanted)
+        images = options.imbalance, options.train_images, options.test_images
+        colored_mnist.check_images(*images)
+        data = data or colored_mnist.make_colored_mnist_domains(job.trial_seed, *images)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
         for name in _UNSAID:
             if values[name] == getattr(_USUAL, name):

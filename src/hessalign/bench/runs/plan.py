@@ -121,8 +121,11 @@ class AbstractProtocol(ABC):
     """What a protocol decides."""
 
     @abstractmethod
-    def plan(self, job: Job, data_dir: Path) -> Plan:
-        """Find the data of a job and settle its options; what does not fit is refused."""
+    def plan(self, job: Job, data_dir: Path, data: DomainDataset | None = None) -> Plan:
+        """Find the data of a job and settle its options; what does not fit is refused.
+
+        Who only asks whether options fit may give `data` of the same form, for none to be made.
+        """
 
     @abstractmethod
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
@@ -173,9 +176,11 @@ def plan_job(job: Job, data_dir: Path | None = None) -> Plan:
         raise ConfigurationError(problems) from error
 
 
-def _checked_plan(job: Job, protocol: AbstractProtocol, data_dir: Path) -> Plan:
+def _checked_plan(
+    job: Job, protocol: AbstractProtocol, data_dir: Path, data: DomainDataset | None = None
+) -> Plan:
     """A plan whose domains can be split, and of which a network and a loop can be made."""
-    plan = protocol.plan(job, data_dir)
+    plan = protocol.plan(job, data_dir, data)
     count = len(plan.splits)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(plan.data.domain_names))
@@ -192,24 +197,25 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
     """What is wrong with a job, and with each of its options on its own."""
     problems: list[str] = []
     bare = dataclasses.replace(job, steps=None, hparams=None)
-    attempt(problems, _checked_plan, bare, protocol, data_dir)
+    found = attempt(problems, _checked_plan, bare, protocol, data_dir)
     algorithm = attempt(problems, find_algorithm, job.algorithm)
     # The parts that are tried one by one stand beside what fits: neither hides the other.
     bare = dataclasses.replace(bare, test_domains=(0,))
     if algorithm is None:
         bare = dataclasses.replace(bare, algorithm=find_algorithm("erm").recorded)
-    parts = [dataclasses.replace(bare, steps=job.steps)]
+    found = found or attempt([], _checked_plan, bare, protocol, data_dir)
+    data = None if found is None else found.data
     overrides = json.loads(job.hparams) if job.hparams else {}
-    parts += [
-        dataclasses.replace(bare, hparams=json.dumps({key: value}))
-        for key, value in overrides.items()
+    parts = [
+        {"steps": job.steps},
+        *({"hparams": json.dumps({key: overrides[key]})} for key in overrides),
     ]
     # Of an unknown algorithm nobody knows which hyper-parameters it has.
     unsaid = () if algorithm is not None else (UnknownNameError,)
 
-    def check(part: Job) -> None:
+    def check(part: Mapping[str, Any]) -> None:
         with suppress(*unsaid):
-            _checked_plan(part, protocol, data_dir)
+            _checked_plan(dataclasses.replace(bare, **part), protocol, data_dir, data)
 
     for part in parts:
         attempt(problems, check, part)

@@ -18,11 +18,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -212,19 +212,14 @@ def _join() -> tuple[Store, int, int]:
     return store, rank, count
 
 
-@final
-class _Nowhere(io.TextIOBase):
-    """Where those write who have nothing to say."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 @contextmanager
 def _quiet(rank: int) -> Iterator[None]:
     """Print nothing unless this is the leader."""
-    nowhere = _Nowhere() if rank else None
-    with redirect_stdout(nowhere or sys.stdout), redirect_stderr(nowhere or sys.stderr):
+    with ExitStack() as stack:
+        if rank:
+            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+            stack.enter_context(redirect_stderr(nowhere))
         yield
 
 

@@ -268,8 +268,9 @@ class RunFolder:
             else:
                 break
         kept = [pair for pair in lines if pair[1].step < state.step]
-        text = "".join(f"{line}\n" for line, _ in kept)
-        write_atomically(self.path / RESULTS, text.encode())
+        path, content = self.path / RESULTS, "".join(f"{line}\n" for line, _ in kept).encode()
+        if content != (path.read_bytes() if path.exists() else b""):
+            write_atomically(path, content)
         self._records = len(kept)
         return [record for _, record in kept]
 

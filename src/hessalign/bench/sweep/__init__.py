@@ -21,9 +21,9 @@ from hessalign.bench.sweep.jobs import sweep_jobs as sweep_jobs
 from hessalign.bench.sweep.launcher import LocalLauncher as LocalLauncher
 from hessalign.bench.sweep.launcher import Retries as Retries
 from hessalign.bench.sweep.launcher import SerialLauncher as SerialLauncher
+from hessalign.bench.sweep.progress import RunCost as RunCost
+from hessalign.bench.sweep.progress import measure_cost as measure_cost
 from hessalign.bench.sweep.ray_cluster import RayLauncher as RayLauncher
-from hessalign.bench.sweep.report import RunCost as RunCost
-from hessalign.bench.sweep.report import measure_cost as measure_cost
 from hessalign.bench.sweep.slurm import SlurmLauncher as SlurmLauncher
 from hessalign.bench.sweep.slurm import SlurmOptions as SlurmOptions
 from hessalign.bench.sweep.specification import SweepSpec as SweepSpec

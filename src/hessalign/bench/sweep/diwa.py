@@ -51,20 +51,11 @@ _MemberRule = Literal["restricted", "uniform"]
 @final
 @dataclass(frozen=True)
 class WeightAverage:
-    """An average of the weights of runs.
+    """An average of the weights of runs, in a folder like that of a run.
 
-    Attributes:
-        path: Its folder, that of a run.
-        dataset: Name of the data set.
-        algorithm: Name of the algorithm.
-        test_domains: Names of the domains that were not trained on.
-        trials: The trials that the runs are of.
-        rule: Which runs are averaged.
-        runs: The folders of all runs, the best on held-out parts of training domains first.
-        members: Those that are averaged.
-        accuracies: Of the average, by the names of records.
-        best: Those of the best run.
-        numbers: The test domains by number.
+    Of all runs, the best on held-out parts of training domains first, the members are averaged, as
+    the rule says. Accuracies, by the names of records, are those of the average, and those of the
+    best run. Test domains are there by name and by number.
     """
 
     path: str

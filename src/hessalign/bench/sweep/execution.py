@@ -63,13 +63,9 @@ STATES: Final[tuple[_JobState, ...]] = get_args(_JobState)
 @final
 @dataclass(frozen=True)
 class Task:
-    """A job of a sweep, and who asks for it.
+    """A job in the folder of a sweep, or of other runs, and who asks for it.
 
-    Attributes:
-        job: The job.
-        sweep: The folder of the sweep, or of other runs.
-        launcher: Names the launcher, for claims.
-        attempt: How many workers were lost over it so far.
+    The name of the launcher, and how many workers it has lost over it so far, are for claims.
     """
 
     job: Job
@@ -86,13 +82,9 @@ class Task:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended.
+    """How a task ended: done now or before, failed, or left to another process that has claimed it.
 
-    Attributes:
-        task: The task.
-        state: Done now or before, failed, or left to another process that has claimed it.
-        seconds: How long it took; 0 if there was nothing to do.
-        error: The last line of what went wrong, if anything did.
+    With how long it took, 0 if there was nothing to do, and the last line of what went wrong.
     """
 
     task: Task
@@ -104,14 +96,10 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class JobStatus:
-    """How far a job is.
+    """How far a job is: done, being done by somebody, failed, or still to be done.
 
-    Attributes:
-        job: The job.
-        state: Whether it is done, somebody does it, it failed, or it is still to be done.
-        seconds: How long it trained, if it is done and says so.
-        error: The last line of what went wrong, if it failed.
-        bug: Whether it failed for a reason that the user cannot mend.
+    With how long it trained, if it is done and says so, the last line of what went wrong, if it
+    failed, and whether that is a bug, which the user cannot mend.
     """
 
     job: Job

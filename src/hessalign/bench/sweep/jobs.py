@@ -17,6 +17,7 @@ from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.plan import describe_untrained, domain_warnings, plan_job
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
+from hessalign.report.tables import grouped
 
 
 def held_out_sets(
@@ -207,10 +208,8 @@ def domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tup
 
 def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
     """One job for each data set and algorithm."""
-    found: dict[tuple[str, str], Job] = {}
-    for job in jobs:
-        found.setdefault((job.dataset, job.algorithm), job)
-    return found
+    groups = grouped(jobs, lambda job: (job.dataset, job.algorithm))
+    return {cell: group[0] for cell, group in groups.items()}
 
 
 def check_jobs(

@@ -32,12 +32,10 @@ from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute,
 @final
 @dataclass(frozen=True)
 class Retries:
-    """How often a task is tried again when its worker is lost, and after how long.
+    """How many workers may be lost over one task, and how long to wait before it is tried again.
 
-    Attributes:
-        attempts: Workers that may be lost over one task.
-        delay: Seconds before the second attempt; they double from one to the next.
-        longest: No wait is longer than this many seconds.
+    The `delay` before the second attempt, in seconds, doubles from one to the next, up to the
+    `longest`.
 
     Example:
         >>> [Retries().seconds(attempt) for attempt in (1, 2, 3)]

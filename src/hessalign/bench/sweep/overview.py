@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -19,18 +20,16 @@ from hessalign.bench.sweep.jobs import sweep_jobs
 from hessalign.bench.sweep.selection import SELECTIONS, Cell, Collection, Note, Row, Run, Table
 from hessalign.bench.sweep.selection.collection import finished_runs, tabulate
 from hessalign.bench.sweep.selection.differences import Difference, paired_difference
-from hessalign.bench.sweep.selection.reading import read_run, read_runs
+from hessalign.bench.sweep.selection.reading import Reader, read_run, read_runs
 from hessalign.bench.sweep.selection.tables import Candidate, oracle, training_domain
 from hessalign.bench.sweep.specification import make_specification
+from hessalign.report.tables import grouped
 
 REFERENCE: Final = "ERM"
 """The algorithm that others are compared with, as records name it."""
 
 _WAITING: Final = ("running", "left", "unfinished")
 """States of runs that are still to be done, or may be."""
-
-Read = Callable[[str], tuple[Run | None, list[Note]]]
-"""Reads the run in a folder."""
 
 
 class _Trouble(NamedTuple):
@@ -41,48 +40,15 @@ class _Trouble(NamedTuple):
     reason: str
 
 
-class Point(NamedTuple):
-    """A run with one test domain, at the step that training-domain selection takes of it."""
-
-    run: Run
-    domain: int  # that is tested on
-    validation: float
-    test: float
-    step: int
-    distance: float | None  # between Hessians
-
-    @property
-    def folder(self) -> str:
-        """The name of its folder."""
-        return os.path.basename(os.path.dirname(self.run.path))
-
-
-class Cost(NamedTuple):
-    """What the runs of an algorithm on a data set took."""
-
-    dataset: str
-    algorithm: str
-    runs: int
-    seconds: float
-
-
 @final
 @dataclass(frozen=True)
 class Overview:
-    """A sweep as it is now.
-
-    Attributes:
-        folder: Where it is.
-        collection: The tables of the runs that are finished.
-        unfinished: The others that have records.
-        states: How many runs are in which state.
-        troubles: What is in no table.
-    """
+    """A sweep as it is now."""
 
     folder: Path
-    collection: Collection
-    unfinished: tuple[Run, ...]
-    states: Mapping[str, int]
+    collection: Collection  # of the runs that are finished
+    unfinished: tuple[Run, ...]  # the others that have records
+    states: Mapping[str, int]  # how many runs are in which
     troubles: tuple[_Trouble, ...]
 
     @property
@@ -96,8 +62,8 @@ class Overview:
         return self.collection.runs + self.unfinished
 
     @cached_property
-    def points(self) -> tuple[Point, ...]:
-        """The finished runs with one test domain."""
+    def points(self) -> tuple[Candidate, ...]:
+        """The finished runs with one test domain, at the steps that training-domain takes."""
         return tuple(_points(self.collection.runs))
 
     def tables(self, dataset: str | None) -> dict[str, Table]:
@@ -111,14 +77,17 @@ class Overview:
         found = (each.dataset for each in self.collection.tables)
         return list(dict.fromkeys(each for each in found if each is not None))
 
+    @cached_property
+    def seconds(self) -> dict[tuple[str, str], list[float]]:
+        """What runs took, of those that tell, by data set and algorithm."""
+        timed = [(run.key[:2], run.seconds) for run in self.runs if run.seconds is not None]
+        groups = grouped(sorted(timed, key=itemgetter(0)), itemgetter(0))
+        return {cell: [seconds for _, seconds in group] for cell, group in groups.items()}
+
     @property
-    def costs(self) -> list[Cost]:
-        """What runs took, of those that tell."""
-        found: dict[tuple[str, str], list[float]] = {}
-        for run in self.runs:
-            if run.seconds is not None:
-                found.setdefault((run.key.dataset, run.key.algorithm), []).append(run.seconds)
-        return [Cost(*cell, len(each), sum(each)) for cell, each in sorted(found.items())]
+    def total_seconds(self) -> float:
+        """What all of them took."""
+        return sum(sum(times) for times in self.seconds.values())
 
 
 class Result(NamedTuple):
@@ -162,20 +131,18 @@ def _difference(
     """To the reference, in points, on some of the domains."""
     if REFERENCE not in rows or algorithm == REFERENCE:
         return None
-    first, second = ({**_values(rows[name], places)} for name in (algorithm, REFERENCE))
-    return paired_difference(first, second)
+    ours, theirs = (
+        {
+            (place, trial): 100 * value
+            for place in places
+            for trial, value in rows[name].cells[place].by_trial.items()
+        }
+        for name in (algorithm, REFERENCE)
+    )
+    return paired_difference(ours, theirs)
 
 
-def _values(row: Row, places: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Accuracies in percent by domain and trial."""
-    return {
-        (place, trial): 100 * value
-        for place in places
-        for trial, value in zip(row.cells[place].trials, row.cells[place].values, strict=True)
-    }
-
-
-def look(folder: Path, read: Read = read_run, *, mix: bool = False) -> Overview:
+def look(folder: Path, read: Reader = read_run, *, mix: bool = False) -> Overview:
     """Read a sweep, ours or DomainBed's, whatever is there of it; `mix` as for `collect`."""
     jobs, notes = _jobs(folder)
     runs, odd = read_runs(folder, least=0 if jobs else 1, read=read)
@@ -185,7 +152,7 @@ def look(folder: Path, read: Read = read_run, *, mix: bool = False) -> Overview:
     collection = tabulate(finished, notes + odd, list(SELECTIONS.values()), mix=mix)
     if jobs:
         statuses = sweep_status(folder, jobs)
-        troubles = list(_troubles(statuses, {os.path.dirname(run.path): run for run in rest}))
+        troubles = list(_troubles(statuses, {Path(run.path).parent.name: run for run in rest}))
         states = Counter(_state(status) for status in statuses)
     else:
         troubles = [_unfinished(*pair) for pair in zip(rest, reasons, strict=True)]
@@ -194,7 +161,7 @@ def look(folder: Path, read: Read = read_run, *, mix: bool = False) -> Overview:
     return Overview(folder, collection, tuple(rest), states, tuple(troubles))
 
 
-def remembering() -> Read:
+def remembering() -> Reader:
     """What reads a run as `read_run` does, but one that is done only once."""
     known: dict[str, tuple[int, tuple[Run | None, list[Note]]]] = {}
 
@@ -225,18 +192,12 @@ def _jobs(folder: Path) -> tuple[list[Job], list[Note]]:
         return [], [Note("missing", f"Which runs there should be cannot be told: {why}")]
 
 
-def _points(runs: Iterable[Run]) -> Iterator[Point]:
+def _points(runs: Iterable[Run]) -> Iterator[Candidate]:
     for run in runs:
-        if len(run.key.test_domains) > 1:
-            continue
-        (domain,) = run.key.test_domains
-        alone = {run.key.test_domains: run}
-        found = training_domain(alone, domain)
-        found = found if isinstance(found, Candidate) else oracle(alone, domain)
-        if isinstance(found, Candidate):
-            places = {record.step: place for place, record in enumerate(run.records)}
-            distance = run.distances[places[found.step]] if run.distances else None
-            yield Point(run, domain, found.validation, found.test, found.step, distance)
+        domain, *others = run.key.test_domains
+        found = (method({(domain,): run}, domain) for method in (training_domain, oracle))
+        if not others:
+            yield next(each for each in found if isinstance(each, Candidate))
 
 
 def _state(status: JobStatus) -> str:
@@ -247,9 +208,8 @@ def _state(status: JobStatus) -> str:
 def _troubles(statuses: Sequence[JobStatus], begun: Mapping[str, Run]) -> Iterator[_Trouble]:
     """Runs that failed or go on, one by one, and how many of each kind are not begun."""
     left: Counter[tuple[str, str]] = Counter()
-    by_name = {os.path.basename(path): run for path, run in begun.items()}
     for status in statuses:
-        job, run = status.job, by_name.get(status.job.folder)
+        job, run = status.job, begun.get(status.job.folder)
         reached = "" if run is None else f"at step {run.records[-1].step}"
         if status.state == "failed":
             yield _Trouble(_state(status), job.describe(), status.error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Final
 
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from hessalign.bench.sweep.run_figures import (
     point_figures,
     run_rows,
 )
-from hessalign.bench.sweep.selection import SELECTIONS, Table
+from hessalign.bench.sweep.selection import SELECTIONS, Cell, Table
 from hessalign.bench.sweep.selection.differences import Difference
 from hessalign.report.page import Figure, Mark, render_page
 from hessalign.report.plot import Plot, make_axis, names_axis
@@ -79,22 +80,22 @@ def summarise(overview: Overview) -> str:
 
 
 def _with_difference(result: Result | None) -> str:
-    text = _average(result)
+    text = _accuracy(result and result.cell)
     return text if result is None or result.difference is None else f"{text} ({result.difference})"
 
 
-def _average(result: Result | None) -> str:
-    """Mean over domains and trials with its standard error, and a mark if something is missing."""
-    if result is None or result.cell.mean is None:
+def _accuracy(cell: Cell | None, best: float | None = None) -> str:
+    """Mean and standard error, a mark if something is missing, and in bold if it is the best."""
+    if cell is None or cell.mean is None:
         return "–"
-    text = f"{result.cell.mean:.1f} ± {result.cell.error:.1f}"
-    return f"{text} *" if result.cell.reasons else text
+    text = f"{cell.mean:.1f} ± {cell.error:.1f}" + " *" * bool(cell.reasons)
+    return _bold(text) if round(cell.mean, 1) == best else text
 
 
 def _progress(overview: Overview) -> str:
     states = {state: count for state, count in overview.states.items() if count}
     words = ", ".join(f"{count:,} {state}" for state, count in states.items())
-    hours = sum(cost.seconds for cost in overview.costs) / 3600
+    hours = overview.total_seconds / 3600
     return f"{sum(states.values()):,} runs in {overview.folder}: {words}; {hours:,.2f} hours."
 
 
@@ -106,18 +107,21 @@ def _cards(overview: Overview) -> list[tuple[str, str]]:
     for state in _STATES:
         if states.get(state):
             cards.append((f"{states[state]:,}", f"runs {state}"))
-    seconds = sum(cost.seconds for cost in overview.costs)
-    cards.append((duration(seconds), "of training in all"))
+    cards.append((duration(overview.total_seconds), "of training in all"))
     for dataset in overview.datasets[:4]:
         found = results(overview, dataset)
-        rows = {name: row.get("training-domain") for name, row in found.items()}
-        means = {name: row.cell.mean for name, row in rows.items() if row is not None}
-        known = {name: mean for name, mean in means.items() if mean is not None}
+        known = _means(found, "training-domain")
         if len(known) > 1:
             best = max(known, key=lambda name: known[name])
             text = f"best on {dataset}, {known[best]:.1f} %, chosen on training domains"
             cards.append((best, text))
     return cards
+
+
+def _means(found: Mapping[str, Mapping[str, Result]], selection: str) -> dict[str, float]:
+    """What algorithms reach by a method of selection, of those that have a value."""
+    cells = {name: row[selection].cell for name, row in found.items() if selection in row}
+    return {name: cell.mean for name, cell in cells.items() if cell.mean is not None}
 
 
 def _dataset(overview: Overview, name: str, number: int) -> dict[str, object]:
@@ -157,27 +161,16 @@ def _result_header(found: Mapping[str, Mapping[str, Result]]) -> list[str]:
 
 
 def _result_rows(found: Mapping[str, Mapping[str, Result]]) -> list[list[str]]:
-    best = {
-        name: max((_rounded(row.get(name)) for row in found.values()), default=-1.0)
-        for name in SELECTIONS
-    }
-    rows = []
-    for algorithm, row in found.items():
-        cells: list[str] = [algorithm]
-        for name in SELECTIONS:
+    rows = [[algorithm] for algorithm in found]
+    for name in SELECTIONS:
+        means = _means(found, name).values() if len(found) > 1 else ()
+        best = round(max(means), 1) if means else None
+        for cells, row in zip(rows, found.values(), strict=True):
             result = row.get(name)
-            text = _average(result)
-            highest = len(found) > 1 and 0 <= _rounded(result) == best[name]
-            cells.append(_bold(text) if highest else text)
+            cells.append(_accuracy(result and result.cell, best))
             if REFERENCE in found:
                 cells.append(_difference_text(result and result.difference))
-        rows.append(cells)
     return rows
-
-
-def _rounded(result: Result | None) -> float:
-    mean = None if result is None else result.cell.mean
-    return -1.0 if mean is None else round(mean, 1)
 
 
 def _bold(text: str) -> str:
@@ -227,21 +220,13 @@ def _forest(found: Mapping[str, Mapping[str, Result]]) -> Plot | None:
 
 def _domain_rows(table: Table) -> list[list[str]]:
     """Accuracies by domain, the best of each in bold."""
-    best = table.best
-    rows = []
+    rows, best = [], table.best
     for row in table.rows:
-        if not any(cell.values for cell in row.cells):
-            continue
-        cells = []
-        for cell, highest in zip(row.cells, best, strict=False):
-            text = "–" if cell.mean is None else f"{cell.mean:.1f} ± {cell.error:.1f}"
-            text += " *" * bool(cell.reasons and cell.values)
-            cells.append(
-                _bold(text) if cell.mean is not None and round(cell.mean, 1) == highest else text
-            )
-        average = "–" if row.average is None else f"{row.average:.1f}"
-        top = row.average is not None and round(row.average, 1) == best[-1]
-        rows.append([row.algorithm, *cells, _bold(average) if top else average])
+        if any(cell.values for cell in row.cells):
+            average = "–" if row.average is None else f"{row.average:.1f}"
+            top = row.average is not None and round(row.average, 1) == best[-1]
+            cells = map(_accuracy, row.cells, best)
+            rows.append([row.algorithm, *cells, _bold(average) if top else average])
     return rows
 
 
@@ -263,21 +248,15 @@ def _reasons(table: Table) -> list[str]:
 
 def _cost_rows(overview: Overview) -> list[list[str]]:
     return [
-        [
-            cost.algorithm,
-            cost.dataset,
-            f"{cost.runs:,}",
-            f"{cost.seconds / cost.runs:,.1f}",
-            f"{cost.seconds / 3600:,.3f}",
-        ]
-        for cost in overview.costs
+        [name, dataset, f"{len(times):,}", f"{fmean(times):,.1f}", f"{sum(times) / 3600:,.3f}"]
+        for (dataset, name), times in overview.seconds.items()
     ]
 
 
 def _cost_figure(overview: Overview) -> Figure | None:
     hours: dict[str, float] = {}
-    for cost in overview.costs:
-        hours[cost.algorithm] = hours.get(cost.algorithm, 0.0) + cost.seconds / 3600
+    for (_, name), times in overview.seconds.items():
+        hours[name] = hours.get(name, 0.0) + sum(times) / 3600
     if not hours:
         return None
     rows = sorted(hours, key=lambda name: -hours[name])

@@ -11,12 +11,12 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
-from hessalign.bench.sweep.selection import Cell, Collection, Row, Table
+from hessalign.bench.sweep.selection import Cell, Collection, Table
 from hessalign.report.tables import markdown_table, markdown_text, plain
 
 _DATASET_WIDTH: Final = 20
@@ -31,13 +31,6 @@ _CELL_FIELDS: Final = (
 _CHOSEN_FIELDS: Final = (
     "trial_seed", "accuracy", "validation_accuracy", "step", "hparams_seed", "run", "hparams",
 )  # fmt: skip
-
-
-class _Renderer(Protocol):
-    """Writes the tables of a sweep."""
-
-    def __call__(self, collection: Collection, *, chosen: bool = False) -> str:
-        """The tables as text with a final line end, and the chosen runs if they are asked for."""
 
 
 @final
@@ -79,32 +72,28 @@ def _title(table: Table) -> str:
 def _grid(table: Table, style: _Style, footnotes: dict[str, int]) -> list[list[str]]:
     """The header and the rows of a table as text; reasons are numbered, each once."""
 
-    def marked(value: str | None, reasons: Sequence[str]) -> str:
-        text = value or style.missing
-        if not reasons:
-            return text
-        return text + style.mark(footnotes.setdefault("; ".join(reasons), len(footnotes) + 1))
+    def text(
+        mean: float | None, best: float | None, reasons: Sequence[str], error: float | None = None
+    ) -> str:
+        found = style.missing if mean is None else f"{mean:.1f}"
+        if mean is not None and round(mean, 1) == best:
+            found = style.best(found)
+        if error is not None:
+            found += f"{style.plus_minus}{error:.1f}"
+        if reasons:
+            found += style.mark(footnotes.setdefault("; ".join(reasons), len(footnotes) + 1))
+        return found
 
-    def written(mean: float, best: float | None) -> str:
-        text = f"{mean:.1f}"
-        return style.best(text) if round(mean, 1) == best else text
-
-    def cell_text(cell: Cell, best: float | None) -> str:
-        mean, error = cell.mean, cell.error
-        value = None if mean is None else f"{written(mean, best)}{style.plus_minus}{error:.1f}"
-        return marked(value, cell.reasons)
-
-    def average_text(row: Row) -> str:
-        if row.average is not None:
-            return written(row.average, best[-1])
-        return marked(None, [f"no value in column {', '.join(table.without_value(row))}"])
-
-    best = table.best
-    header = ["Algorithm", *map(style.escape, table.columns), "Avg"]
-    return [header] + [
-        [style.escape(row.algorithm), *map(cell_text, row.cells, best), average_text(row)]
-        for row in table.rows
-    ]
+    rows = [["Algorithm", *map(style.escape, table.columns), "Avg"]]
+    *highest, best = table.best
+    for row in table.rows:
+        pairs = zip(row.cells, highest, strict=True)
+        cells = [text(cell.mean, top, cell.reasons, cell.error) for cell, top in pairs]
+        empty = ", ".join(table.without_value(row))
+        lacking = [f"no value in column {empty}"] if empty else []
+        average = text(row.average, best, lacking)
+        rows.append([style.escape(row.algorithm), *cells, average])
+    return rows
 
 
 def _chosen_rows(table: Table) -> list[list[str]]:
@@ -192,22 +181,15 @@ def _render_csv(collection: Collection, *, chosen: bool = False) -> str:
     writer = csv.DictWriter(buffer, fields, lineterminator="\n")
     writer.writeheader()
     for table in collection.tables:
-        if table.dataset is not None:
-            writer.writerows(_csv_rows(table, chosen=chosen))
+        for algorithm, column, cell in table.cells() if table.dataset is not None else ():
+            found = (cell.mean, cell.error, len(cell.trials), "; ".join(cell.reasons))
+            values = (table.selection.name, table.dataset, algorithm, column, *found)
+            row = dict(zip(_CELL_FIELDS, values, strict=True))
+            for trial in (_trials(cell, chosen=True) if chosen else ()) or ({},):
+                if trial:
+                    trial["hparams"] = json.dumps(trial["hparams"], sort_keys=True)
+                writer.writerow({**row, **trial})
     return buffer.getvalue()
-
-
-def _csv_rows(table: Table, *, chosen: bool) -> Iterator[dict[str, Any]]:
-    for algorithm, column, cell in table.cells():
-        missing = "; ".join(cell.reasons)
-        found = (algorithm, column, cell.mean, cell.error, len(cell.trials), missing)
-        values = (table.selection.name, table.dataset, *found)
-        fields = dict(zip(_CELL_FIELDS, values, strict=True))
-        trials = _trials(cell, chosen=True) if chosen else []
-        for trial in trials:
-            yield {**fields, **trial, "hparams": json.dumps(trial["hparams"], sort_keys=True)}
-        if not trials:
-            yield fields
 
 
 def _render_json(collection: Collection, *, chosen: bool = False) -> str:
@@ -256,7 +238,7 @@ def _trials(cell: Cell, *, chosen: bool) -> list[dict[str, Any]]:
     return trials
 
 
-FORMATS: Mapping[str, _Renderer] = {
+FORMATS: Mapping[str, Callable[..., str]] = {
     "text": partial(_render_plain, _TEXT),
     "domainbed": partial(_render_plain, _DOMAINBED),
     "markdown": _render_markdown,
@@ -264,4 +246,4 @@ FORMATS: Mapping[str, _Renderer] = {
     "csv": _render_csv,
     "json": _render_json,
 }
-"""Renderers by name."""
+"""By name, what makes text of a `Collection`, with the chosen runs if `chosen` is true."""

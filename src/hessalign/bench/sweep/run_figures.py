@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Final, get_args
 
 from hessalign._errors import UserError
@@ -14,8 +15,8 @@ from hessalign.bench.algorithms.options import Power
 from hessalign.bench.algorithms.search import Preset, common_space, search_space
 from hessalign.bench.data import Family
 from hessalign.bench.runs import irm
-from hessalign.bench.sweep.overview import REFERENCE, Point
-from hessalign.bench.sweep.selection import Run, Table
+from hessalign.bench.sweep.overview import REFERENCE
+from hessalign.bench.sweep.selection import Candidate, Run, Table
 from hessalign.report.plot import Plot, make_axis
 from hessalign.report.tables import grouped
 
@@ -33,7 +34,7 @@ def domain_keys(domains: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def point_figures(
-    points: Sequence[Point], domains: Sequence[str], total: int
+    points: Sequence[Candidate], domains: Sequence[str], total: int
 ) -> list[tuple[str, list[Plot]]]:
     """By algorithm: OOD accuracy against each hyper-parameter that differs between runs."""
     up = make_axis("OOD accuracy, %", (100 * point.test for point in points))
@@ -58,7 +59,7 @@ def point_figures(
     return found
 
 
-def _by_algorithm(points: Iterable[Point]) -> dict[str, list[Point]]:
+def _by_algorithm(points: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     found = grouped(points, lambda point: point.run.key.algorithm)
     return dict(sorted(found.items(), key=_reference_first))
 
@@ -67,7 +68,7 @@ def _reference_first(group: tuple[str, object]) -> tuple[bool, str]:
     return group[0] != REFERENCE, group[0]
 
 
-def _varying(points: Sequence[Point]) -> list[str]:
+def _varying(points: Sequence[Candidate]) -> list[str]:
     """Hyper-parameters that are numbers and differ between runs."""
     values: dict[str, set[float]] = {}
     for point in points:
@@ -104,7 +105,7 @@ def _search(algorithm: str) -> tuple[set[str], set[str]]:
     return {name for name, each in pairs if isinstance(each, Power)}, {name for name, _ in pairs}
 
 
-def _describe(point: Point, domains: Sequence[str]) -> str:
+def _describe(point: Candidate, domains: Sequence[str]) -> str:
     key = point.run.key
     return (
         f"{key.algorithm}, {domains[point.domain]}, trial {key.trial_seed}, draw "
@@ -155,7 +156,7 @@ def _curves(run: Run) -> tuple[list[tuple[float, float]], list[tuple[float, floa
     )
 
 
-def distance_figure(points: Sequence[Point], domains: Sequence[str]) -> Plot | None:
+def distance_figure(points: Sequence[Candidate], domains: Sequence[str]) -> Plot | None:
     """OOD accuracy against the distance between Hessians, of runs that measured it."""
     having = [(point, point.distance) for point in points if point.distance is not None]
     if not having:
@@ -170,7 +171,7 @@ def distance_figure(points: Sequence[Point], domains: Sequence[str]) -> Plot | N
     return plot
 
 
-def correlation(points: Sequence[Point]) -> str:
+def correlation(points: Sequence[Candidate]) -> str:
     """The rank correlation of distance and accuracy within each test domain, where it exists."""
     from scipy.stats import spearmanr
 
@@ -187,13 +188,13 @@ def correlation(points: Sequence[Point]) -> str:
     return f"Within a test domain the rank correlation is {mean:+.2f} on average ({count:,} runs)."
 
 
-def run_rows(points: Sequence[Point], domains: Sequence[str]) -> list[list[str]]:
+def run_rows(points: Sequence[Candidate], domains: Sequence[str]) -> list[list[str]]:
     """The runs with the best validation accuracy, and the hyper-parameters that differ."""
     varying = {name for group in _by_algorithm(points).values() for name in _varying(group)}
     best = sorted(points, key=lambda point: -point.validation)[:MOST_RUNS]
     return [
         [
-            point.folder,
+            Path(point.run.path).parent.name,
             point.run.key.algorithm,
             domains[point.domain],
             str(point.run.key.trial_seed),

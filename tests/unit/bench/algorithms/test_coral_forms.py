@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hessalign.bench.algorithms.feature_distributions import _covariance, _covariance_distance
+from hessalign.bench.algorithms.features import _covariance, _covariance_distance
 
 
 def pair_mean(features):

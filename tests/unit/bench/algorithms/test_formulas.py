@@ -21,6 +21,7 @@ from hessalign.bench.algorithms import (
     make_algorithm,
     pairs,
 )
+from hessalign.bench.algorithms.adversaries import _class_mean
 from hessalign.bench.algorithms.augmentations import (
     _muting_mask,
     _randomize_content,
@@ -28,15 +29,9 @@ from hessalign.bench.algorithms.augmentations import (
     _RscConfig,
 )
 from hessalign.bench.algorithms.auxiliary import draw_beta
-from hessalign.bench.algorithms.feature_distributions import (
-    _GAMMAS,
-    _class_mean,
-    _coral_penalty,
-    squared_discrepancy,
-)
-from hessalign.bench.algorithms.gradients import _smooth_mask
-from hessalign.bench.algorithms.inner_steps import _first_adam_step, _meta_split
-from hessalign.bench.algorithms.risk_distributions import _quantile
+from hessalign.bench.algorithms.features import _GAMMAS, _coral_penalty, squared_discrepancy
+from hessalign.bench.algorithms.gradients import _first_adam_step, _meta_split, _smooth_mask
+from hessalign.bench.algorithms.risks import _quantile
 from hessalign.bench.models import Network
 from hessalign.bench.runs.loop import LoopConfig, start_optimizers, update
 from hessalign.curvature.domains import make_domains

@@ -1,10 +1,12 @@
 """Weights: found, verified, loaded, or an error that says what to do. No test uses the network."""
 
+import io
 import re
 import warnings
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -211,6 +213,28 @@ def test_damaged_files_are_named_whatever_torch_raises(tmp_path, zipped):
         with suppress(WeightsError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             read_state(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_long_names_of_types_are_refused_at_once(tmp_path, zipped, monkeypatch):
+    """Torch itself takes minutes for a name of 200,000 characters."""
+    content = io.BytesIO()
+    torch.save({"a": {1}}, content, _use_new_zipfile_serialization=zipped)
+    path = tmp_path / "w.pth"
+    if zipped:
+        with ZipFile(content) as whole, ZipFile(path, "w") as long:
+            for name in whole.namelist():
+                long.writestr(name, lengthened(whole.read(name)))
+    else:
+        path.write_bytes(lengthened(content.getvalue()))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("given to torch"))
+    with pytest.raises(WeightsError, match=r"names a type by 200,0\d\d characters"):
+        read_state(path)
+
+
+def lengthened(content):
+    """With a long name in place of that of a set, which is a type to be imported."""
+    return content.replace(b"__builtin__\nset", b"__builtin__\n" + 200_000 * b"x")
 
 
 def test_files_that_hold_something_else(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hessalign.bench.sweep import Job, measure_cost
-from hessalign.bench.sweep.report import evaluations
+from hessalign.bench.sweep.progress import evaluations
 
 JOB = Job("PACS", "ERM", (0,), 0, 0, "data")
 

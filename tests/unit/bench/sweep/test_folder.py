@@ -6,7 +6,7 @@ import pytest
 
 from hessalign.bench.sweep import Job, JobStatus, sweep_status
 from hessalign.bench.sweep.claims import claim_job, this_claimant
-from hessalign.bench.sweep.report import mean_seconds, seconds_left
+from hessalign.bench.sweep.progress import mean_seconds, seconds_left
 
 
 def jobs(count, algorithm="ERM"):

@@ -139,9 +139,11 @@ def test_time_and_distance_of_runs(tmp_path):
 
 
 def test_costs_are_sums_by_data_set_and_algorithm(sweep):
-    costs = {each.algorithm: each for each in look(sweep[0]).costs}
+    found = look(sweep[0])
+    seconds = {algorithm: times for (_, algorithm), times in found.seconds.items()}
     erm = sum(job.algorithm == "ERM" for job in sweep[1][:7])
-    assert (costs["ERM"].runs, costs["ERM"].seconds) == (erm, 3600.0 * erm)
+    assert seconds["ERM"] == [3600.0] * erm
+    assert found.total_seconds == sum(map(sum, seconds.values()))
 
 
 def test_runs_that_are_done_are_read_once(tmp_path):

@@ -33,13 +33,9 @@ from hessalign.report.tables import grouped
 @final
 @dataclass(frozen=True)
 class Collection:
-    """The results of a sweep.
+    """The results of a sweep: tables, the number of records behind them, and the runs.
 
-    Attributes:
-        records: Number of records behind the tables.
-        tables: The tables.
-        notes: What was odd about the files and what was left out.
-        runs: The runs behind the tables.
+    Notes say what was odd about the files and what was left out.
     """
 
     records: int

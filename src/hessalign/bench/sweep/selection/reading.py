@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NoReturn, final, get_type_hints
 
-import numpy as np
-
 from hessalign._errors import InputError
 from hessalign._numbers import finite
 from hessalign.bench.runs.averaging import AVERAGED
@@ -37,12 +35,7 @@ _NoteKind = Literal[
 @final
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the reader of a table should know.
-
-    Attributes:
-        kind: What it is about.
-        text: A sentence that names the file.
-    """
+    """What readers of a table should know: what it is about, and a sentence that names the file."""
 
     kind: _NoteKind
     text: str
@@ -50,14 +43,11 @@ class Note:
 
 @final
 class Record(NamedTuple):
-    """Accuracies of a run after one of its steps, by domain.
+    """Accuracies of a run after one of its steps, from 0, by domain.
 
-    Attributes:
-        step: The step, from 0.
-        inner: Accuracy on the larger part of each domain ("in"); None for training domains where
-            it was not measured, since no selection reads it.
-        outer: Accuracy on the part of each domain that was held out ("out"); NaN, as in `inner`,
-            only where no selection reads it.
+    They are on the larger part of each domain, `inner` ("in"), and on the part that was held out,
+    `outer` ("out"). None, in training domains that were not measured, and NaN are only where no
+    selection reads them.
     """
 
     step: int
@@ -74,15 +64,7 @@ class Record(NamedTuple):
 
 @final
 class RunKey(NamedTuple):
-    """What tells a run from the others of a sweep.
-
-    Attributes:
-        dataset: Name of the data set.
-        algorithm: Name of the algorithm.
-        test_domains: Indices of the domains that were not trained on, ascending.
-        trial_seed: Which trial.
-        hparams_seed: Which draw of hyper-parameters.
-    """
+    """What tells a run from the others of a sweep; test domains are indices, ascending."""
 
     dataset: str
     algorithm: str
@@ -101,12 +83,8 @@ class RunKey(NamedTuple):
 class RunProtocol(NamedTuple):
     """What all runs of a table must share, under the names that records give it.
 
-    Attributes:
-        task: What is learned.
-        holdout_fraction: How much of each domain is held out.
-        uda_holdout_fraction: How much is set aside without labels.
-        steps: Steps of training; None for the data set's own.
-        checkpoint_freq: Steps between evaluations; None for the data set's own.
+    What is learned, how much of each domain is held out, with and without labels, and how many
+    steps there are, in all and between evaluations; None for the data set's own.
     """
 
     task: str | None
@@ -119,20 +97,12 @@ class RunProtocol(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A training run.
+    """A training run, with the file that its records were read from.
 
-    Attributes:
-        path: The file its records were read from.
-        key: What tells it from the others.
-        protocol: What it must share with the others.
-        hparams: Its hyper-parameters.
-        records: Its records by ascending step, at least one and one per step.
-        done: Whether it was marked as done.
-        unreadable: Numbers of lines before the last that are not records.
-        domain_names: Names of the domains, if its records tell them.
-        seconds: How long it trained, if its records tell.
-        distances: The distance between the Hessians of training domains at each record, None where
-            it was not measured; empty if it never was.
+    Records are by ascending step, at least one and one per step. `unreadable` has the numbers of
+    lines before the last that are none. Names of domains, and how long it trained, are there if its
+    records tell. `distances` are those between the Hessians of training domains at each record,
+    None where they were not measured, and empty if they never were.
     """
 
     path: str
@@ -170,7 +140,7 @@ def braces(domains: tuple[int, ...]) -> str:
     return "{" + ",".join(map(str, domains)) + "}"
 
 
-_Reader = Callable[[str], tuple["Run | None", list[Note]]]
+Reader = Callable[[str], tuple["Run | None", list[Note]]]
 """Reads the run in a folder; see `read_run`."""
 
 
@@ -179,7 +149,7 @@ def read_runs(
     *,
     averaged: bool = False,
     least: int = 1,
-    read: _Reader | None = None,
+    read: Reader | None = None,
 ) -> tuple[list[Run], list[Note]]:
     """Read all runs below a folder.
 
@@ -241,57 +211,51 @@ def read_run(
         return None, [Note("unread run", f"{name}{_CONVERTED}")]
     notes: list[Note] = []
     unreadable: dict[int, bytes] = {}
-    lines: dict[int, int] = {}
-    records: dict[int, Record] = {}
-    timed: dict[int, Mapping[str, Any]] = {}
+    found: dict[int, tuple[int, Record, Mapping[str, float | None]]] = {}
     first: Mapping[str, Any] | None = None
     for number, fields in _read_lines(name, notes, unreadable):
         where = f"{name}, line {number}"
         first = fields if first is None else first
         _check_same_run(first, fields, where)
         record = _record(fields, where, AVERAGED if averaged else "")
-        if record.step not in records:
-            records[record.step], lines[record.step] = record, number
-            timed[record.step] = {name: finite(fields.get(name)) for name in _BESIDE}
-        elif records[record.step] == record:
-            text = f"{where} repeats step {record.step} of line {lines[record.step]}."
-            notes.append(Note("repeated record", text))
-        else:
+        beside = {name: finite(fields.get(name)) for name in _BESIDE}
+        line, known, _ = found.setdefault(record.step, (number, record, beside))
+        if known != record:
             raise InputError(
                 f"Expected one record per step, got two different ones of step {record.step}: "
-                f"{name}, line {lines[record.step]} and {where}. Remove the lines of the attempt "
-                "that was abandoned."
+                f"{name}, line {line} and {where}. Remove the lines of the attempt that was "
+                "abandoned."
             )
+        if line != number:
+            text = f"{where} repeats step {record.step} of line {line}."
+            notes.append(Note("repeated record", text))
     notes += [
         Note("unreadable line", f"{name}, line {each} is not a record.") for each in unreadable
     ]
     if first is None:
         return None, [*notes, Note("empty run", f"{name} has no records.")]
-    beside = [timed[step] for step in sorted(timed)]
-    distances = tuple(each["hessian_distance"] for each in beside)
+    steps = sorted(found)
+    seconds, times, distances = (tuple(found[step][2][name] for step in steps) for name in _BESIDE)
     run = Run(
         name,
         *_identity(first["args"], name),
         _entry(first, "hparams", {}, "names with values", name),
-        tuple(records[step] for step in sorted(records)),
+        tuple(found[step][1] for step in steps),
         done=os.path.exists(os.path.join(folder, DONE)),
         unreadable=tuple(unreadable),
         domain_names=tuple(map(str, _entry(first, "domain_names", [], "a list", name))),
-        seconds=_seconds(sorted(timed), beside),
+        seconds=_seconds(steps, times) if seconds[-1] is None else seconds[-1],
         distances=distances if any(each is not None for each in distances) else (),
     )
-    _check_domains(run)
-    _check_read(run)
+    _check_accuracies(run)
     return run, notes
 
 
-def _seconds(steps: Sequence[int], beside: Sequence[Mapping[str, Any]]) -> float | None:
-    """How long a run trained: what it says, or by its mean time of a step since the last record."""
-    if beside[-1]["seconds"] is not None:
-        return float(beside[-1]["seconds"])
-    lengths = [now - before for before, now in zip([-1, *steps], steps, strict=False)]
-    times = [each["step_time"] for each in beside]
-    return None if None in times else float(np.dot(lengths, times))
+def _seconds(steps: Sequence[int], times: Sequence[float | None]) -> float | None:
+    """How long a run trained, by its mean time of a step since the last record."""
+    pairs = zip(steps, (-1, *steps), times, strict=False)
+    found = [None if each is None else (now - before) * each for now, before, each in pairs]
+    return None if None in found else math.fsum(filter(None, found))
 
 
 def _is_converted(name: str) -> bool:
@@ -419,7 +383,7 @@ def _accuracy(fields: Mapping[str, Any], name: str, where: str) -> float | None:
     return value
 
 
-def _check_domains(run: Run) -> None:
+def _check_accuracies(run: Run) -> None:
     counts = {len(record.inner) for record in run.records}
     if len(counts) > 1:
         _refuse(
@@ -437,20 +401,20 @@ def _check_domains(run: Run) -> None:
                     f"Expected env{domain}_in_acc, the accuracy of a test domain, in every record "
                     f"of {run.path}; step {record.step} has none."
                 )
-
-
-def _check_read(run: Run) -> None:
-    """Refuse accuracies that are not numbers where a method of selection reads them."""
-    test = run.key.test_domains
-    for record in run.records if len(test) <= 2 else ():
-        read = [(f"env{domain}_in_acc", record.inner[domain]) for domain in test]
-        if len(test) == 1:
-            unread = () if record is run.records[-1] else test
-            outer = [(f"env{domain}_out_acc", value) for domain, value in enumerate(record.outer)]
-            read += [each for domain, each in enumerate(outer) if domain not in unread]
-        for name, value in read:
-            if value is None or math.isnan(value):
+        for name, value in _read_by_selection(record, domains, record is run.records[-1]):
+            if math.isnan(value):
                 _refuse(
                     f"Expected {name} from 0 to 1 in {run.path}, step {record.step}, got {value}; "
                     "model selection reads it."
                 )
+
+
+def _read_by_selection(
+    record: Record, tested: tuple[int, ...], last: bool
+) -> Iterator[tuple[str, float]]:
+    """The accuracies that some method of selection reads, by name."""
+    for domain in tested if len(tested) <= 2 else ():
+        yield f"env{domain}_in_acc", record.test(domain)
+    for domain, value in enumerate(record.outer) if len(tested) == 1 else ():
+        if last or domain not in tested:
+            yield f"env{domain}_out_acc", value

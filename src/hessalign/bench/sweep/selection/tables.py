@@ -30,19 +30,23 @@ Runs = Mapping[tuple[int, ...], Run]
 
 @final
 class Candidate(NamedTuple):
-    """A step of a run.
-
-    Attributes:
-        validation: The accuracy it is judged by.
-        test: The accuracy that is reported.
-        step: The step.
-        run: The run, which has one test domain.
-    """
+    """A step of a run with one test domain: the accuracies it is judged by, and that it reports."""
 
     validation: float
     test: float
     step: int
     run: Run
+
+    @property
+    def domain(self) -> int:
+        """The test domain."""
+        return self.run.key.test_domains[0]
+
+    @property
+    def distance(self) -> float | None:
+        """That between the Hessians of training domains, if it was measured."""
+        steps = [record.step for record in self.run.records]
+        return self.run.distances[steps.index(self.step)] if self.run.distances else None
 
 
 @final
@@ -183,17 +187,19 @@ _ALGORITHM_ORDER: Final = (
 class Cell:
     """Results of an algorithm on one domain, or on average over the domains of a data set.
 
-    Attributes:
-        trials: Trial seeds that have a value.
-        values: Accuracy of each of these trials, as a fraction.
-        chosen: The candidate behind each value; empty for averages.
-        reasons: What is missing and why; empty if nothing is.
+    The trials that have an accuracy, a fraction, the candidate behind each, which averages have
+    not, and what is missing and why.
     """
 
     trials: tuple[int, ...]
     values: tuple[float, ...]
     chosen: tuple[Candidate, ...] = ()
     reasons: tuple[str, ...] = ()
+
+    @property
+    def by_trial(self) -> dict[int, float]:
+        """The values by trial."""
+        return dict(zip(self.trials, self.values, strict=True))
 
     @property
     def mean(self) -> float | None:
@@ -227,14 +233,10 @@ class Row:
 @final
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Results under one method of selection.
+    """Results under one method of selection, a row per algorithm.
 
-    Attributes:
-        selection: The method.
-        dataset: The data set; None for the averages of all.
-        columns: Domains, or data sets for the averages.
-        rows: One per algorithm.
-        trials: Trial seeds that there are, with or without values.
+    Columns are the domains of a data set; if that is None, data sets with their averages. Trials
+    are all that there are, with or without values.
     """
 
     selection: Selection
@@ -364,7 +366,7 @@ def _average_cell(table: Table, row: Row) -> Cell:
     nothing = f"no value on any domain of {table.dataset}"
     for trial in table.trials:
         present = {
-            column: cell.values[cell.trials.index(trial)]
+            column: cell.by_trial[trial]
             for column, cell in zip(table.columns, row.cells, strict=True)
             if trial in cell.trials
         }

@@ -7,8 +7,8 @@ import pytest
 from tests.sweep_jobs import make_jobs
 
 from hessalign.bench.sweep import Job, JobStatus, LocalLauncher, Outcome, Task
-from hessalign.bench.sweep import report as report_module
-from hessalign.bench.sweep.report import SweepProgress, _Running
+from hessalign.bench.sweep import progress as progress_module
+from hessalign.bench.sweep.progress import SweepProgress, _Running
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def always_due(monkeypatch):
-    monkeypatch.setattr(report_module.Progress, "due", True)
+    monkeypatch.setattr(progress_module.Progress, "due", True)
 
 
 def make(tmp_path, count, stream, parallel=2):

@@ -7,7 +7,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TextIO, final
@@ -17,7 +19,15 @@ import numpy as np
 from hessalign.bench.data.catalog import default_steps
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.records import RESULTS
-from hessalign.bench.sweep.execution import ERROR, STATES, JobStatus, Launcher, Outcome, Work
+from hessalign.bench.sweep.execution import (
+    ERROR,
+    STATES,
+    JobStatus,
+    Launcher,
+    Outcome,
+    Work,
+    run_jobs,
+)
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.report.progress import Pace, Progress, duration
 from hessalign.report.tables import grouped, markdown_table
@@ -34,12 +44,8 @@ _MOST_STEPS: Final = 4096
 class RunCost:
     """What one run costs.
 
-    Attributes:
-        start: Seconds before the first step, once a process has read the data.
-        step: Seconds for each step.
-        evaluation: Seconds for each evaluation.
-        record: Bytes of each record.
-        files: Bytes of everything else.
+    Seconds of its start, once a process has read the data, of a step and of an evaluation; bytes of
+    a record and of all other files.
     """
 
     start: float
@@ -228,6 +234,13 @@ class SweepProgress:
             self._rated[job.folder] = job.algorithm, running.seconds
         if self._progress.due:
             self._show()
+
+    def run(self, folder: Path, work: Work, *, retry_failed: bool = False) -> None:
+        """Have the jobs done, shown as they go on; see `run_jobs`."""
+        jobs = list(self._statuses.values())
+        shown = partial(run_jobs, report=self, report_record=self.record)
+        with closing(self):
+            shown(folder, jobs, self._launcher, work, retry_failed=retry_failed)
 
     @property
     def failed(self) -> bool:

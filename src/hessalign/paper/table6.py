@@ -13,8 +13,8 @@ from hessalign.paper.domainbed import ByTrial, judge, selected, shown
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import plot_trials
 from hessalign.paper.published import TABLE_6, or_dash
-from hessalign.paper.sweeps import Results, Sweep, departures, disclaimer, find_scale, head_sweeps
-from hessalign.report.tables import markdown_table
+from hessalign.paper.sweeps import Sweep, departures, disclaimer, find_scale, head_sweeps
+from hessalign.report.tables import grouped, markdown_table
 
 _SELECTION: Final = "training-domain"
 """Of steps and, where there are several draws, of weights; the paper does not say."""
@@ -89,20 +89,20 @@ def _make_sweeps(options: Options) -> list[Sweep]:
 
 def _present(finished: Finished) -> Report:
     """Tables of accuracies, of what each term adds, and a figure."""
-    results, scale = finished.sweeps, finished.options.scale
-    published = next(each for each in results if each.sweep.setting == "published both")
-    departed = departures(published.sweep.spec, draws=1)
+    sweeps, scale = finished.sweeps, finished.options.scale
+    published = next(each for each in sweeps if each.setting == "published both")
+    departed = departures(published.spec, draws=1)
     texts = disclaimer(departed)
     sections: dict[str, dict[str, _Cells]] = {}
     panels: dict[str, list[dict[str, Any]]] = {}
-    for head in dict.fromkeys(each.sweep.head for each in results):
-        group = {each.sweep.setting: each for each in results if each.sweep.head is head}
+    for head, of_head in grouped(sweeps, lambda sweep: sweep.head).items():
+        group = {sweep.setting: sweep for sweep in of_head}
         texts.append(f"## {head.title.capitalize()}")
         sections[head.title] = {}
         for weights in _WEIGHTS if find_scale(scale).features else ("published",):
             cells = _accuracies_by_terms(group, weights)
             sections[head.title][weights] = cells
-            draws = group[f"{weights} both"].sweep.spec.draws
+            draws = group[f"{weights} both"].spec.draws
             texts += [
                 f"### {_WEIGHT_TITLES[weights]}" + (f" ({draws} draws)" if draws > 1 else ""),
                 _accuracy_table(cells, comparable=not departed),
@@ -116,7 +116,7 @@ def _present(finished: Finished) -> Report:
     return Report(texts, data, figures)
 
 
-def _accuracies_by_terms(group: Mapping[str, Results], weights: str) -> _Cells:
+def _accuracies_by_terms(group: Mapping[str, Sweep], weights: str) -> _Cells:
     """Selected accuracies by terms, algorithm and trial; ERM stands for neither."""
     erm = [run for run in group["searched both"].runs if run.key.algorithm == "ERM"]
     if weights == "published":  # which has the default hyper-parameters only
@@ -129,11 +129,11 @@ def _accuracies_by_terms(group: Mapping[str, Results], weights: str) -> _Cells:
     return cells
 
 
-def _aligned(results: Results) -> list[Run]:
-    return [run for run in results.runs if run.key.algorithm != "ERM"]
+def _aligned(sweep: Sweep) -> list[Run]:
+    return [run for run in sweep.runs if run.key.algorithm != "ERM"]
 
 
-def _chosen_weights(group: Mapping[str, Results]) -> list[str]:
+def _chosen_weights(group: Mapping[str, Sweep]) -> list[str]:
     """Nothing, or a paragraph on which weights were selected where they were drawn."""
     texts = []
     for terms in _TERMS:
