@@ -29,9 +29,8 @@ from benchmarks.report import table
 from benchmarks.shift_cases import CASES, Case, Draws, Sites
 from hessalign._names import check_name
 from hessalign.diagnosis.causes import cause_report
-from hessalign.diagnosis.refits import Sites as Samples
-from hessalign.diagnosis.remedies import try_remedies
-from hessalign.diagnosis.remedy_models import RemedyModels, right_answers
+from hessalign.diagnosis.remedies import RemedyModels, remedy_report, right_answers
+from hessalign.diagnosis.transfer import Sites as Samples
 
 MOST_ALARMS = 0.05
 LEAST_RIGHT = {"mild": 0.70, "strong": 0.95}
@@ -107,7 +106,7 @@ def remedies(case: Case, seed: int) -> dict[str, Any]:
     sites = Samples(*_tensors(data), data.classes, seed=seed)
     start = time.process_time()
     models = RemedyModels(sites)
-    report = try_remedies(models)
+    report = remedy_report(models)
     seconds = time.process_time() - start
     right: dict[str, list[float]] = {remedy: [] for remedy in models.remedies}
     for again in range(1, FRESH + 1):

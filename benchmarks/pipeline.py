@@ -131,7 +131,7 @@ def our_batches(reader: ImageReader) -> Iterator[Tensor]:
     rows = training_rows(reader.data)
     with ImageMinibatches(reader, rows, BATCH, 0, Augmentation(), WORKERS) as sampler:
         while True:
-            yield sampler.draw().inputs
+            yield sampler.draw().x
 
 
 def measure(
@@ -197,7 +197,7 @@ def training_step(reader: ImageReader, steps: int) -> dict[str, float]:
             batch = sampler.draw()
             start = time.process_time()
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(network(batch.inputs), batch.y).backward()
+            torch.nn.functional.cross_entropy(network(batch.x), batch.y).backward()
             optimizer.step()
             seconds.append(time.process_time() - start)
         processes = {os.getpid(), *descendants(os.getpid())}

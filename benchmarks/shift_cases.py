@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hessalign.diagnosis.answers import Cause
+from hessalign.diagnosis.explanations import Cause
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import sqrt
@@ -28,13 +28,16 @@ from hessalign.bench.runs import Job, Run, load_run
 from hessalign.bench.runs.irm import irm_job
 from hessalign.bench.runs.run import trained_head
 from hessalign.bench.sweep import LocalLauncher, SerialLauncher
-from hessalign.bench.sweep.report import SweepProgress
+from hessalign.bench.sweep.progress import SweepProgress
 from hessalign.curvature import linear_head
 from hessalign.paper.changed_images import profile
-from hessalign.paper.experiment import FinishedRun, finished_runs, have_done
+from hessalign.paper.experiment import FinishedRun, cached_runs, have_done
 from hessalign.report.tables import markdown_table
 
 SEEDS = range(5)
+CHOOSING = (0, 1)
+"""The seeds by whose runs κ is chosen; the others are run with what was chosen."""
+
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 RIDGE = 0.1
 LONGER = 3
@@ -61,6 +64,9 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "exact, unbiased": ("full", {"metric": "exact", "ridge": RIDGE, "unbiased": True}),
 }
 """Algorithm and options by title."""
+
+FOLLOWED = (ERM, "gradient only", "full Hessian", "relative", "whitened", "exact")
+"""The methods that are also trained for `LONGER` times the steps."""
 
 
 def correlation(seed: int) -> DomainDataset:
@@ -111,7 +117,7 @@ def mnist_job(
     imbalance: str | None, algorithm: str, seed: int, steps: int, values: Mapping[str, object]
 ) -> Job:
     """A run on Colored MNIST; the penalty's weight is low until the jump."""
-    size = {"train_images": 10_000, "width": 64, "evaluate_every": 100, "imbalance": imbalance}
+    size = {"train_images": 10_000, "width": 32, "evaluate_every": 100, "imbalance": imbalance}
     weights = {name: values[name] / BEFORE_JUMP for name in ("alpha", "beta") if name in values}
     jump = {"penalty_weight": BEFORE_JUMP} if weights else {}
     return irm_job(algorithm, seed, {**size, **jump, "steps": steps, **values, **weights})
@@ -125,12 +131,18 @@ class Data:
     steps: int
     batch: int | None
     shortcut: bool = True
+    methods: Sequence[str] = tuple(METHODS)
+
+    @property
+    def rule(self) -> str:
+        """The rule by which κ is chosen for longer runs."""
+        return "strongest" if self.shortcut else "accuracy"
 
 
-def _rows(dataset: str, domain: int, hidden: int, data_dir: str) -> Data:
+def _rows(dataset: str, domain: int, hidden: int, data_dir: str, methods: Sequence[str]) -> Data:
     """Three of four domains of a table of features."""
     job = partial(_job, dataset, (domain,), {"hidden": hidden}, data_dir=data_dir)
-    return Data(job, 301, 32, shortcut=False)
+    return Data(job, 301, 32, shortcut=False, methods=methods)
 
 
 def find_data(name: str, data_dir: str) -> dict[str, Data]:
@@ -148,11 +160,23 @@ def find_data(name: str, data_dir: str) -> dict[str, Data]:
     if name in {"balanced", "imbalanced"}:
         imbalance = "paper" if name == "imbalanced" else None
         return {name: Data(partial(mnist_job, imbalance), 501, None)}
-    bank = {"pacs": ("PACS@efficientnet_lite0", 128), "heart": (HEART, 16)}[name]
-    return {f"{name}, domain {e} unseen": _rows(bank[0], e, bank[1], data_dir) for e in range(4)}
+    small = [title for title in METHODS if METHODS[title][1].get("metric") != "exact"]
+    bank, hidden, methods = {
+        "pacs": ("PACS@efficientnet_lite0", 128, small),  # its head has 903 parameters
+        "heart": (HEART, 16, list(METHODS)),
+    }[name]
+    return {
+        f"{name}, domain {e} unseen": _rows(bank, e, hidden, data_dir, methods) for e in range(4)
+    }
 
 
 HEART = "hessalign.bench.data.heart:load_heart"
+
+
+def train_missing(jobs: Sequence[Job], folder: Path, at_once: int) -> None:
+    """Have the runs done that are not in a folder, with a display, so many at a time."""
+    launcher = SerialLauncher() if at_once == 1 else LocalLauncher(at_once)
+    have_done(jobs, folder, launcher, lambda before, to: SweepProgress(before, to, sys.stderr))
 
 
 @dataclass
@@ -172,11 +196,9 @@ class Study:
         }
         return self.data.job(algorithm, seed, longer * self.data.steps, {**options, **weights})
 
-    def do(self, jobs: Sequence[Job]) -> None:
+    def do(self, jobs: Iterable[Job]) -> None:
         """Have done what is not."""
-        launcher = SerialLauncher() if self.jobs == 1 else LocalLauncher(self.jobs)
-        show = lambda statuses, to: SweepProgress(statuses, to, sys.stderr)  # noqa: E731
-        have_done(list(dict.fromkeys(jobs)), self.folder, launcher, show)
+        train_missing(list(dict.fromkeys(jobs)), self.folder, self.jobs)
 
     def measure_units(self) -> None:
         """α and β with which either term is the risk of ERM, by method."""
@@ -186,7 +208,8 @@ class Study:
         trained = trained_head(run, self.data.batch)
         rows = torch.tensor([int(e) in trained.sources for e in trained.domain])
         given = (trained.z[rows], trained.logits[rows], trained.y[rows], trained.domain[rows])
-        for title, (algorithm, options) in METHODS.items():
+        for title in self.data.methods:
+            algorithm, options = METHODS[title]
             if title != ERM:
                 info = find_algorithm(algorithm)
                 plain = {key: value for key, value in options.items() if key != "unbiased"}
@@ -199,9 +222,7 @@ class Study:
 
     def runs(self, title: str, strength: float, longer: int = 1) -> list[FinishedRun]:
         """Those of the seeds that are there."""
-        return finished_runs(
-            self.folder, [self.job(title, seed, strength, longer) for seed in SEEDS]
-        )
+        return cached_runs(self.folder, [self.job(title, seed, strength, longer) for seed in SEEDS])
 
 
 def _units(head: Any, config: Any) -> dict[str, float]:
@@ -251,6 +272,11 @@ def measure(study: Study, run: FinishedRun) -> dict[str, float]:
     return {name: 100 * value for name, value in found.items()}
 
 
+def strengths(title: str) -> tuple[float, ...]:
+    """The values of κ of a method; ERM has none, and one row."""
+    return STRENGTHS[: 1 if title == ERM else None]
+
+
 Table = dict[str, dict[float, dict[int, dict[str, float]]]]
 """What was measured, by method, κ and seed."""
 
@@ -258,8 +284,8 @@ Table = dict[str, dict[float, dict[int, dict[str, float]]]]
 def table(study: Study, longer: int = 1) -> Table:
     """All runs that are there."""
     found: Table = {}
-    for title in METHODS:
-        for strength in STRENGTHS[: 1 if title == ERM else None]:
+    for title in study.data.methods:
+        for strength in strengths(title):
             runs = study.runs(title, strength, longer)
             if runs:
                 by_seed = {run.job.trial_seed: measure(study, run) for run in runs}
@@ -274,10 +300,18 @@ def mean(values: Mapping[int, Mapping[str, float]], name: str) -> float:
 
 def choose(found: Table, title: str, rule: str, constant: float) -> float:
     """κ by one of the rules of the protocol, from held-out parts of training domains alone."""
-    held_out = {strength: mean(values, "held out") for strength, values in found[title].items()}
+
+    def held_out_of(title: str) -> dict[float, float]:
+        by_seed = {
+            strength: {seed: each for seed, each in values.items() if seed in CHOOSING}
+            for strength, values in found[title].items()
+        }
+        return {strength: mean(each, "held out") for strength, each in by_seed.items() if each}
+
+    held_out = held_out_of(title)
     if rule == "accuracy":
         return max(held_out, key=lambda strength: held_out[strength])
-    (erm,) = (mean(values, "held out") for values in found[ERM].values())
+    (erm,) = held_out_of(ERM).values()
     enough = [each for each, value in held_out.items() if value >= (erm + constant) / 2]
     return max(enough, default=min(held_out))
 
@@ -293,24 +327,51 @@ def paired(ours: Mapping[int, Any], others: Mapping[int, Any], name: str) -> str
     return f"{middle:+.1f} ± {error:.1f}{star}"
 
 
-def describe(found: Table, rule: str, constant: float, shortcut: bool) -> str:
+Chosen = dict[str, tuple[str, dict[int, dict[str, float]]]]
+"""By method what was chosen, as it is shown, and what its runs measured, by seed."""
+
+
+def chosen_runs(found: Table, rule: str, constant: float) -> Chosen:
+    """Of every method the runs with the κ that a rule chooses."""
+    chosen: Chosen = {}
+    for title in found:
+        strength = choose(found, title, rule, constant)
+        chosen[title] = ("–" if title == ERM else f"{strength:g}", found[title][strength])
+    return chosen
+
+
+def over_domains(each: Sequence[Chosen]) -> Chosen:
+    """Means over the domains left out that have all methods, of the seeds that all of them have."""
+    each = [chosen for chosen in each if len(chosen) == max(map(len, each))]
+    found: Chosen = {}
+    for title in each[0]:
+        parts = [chosen[title] for chosen in each]
+        seeds = [seed for seed in SEEDS if all(seed in values for _, values in parts)]
+        means = {
+            seed: {
+                name: fmean(values[seed][name] for _, values in parts) for name in parts[0][1][seed]
+            }
+            for seed in seeds
+        }
+        found[title] = (" ".join(shown for shown, _ in parts), means)
+    return found
+
+
+def describe(chosen: Chosen, shortcut: bool) -> str:
     """A Markdown table of the chosen runs of all methods."""
     names = ["held out", "at 0", "slope", "reversed"] if shortcut else ["held out", "unseen"]
     judged = names[1]
     header = ["method", "κ", "seeds", *names, f"{judged}, less ERM", "less gradient only"]
-    chosen = {title: choose(found, title, rule, constant) for title in found}
     rows = []
-    for title, strength in chosen.items():
-        values = found[title][strength]
+    for title, (kappa, values) in chosen.items():
         cells = []
         for name in names:
             spread = stdev(each[name] for each in values.values()) if len(values) > 1 else 0.0
             cells.append(f"{mean(values, name):.1f} ± {spread:.1f}")
         others = [
-            paired(values, found[other][chosen[other]], judged) if other in found else "–"
+            paired(values, chosen[other][1], judged) if other in chosen else "–"
             for other in (ERM, "gradient only")
         ]
-        kappa = "–" if title == ERM else f"{strength:g}"
         rows.append([title, kappa, str(len(values)), *cells, *others])
     return markdown_table(header, rows)
 
@@ -326,29 +387,37 @@ def _constant(study: Study) -> float:
 RULES = ("accuracy", "strongest")
 
 
-def run_study(study: Study, *, only_report: bool) -> Iterator[tuple[str, Table]]:
-    """Do the runs of one data set and give what was measured, by number of steps."""
+def run_study(study: Study, *, only_report: bool) -> Iterator[tuple[int, Table]]:
+    """Do the runs of one data set and give what was measured, after the factor of steps."""
     study.measure_units()
     constant = _constant(study)
-    jobs = [
+    methods = study.data.methods
+    grid = [
         study.job(title, seed, strength)
-        for seed in SEEDS
-        for title in METHODS
-        for strength in STRENGTHS[: 1 if title == ERM else None]
+        for seed in CHOOSING
+        for title in methods
+        for strength in strengths(title)
     ]
     if not only_report:
-        study.do(jobs)
+        study.do(grid)
     found = table(study)
-    yield "plain", found
-    longer = [
-        study.job(title, seed, strength, LONGER)
-        for seed in SEEDS
-        for title in found
-        for strength in {choose(found, title, rule, constant) for rule in RULES}
-    ]
     if not only_report:
-        study.do(longer)
-    yield "longer", table(study, LONGER)
+        study.do(
+            study.job(title, seed, strength)
+            for seed in SEEDS
+            for title in methods
+            for strength in {choose(found, title, rule, constant) for rule in RULES}
+        )
+    found = table(study)
+    yield 1, found
+    followed = [title for title in FOLLOWED if title in found]
+    if not only_report:
+        study.do(
+            study.job(title, seed, choose(found, title, study.data.rule, constant), LONGER)
+            for seed in SEEDS
+            for title in followed
+        )
+    yield LONGER, table(study, LONGER)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -371,15 +440,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Percent, mean ± standard deviation over seeds; differences are paired by seed, ± standard "
         f"error, with a star from {CRITICAL} of them on if all five seeds are there."
     )
+    together: dict[str, list[Chosen]] = {}
     for title, data in find_data(options.data, options.data_dir).items():
         study = Study(data, options.cache, options.jobs)
-        for length, found in run_study(study, only_report=options.finished):
-            steps = data.steps * (LONGER if length == "longer" else 1)
+        for factor, found in run_study(study, only_report=options.finished):
+            steps, constant = data.steps * factor, _constant(study)
             record[f"{title}, {steps} steps"] = found
-            constant = _constant(study)
-            for rule in RULES if ERM in found else ():
-                texts.append(f"## {title}: {steps} steps, κ by {rule}")
-                texts.append(describe(found, rule, constant, data.shortcut))
+            for rule in RULES if ERM in found and factor == 1 else [data.rule][: len(found)]:
+                chosen = chosen_runs(found, rule, constant)
+                how = f"{steps} steps, κ by {rule}"
+                together.setdefault(how, []).append(chosen)
+                texts += [f"## {title}: {how}", describe(chosen, data.shortcut)]
+    for how, each in together.items():
+        if len(each) > 1:
+            means = describe(over_domains(each), shortcut=False)
+            texts += [f"## {options.data}, mean over the domains left out: {how}", means]
     record["strengths"] = STRENGTHS
     write_result(options.output, options.data, record, "\n\n".join(texts))
 

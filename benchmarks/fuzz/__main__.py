@@ -4,6 +4,7 @@ Every input follows from the seed, its target and its number, so `--target npz -
 again, in this process. Workers are replaced when they crash or hang, which is a finding, as is an
 error that is not for users to mend, code that was run, or the acceptance of what another reader
 refuses or reads differently. What was done is kept in the folder of work: the same command goes on.
+The result keeps the runs of other seeds, and `notes` that were written into it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from benchmarks.fuzz.findings import FindingError
 from benchmarks.fuzz.functions import FUNCTIONS
-from benchmarks.fuzz.readers import CANARY, READERS, FindingError
+from benchmarks.fuzz.readers import CANARY, READERS
 from benchmarks.output import write_result
 from hessalign._files import write_atomically
+from hessalign.bench.runs.machine import describe_software
 from hessalign.report.progress import Progress
 
 _TARGETS: Final = {**READERS, **FUNCTIONS}
@@ -97,13 +100,14 @@ def _serve(pipe: Connection, current: Any, name: str, seed: int, first: int, las
 
 
 class _State:
-    """What was done so far, kept in a file."""
+    """What was done so far, by which states of the code, kept in a file."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path
         self.next: dict[str, int] = {}
         self.counts: dict[str, dict[str, int]] = {}
         self.findings: list[list[Any]] = []
+        self.code: dict[str, list[str]] = {}
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             if found.pop("seed") == seed:
@@ -112,6 +116,8 @@ class _State:
 
     def add(self, name: str, end: int, counts: Counter[str], findings: Sequence[Any]) -> None:
         self.next[name] = end
+        code = describe_software().get("git", "unknown")
+        self.code[name] = [*dict.fromkeys([*self.code.get(name, []), code])]
         self.counts[name] = dict(Counter(self.counts.get(name, {})) + counts)
         self.findings += [[name, number, text] for number, text in findings]
         fields = {key: value for key, value in self.__dict__.items() if key != "path"}
@@ -158,29 +164,61 @@ def shares(inputs: int, chosen: Sequence[str]) -> dict[str, int]:
     return {name: round(inputs * _TARGETS[name][0] / total) for name in chosen}
 
 
-def report(state: _State) -> str:
-    """The page."""
-    sums = sum((Counter(counts) for counts in state.counts.values()), Counter[str]())
+def _totals(runs: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    counted = (Counter(counts) for run in runs for counts in run["targets"].values())
+    return sum(counted, Counter[str]())
+
+
+def report(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The page: all runs, each with its targets, findings, and what is to be said of them."""
+    sums = _totals(runs)
     lines = [
         "# Malformed inputs",
         "",
-        f"{sum(sums.values()):,} inputs (seed {state.seed}): {sums['refused']:,} were refused with "
-        f"an error that says what to mend, {sums['accepted']:,} accepted and found equal to what "
-        f"an independent reader finds; {sums['findings']:,} findings (crashes, hangs, code that "
-        "was run, other errors, silent acceptance of damage).",
-        "",
-        "| target | inputs | refused | accepted | findings |",
-        "|:--|--:|--:|--:|--:|",
+        f"{sums.total():,} inputs: {sums['refused']:,} were refused with an error that says what "
+        f"to mend, {sums['accepted']:,} accepted and found equal to what an independent reader "
+        f"finds; {sums['findings']:,} findings (crashes, hangs, code that was run, other errors, "
+        "silent acceptance of damage).",
     ]
-    for name, counts in state.counts.items():
-        cells = [
-            sum(counts.values()),
-            *(counts.get(k, 0) for k in ("refused", "accepted", "findings")),
-        ]
-        lines.append(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
-    lines += [f"- {name} {number}: {text}" for name, number, text in state.findings[:50]]
-    lines += ["", f"`python -m benchmarks.fuzz --inputs {sum(sums.values())} --seed {state.seed}`"]
+    for run in runs:
+        lines += ["", *_report_run(run)]
     return "\n".join(lines)
+
+
+def _report_run(run: Mapping[str, Any]) -> list[str]:
+    targets, total = run["targets"], _totals([run]).total()
+    lines = [
+        f"## Seed {run['seed']}",
+        "",
+        f"{total:,} inputs, from number 0 of each target, {_totals([run])['findings']:,} findings;",
+        "one is done again by",
+        f"`python -m benchmarks.fuzz --seed {run['seed']} --target NAME --case NUMBER`.",
+        "",
+        "| target | inputs | refused | accepted | findings | code |",
+        "|:--|--:|--:|--:|--:|:--|",
+    ]
+    for name, counts in targets.items():
+        kinds = ("refused", "accepted", "findings")
+        cells = [sum(counts.values()), *(counts.get(kind, 0) for kind in kinds)]
+        code = ", ".join(each[:7] + "*" * each.endswith("-dirty") for each in run["code"][name])
+        lines.append(f"| {name} | {' | '.join(f'{cell:,}' for cell in cells)} | {code} |")
+    found = [f"- {name} {number}: {text}" for name, number, text in run["findings"][:50]]
+    notes = ["\n".join(found)] if found else []
+    return [*lines, *(line for note in (*notes, *run["notes"]) for line in ("", note))]
+
+
+def _with_others(path: Path, state: _State) -> list[dict[str, Any]]:
+    """This run among those of other seeds in a result, by seed, with the notes on each."""
+    found = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs = {run["seed"]: run for run in found}
+    runs[state.seed] = {
+        "seed": state.seed,
+        "targets": state.counts,
+        "code": state.code,
+        "findings": state.findings,
+        "notes": runs.get(state.seed, {}).get("notes", []),
+    }
+    return [runs[seed] for seed in sorted(runs)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -219,8 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run_target(
                 state, name, count, lambda: progress(sum(state.next.values()), options.inputs)
             )
-    record = {"seed": state.seed, "targets": state.counts, "findings": state.findings}
-    write_result(options.output, "fuzz", record, report(state))
+    runs = _with_others(options.output / "fuzz.json", state)
+    write_result(options.output, "fuzz", {"runs": runs}, report(runs))
     return 1 if state.findings else 0
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 import hessalign as ha
+from benchmarks.fuzz.findings import ACCEPTED, REFUSED, Attempt, FindingError
 from benchmarks.fuzz.mutations import ODD
-from benchmarks.fuzz.readers import ACCEPTED, REFUSED, Attempt, FindingError
 from hessalign._errors import UserError
 
 _KINDS: Final = ("full", "diagonal", "sampled", "expected", "product")

@@ -124,6 +124,81 @@ def damaged(source: random.Random, content: bytes) -> bytes:
     return content
 
 
+CELLS: Final = (
+    "", " ", "?", "NA", "nan", "+nan", "-", "missing", "0", "-0", "1", "1.0", "1,0", "1,234.5",
+    "1e3", "1e39", "inf", "-Infinity", "1_0", "٣", "½", "12 %", "<5", "x", "x ", " X", "ill",
+    "north", "id", "kg", "kg (2)", "patient_id", "Y", "domain", "path", "a\nb", "a,b", "a;b", 'a"b',
+    "12345678901234567", "12345678901234568", "1e-9999999999999999999", "\u00a07", "7\u2003",
+    "$" + " " * 900 + "5x",
+)  # fmt: skip
+"""What may stand in a table."""
+
+
+def damaged_table(source: random.Random, content: bytes, separator: str) -> bytes:
+    """A table that is damaged in its bytes, or in its cells, rows and columns."""
+    if source.random() < 0.4:
+        return damaged(source, content)
+    rows = [line.split(separator) for line in content.decode().splitlines()]
+    for _ in range(source.choice((1, 1, 2, 6))):
+        source.choice(_DAMAGES_OF_TABLES)(source, rows)
+    separator = source.choice((separator,) * 8 + (",", ";", "\t", "|"))
+    quote = source.choice((str, str, _quoted))
+    end = source.choice(("\n", "\n", "\r\n", "\r", "\n\n"))
+    return (end.join(separator.join(map(quote, row)) for row in rows) + end).encode()
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'
+
+
+def _change_cell(source: random.Random, rows: list[list[str]]) -> None:
+    row = source.choice(rows)
+    row[source.randrange(len(row))] = source.choice((str, _quoted))(source.choice(CELLS))
+
+
+def _change_column(source: random.Random, rows: list[list[str]]) -> None:
+    """Some cells of a column, or all, become the same."""
+    place, cell, part = source.randrange(len(rows[0])), source.choice(CELLS), source.random()
+    for row in rows[1:]:
+        if source.random() < 2 * part and place < len(row):
+            row[place] = _quoted(cell)
+
+
+def _copy_column(source: random.Random, rows: list[list[str]]) -> None:
+    """A column is there twice, under the same name or another."""
+    place, to = (source.randrange(len(rows[0])) for _ in range(2))
+    for row in rows:
+        row.insert(to, row[min(place, len(row) - 1)])
+    if source.random() < 0.5:
+        rows[0][to] = source.choice(CELLS)
+
+
+def _drop_column(source: random.Random, rows: list[list[str]]) -> None:
+    place = source.randrange(len(rows[0]))
+    for row in rows:
+        del row[place : place + (len(row) > 1)]
+
+
+def _drop_row(source: random.Random, rows: list[list[str]]) -> None:
+    if len(rows) > 1:
+        del rows[source.randrange(len(rows))]
+
+
+def _repeat_rows(source: random.Random, rows: list[list[str]]) -> None:
+    rows += [list(row) for row in rows[1:] * source.choice((1, 3, 30))][:2000]
+
+
+def _change_length(source: random.Random, rows: list[list[str]]) -> None:
+    row = source.choice(rows)
+    row.insert(source.randrange(len(row) + 1), source.choice(CELLS))
+
+
+_DAMAGES_OF_TABLES: Final[tuple[Callable[[random.Random, list[list[str]]], None], ...]] = (
+    _change_cell, _change_cell, _change_cell, _change_column, _copy_column, _drop_column, _drop_row,
+    _repeat_rows, _change_length,
+)  # fmt: skip
+
+
 def zip_members(content: bytes) -> dict[str, bytes]:
     """The members of an archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -7,7 +7,6 @@ it was refused or accepted; what was accepted is compared with what another read
 from __future__ import annotations
 
 import ast
-import csv
 import gzip
 import hashlib
 import io
@@ -30,17 +29,26 @@ from safetensors.numpy import save as save_tensors
 from torch import nn
 
 import hessalign as ha
+from benchmarks.fuzz.findings import (
+    ACCEPTED,
+    REFUSED,
+    Attempt,
+    FindingError,
+    independent,
+    judged,
+    same,
+)
 from benchmarks.fuzz.mutations import (
-    ODD,
     damaged,
     damaged_json,
     damaged_lines,
     damaged_safetensors,
+    damaged_table,
     damaged_zip,
     payload,
     zip_members,
 )
-from hessalign._errors import MENDABLE
+from benchmarks.fuzz.tables import Table, check_table, read_named
 from hessalign.bench.data import files, mnist, read_dataset
 from hessalign.bench.data.image_cache import open_images, prepare_images
 from hessalign.bench.data.images import read_image
@@ -57,78 +65,63 @@ from hessalign.bench.sweep.specification import make_specification
 CANARY: Final = "canary"
 """The file that code in an input would make."""
 
-ACCEPTED, REFUSED = "accepted", "refused"
-
-Attempt = Callable[[random.Random], str]
-
-
-class FindingError(AssertionError):
-    """What a reader or a function must not do."""
-
-
-def _judged(read: Callable[[], Any], check: Callable[[Any], None]) -> str:
-    """Refused with an error that users can mend, or accepted and checked."""
-    try:
-        found = read()
-    except MENDABLE:
-        return REFUSED
-    check(found)
-    return ACCEPTED
-
-
-def _same(found: object, expected: object, what: str) -> None:
-    if found != expected:
-        raise FindingError(f"{what}: read {str(found)[:200]}, expected {str(expected)[:200]}")
-
-
-def _independent(read: Callable[[], Any], what: str) -> Any:
-    """What an independent reader finds; it must not refuse what was accepted."""
-    try:
-        return read()
-    except Exception as error:
-        raise FindingError(f"accepted {what}, which another reader refuses: {error}") from error
-
 
 # --- tables and manifests -------------------------------------------------------------------------
 
 
-def _csv_rows(path: Path) -> list[list[str]]:
-    text = path.read_bytes().decode("utf-8-sig")
-    rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    return [[cell.strip() for cell in row] for row in rows]
-
-
-def _check_table(path: Path, data: DomainDataset) -> None:
-    header, *rows = _independent(lambda: _csv_rows(path), "a table")
-    label = next(i for i, name in enumerate(header) if name in ("y", "label"))
-    domain = header.index("domain")
-    numbers = [i for i in range(len(header)) if i not in (label, domain)]
-    for each in data.domains:
-        own = [row for row in rows if row[domain] == each.name]
-        _same([data.classes[k] for k in each.labels.tolist()], [r[label] for r in own], "labels")
-        expected = np.array([[float(row[i]) for i in numbers] for row in own], np.float32)
-        _same(each.inputs.tolist(), expected.tolist(), "features")  # type: ignore[union-attr]
-    _same(len(data), len(rows), "samples")
+def _check_table(path: Path, named: Mapping[str, str], data: DomainDataset) -> None:
+    if data.table is None:
+        entries = independent(lambda: _manifest_rows(path), "a manifest")
+        _check_manifest(path, entries, data)
+    else:
+        label, domain = named.get("label"), named.get("domain")
+        check_table(independent(lambda: Table(path, label, domain), "a table"), data)
 
 
 def table(folder: Path) -> Attempt:
-    """A table of numbers."""
+    """A table of measurements: numbers, words, identifiers, with missing ones."""
     source = np.random.default_rng(0)
     lines = ["age,chol,y,domain", '61,"1.5",ill,north', "48,-2e-3,well,south"]
     lines += [f"{a},{b:.3g},{'ill' if a % 2 else 'well'},north" for a, b in
               zip(source.integers(20, 90, 6), source.normal(size=6), strict=True)]  # fmt: skip
-    valid, path = ("\n".join(lines) + "\n").encode(), folder / "table.csv"
+    plain = ("\n".join(lines) + "\n").encode()
+    names = "patient_id;kg;ward;unit;note;dose;outcome;clinic"
+    rows = [
+        f"{900 + i};{'?' if i % 5 == 0 else f'{60 + i},5'};{('red', 'green')[i % 2]};kg;"
+        f"seen {i}x;{i % 4};{('ill', 'well', 'well')[i % 3]};{3 + i // 4}"
+        for i in range(12)
+    ]
+    mixed = "\n".join([names, *rows, ""])
+    named = {"label": "outcome", "domain": "clinic"}
+    kinds: list[tuple[str, bytes, str, dict[str, str]]] = [
+        ("table.csv", plain, ",", {}),
+        ("table.csv", mixed.encode(), ";", named),
+        ("table.tsv", mixed.replace(";", "\t").encode(), "\t", named),
+    ]
 
     def attempt(source: random.Random) -> str:
-        path.write_bytes(damaged(source, valid))
-
-        def check(data: DomainDataset) -> None:
-            if files.is_number_table(path):
-                _check_table(path, data)
-
-        return _judged(lambda: read_dataset(path), check)
+        name, valid, separator, named = source.choice(kinds)
+        path = folder / name
+        path.write_bytes(damaged_table(source, valid, separator))
+        said = "".join(f":{key}={value}" for key, value in named.items())
+        return judged(
+            lambda: read_dataset(path.with_name(name + said)),
+            lambda data: _check_table(path, named, data),
+        )
 
     return attempt
+
+
+def _manifest_rows(path: Path) -> list[Mapping[str, Any]]:
+    """What a manifest in a table lists."""
+
+    def fits(header: list[str]) -> bool:
+        names = [name.strip() for name in header]
+        return {"path", "class", "domain"} <= {*names} and len({*names}) == len(names)
+
+    header, rows, _ = read_named(path, fits)
+    stripped = [[cell.strip() for cell in row] for row in (header, *rows)]
+    return [dict(zip(stripped[0], row, strict=True)) for row in stripped[1:]]
 
 
 def _check_manifest(path: Path, entries: list[Mapping[str, Any]], data: DomainDataset) -> None:
@@ -140,7 +133,7 @@ def _check_manifest(path: Path, entries: list[Mapping[str, Any]], data: DomainDa
         for domain in data.domains
         for image, label in zip(domain.paths, domain.labels.tolist(), strict=True)
     )
-    _same(found, expected, "images")
+    same(found, expected, "images")
 
 
 def manifest_csv(folder: Path) -> Attempt:
@@ -164,14 +157,13 @@ def _manifest(folder: Path, name: str, text: str) -> Attempt:
         if lines:
             text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
             return [json.loads(line) for line in text.split("\n") if line.strip()]
-        header, *rows = _csv_rows(path)
-        return [dict(zip(header, row, strict=True)) for row in rows]
+        return _manifest_rows(path)
 
     def attempt(source: random.Random) -> str:
         path.write_bytes((damaged_lines if lines else damaged)(source, text.encode()))
-        return _judged(
+        return judged(
             lambda: read_dataset(path),
-            lambda data: _check_manifest(path, _independent(entries, "a manifest"), data),
+            lambda data: _check_manifest(path, independent(entries, "a manifest"), data),
         )
 
     return attempt
@@ -186,12 +178,13 @@ def wilds_columns(folder: Path) -> Attempt:
         path.write_bytes(damaged(source, text.encode()))
 
         def check(columns: list[list[str]]) -> None:
-            decoded = path.read_bytes().decode("utf-8-sig")
-            header, *rows = (row for row in csv.reader(io.StringIO(decoded, newline="")) if row)
+            header, rows, _ = independent(
+                lambda: read_named(path, lambda header: {*names} <= {*header}), "columns"
+            )
             expected = [[row[header.index(name)] for row in rows] for name in names]
-            _same(columns, expected, "columns")
+            same(columns, expected, "columns")
 
-        return _judged(lambda: files.read_columns(path, names), check)
+        return judged(lambda: files.read_columns(path, names), check)
 
     return attempt
 
@@ -251,7 +244,7 @@ def _read_tensors(content: bytes) -> dict[str, np.ndarray]:
 
 
 def _check_arrays(read: Callable[[], dict[str, np.ndarray]], data: DomainDataset) -> None:
-    arrays = _independent(read, "arrays")
+    arrays = independent(read, "arrays")
 
     def names(values: np.ndarray, given: str) -> list[str]:
         if given in arrays and values.dtype.kind != "U":
@@ -270,11 +263,11 @@ def _check_arrays(read: Callable[[], dict[str, np.ndarray]], data: DomainDataset
             )
             and name == each.name
         ]
-        _same([data.classes[k] for k in each.labels.tolist()], [labels[r] for r in rows], "labels")
+        same([data.classes[k] for k in each.labels.tolist()], [labels[r] for r in rows], "labels")
         x = arrays["x"][rows].astype(np.float64)
         if not np.array_equal(each.inputs.double().numpy(), x):  # type: ignore[union-attr]
             raise FindingError("x differs from what an independent reader finds")
-    _same(len(data), len(domains), "samples")
+    same(len(data), len(domains), "samples")
 
 
 def npz(folder: Path) -> Attempt:
@@ -294,7 +287,7 @@ def npz(folder: Path) -> Attempt:
     def attempt(source: random.Random) -> str:
         content = damaged_zip(source, source.choice(buffers).getvalue(), secret)
         path.write_bytes(content)
-        return _judged(
+        return judged(
             lambda: files.read_arrays(path),
             lambda data: _check_arrays(lambda: _read_npz(content), data),
         )
@@ -311,7 +304,7 @@ def safetensors(folder: Path) -> Attempt:
     def attempt(source: random.Random) -> str:
         content = damaged_safetensors(source, source.choice(valid))
         path.write_bytes(content)
-        return _judged(
+        return judged(
             lambda: files.read_arrays(path),
             lambda data: _check_arrays(lambda: _read_tensors(content), data),
         )
@@ -349,12 +342,12 @@ def specification(folder: Path) -> Attempt:
         path.write_bytes(content)
 
         def check(found: dict[str, object]) -> None:
-            expected = _independent(lambda: plain(yaml.safe_load(content.decode())), "YAML")
+            expected = independent(lambda: plain(yaml.safe_load(content.decode())), "YAML")
             if repr(found) != repr(expected):  # NaN is not equal to itself
                 raise FindingError(f"YAML: read {found}, expected {expected}"[:300])
-            _judged(lambda: make_specification(found), lambda spec: None)
+            judged(lambda: make_specification(found), lambda spec: None)
 
-        return _judged(lambda: read_file(path), check)
+        return judged(lambda: read_file(path), check)
 
     return attempt
 
@@ -397,9 +390,9 @@ def results(folder: Path) -> Attempt:
                 if entry is None:  # on a line that begins with a torn one
                     continue
                 expected = [entry.get(f"env{e}_out_acc") for e in range(len(record.outer))]
-                _same(repr(list(record.outer)), repr(expected), f"step {record.step}")
+                same(repr(list(record.outer)), repr(expected), f"step {record.step}")
 
-        return _judged(lambda: read_run(folder), check)
+        return judged(lambda: read_run(folder), check)
 
     return attempt
 
@@ -414,9 +407,9 @@ def records(folder: Path) -> Attempt:
 
         def check(found: list[tuple[str, Any]]) -> None:
             expected = [entry.get("step") for entry in _parsed(content)]
-            _same([record.step for _, record in found], expected[: len(found)], "steps")
+            same([record.step for _, record in found], expected[: len(found)], "steps")
 
-        return _judged(lambda: read_lines(path), check)
+        return judged(lambda: read_lines(path), check)
 
     return attempt
 
@@ -437,7 +430,7 @@ def status(folder: Path) -> Attempt:
             (home / name).write_bytes(change(source, valid[name]))
         found = job_status(folder, job)
         done = (home / "done").exists()
-        _same(found.state == "done", done, "done")
+        same(found.state == "done", done, "done")
         return ACCEPTED
 
     return attempt
@@ -491,9 +484,9 @@ def checkpoint(folder: Path) -> Attempt:
             found = (home / "results.jsonl").read_text()
             if _whole_zip(content) and content != kept[name] and not warned:
                 return  # another state with the right checksums: nobody can tell
-            _same(timeless(found), timeless(expected), "records after a damaged checkpoint")
+            same(timeless(found), timeless(expected), "records after a damaged checkpoint")
 
-        outcome = _judged(lambda: train_job(job, home, warn=warned.append), check)
+        outcome = judged(lambda: train_job(job, home, warn=warned.append), check)
         return REFUSED if warned else outcome
 
     return attempt
@@ -535,7 +528,7 @@ def model(folder: Path) -> Attempt:
             if found.shape == expected.shape and not np.array_equal(found, expected):
                 raise FindingError("the same weights give other probabilities")
 
-        return _judged(lambda: ha.load(home).predict_proba(x), check)
+        return judged(lambda: ha.load(home).predict_proba(x), check)
 
     return attempt
 
@@ -559,9 +552,9 @@ def folder_of_a_run(folder: Path) -> Attempt:
 
         def check(run: Any) -> None:
             if name != "results.jsonl":
-                _same([record.step for record in run.records], steps, "steps")
+                same([record.step for record in run.records], steps, "steps")
 
-        return _judged(lambda: load_run(home), check)
+        return judged(lambda: load_run(home), check)
 
     return attempt
 
@@ -592,7 +585,7 @@ def backbone_weights(folder: Path) -> Attempt:
             if kind == "zip" and not _whole_zip(content) and content[:2] == b"PK":
                 raise FindingError("weights with a wrong checksum were accepted")
             if kind == "tensors":
-                expected = _independent(lambda: _read_tensors(content), "weights")
+                expected = independent(lambda: _read_tensors(content), "weights")
                 same = all(
                     np.array_equal(
                         value.numpy(), expected[name], equal_nan=value.is_floating_point()
@@ -600,9 +593,9 @@ def backbone_weights(folder: Path) -> Attempt:
                     for name, value in found.items()
                     if value.dtype != torch.bfloat16
                 )
-                _same(same, True, "tensors")
+                same(same, True, "tensors")
 
-        return _judged(lambda: weights.read_state(path), check)
+        return judged(lambda: weights.read_state(path), check)
 
     return attempt
 
@@ -653,11 +646,11 @@ def image(folder: Path) -> Attempt:
                 return np.asarray(opened.convert("RGB").resize((8, 8), Image.Resampling.BILINEAR))
 
         def check(found: Any) -> None:
-            _same(found.pixels.tolist(), _independent(expected, "an image").tolist(), "pixels")
+            same(found.pixels.tolist(), independent(expected, "an image").tolist(), "pixels")
             if content[:8] == kinds["png"][:8] and not _whole_png(content):
                 raise FindingError("a PNG with a wrong checksum was accepted")
 
-        return _judged(lambda: read_image(path, 8), check)
+        return judged(lambda: read_image(path, 8), check)
 
     return attempt
 
@@ -677,7 +670,7 @@ def cache(folder: Path) -> Attempt:
     def attempt(source: random.Random) -> str:
         path.write_bytes(damaged_lines(source, valid))
         found = open_images(data, place, 4)  # it is made again
-        _same([found.read(domain, [0]).pixels.tolist() for domain in range(2)], expected, "pixels")
+        same([found.read(domain, [0]).pixels.tolist() for domain in range(2)], expected, "pixels")
         return ACCEPTED
 
     return attempt
@@ -693,9 +686,9 @@ def idx(folder: Path) -> Attempt:
 
     def attempt(source: random.Random) -> str:
         path.write_bytes(damaged(source, valid))
-        return _judged(
+        return judged(
             lambda: mnist._read_idx(folder, "images", (4, 5, 5), digest),
-            lambda found: _same(found.tobytes(), pixels, "pixels"),
+            lambda found: same(found.tobytes(), pixels, "pixels"),
         )
 
     return attempt
@@ -729,11 +722,11 @@ def given(folder: Path) -> Attempt:
             return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
         def check(found: np.ndarray) -> None:
-            expected = trained.predict_proba(_independent(rows, "rows"))
+            expected = trained.predict_proba(independent(rows, "rows"))
             if not np.array_equal(found, expected) or not np.isfinite(found).all():
                 raise FindingError("other rows than an independent reader finds")
 
-        return _judged(lambda: trained.predict_proba(path), check)
+        return judged(lambda: trained.predict_proba(path), check)
 
     return attempt
 
@@ -759,5 +752,3 @@ READERS: Final[Mapping[str, tuple[float, Callable[[Path], Attempt]]]] = {
     "rows": (3, given),
 }
 """Readers by name, and how large a part of all inputs each gets."""
-
-__all__ = ["ACCEPTED", "CANARY", "ODD", "READERS", "REFUSED", "Attempt", "FindingError"]
