@@ -35,10 +35,10 @@ is all images here."""
 RESTARTS = 3
 
 
-def jobs(method: str, images: int) -> list[Job]:
+def jobs(method: str, images: int, **options: object) -> list[Job]:
     """The runs of a method, seed by seed."""
     size = {"train_images": images, "width": 64, "evaluate_every": 100}
-    return [irm_job(method, seed, size) for seed in range(RESTARTS)]
+    return [irm_job(method, seed, {**size, **options}) for seed in range(RESTARTS)]
 
 
 def measure(run: FinishedRun) -> dict[str, float]:
