@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import write_result
-from benchmarks.study import SEEDS, Study, find_data, strengths
+from benchmarks.study import NAMES, SEEDS, Study, find_data, strengths
 from hessalign import transfer_bound, transfer_measure, worst_case_gap
 from hessalign.bench.runs import load_run
 from hessalign.bench.runs.run import TrainedHead, trained_head
@@ -109,7 +109,7 @@ def describe(found: Sequence[dict[str, Any]], command: str) -> str:
 def main() -> None:
     """Measure all heads and write."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.bound")
-    parser.add_argument("data", choices=["synthetic", "balanced", "pacs"])
+    parser.add_argument("data", choices=NAMES)
     parser.add_argument("--data-dir", default="outputs/features", help="folder of feature banks")
     parser.add_argument("--cache", type=Path, default=Path("outputs/study"), metavar="DIR")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))

@@ -149,7 +149,7 @@ def find_data(name: str, data_dir: str) -> dict[str, Data]:
     """What the name of some data stands for, by title.
 
     Args:
-        name: "synthetic", "balanced", "imbalanced", "pacs" or "heart".
+        name: One of `NAMES`.
         data_dir: The folder of feature banks.
 
     Returns:
@@ -171,6 +171,7 @@ def find_data(name: str, data_dir: str) -> dict[str, Data]:
 
 
 HEART = "hessalign.bench.data.heart:load_heart"
+NAMES = ("synthetic", "balanced", "imbalanced", "pacs", "heart")
 
 
 def train_missing(jobs: Sequence[Job], folder: Path, at_once: int) -> None:
@@ -427,7 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.study")
-    parser.add_argument("data", choices=["synthetic", "balanced", "imbalanced", "pacs", "heart"])
+    parser.add_argument("data", choices=NAMES)
     parser.add_argument("--data-dir", default="outputs/features", help="folder of feature banks")
     parser.add_argument("--cache", type=Path, default=Path("outputs/study"), metavar="DIR")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
