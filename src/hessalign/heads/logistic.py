@@ -36,28 +36,19 @@ Heads = Float[Tensor, "b k d"]
 
 
 def fit_logistic(
-    z: Float[Tensor, "n d"],
-    y: Int[Tensor, " n"],
-    classes: int,
-    l2: float,
+    z: Float[Tensor, "n d"],  # the last feature is constant
+    y: Int[Tensor, " n"],  # from 0
+    classes: int,  # two have a single output
+    l2: float,  # the weight λ, positive
     *,
-    weights: Float[Tensor, "n b"] | None = None,
-    start: Float[Tensor, "k d"] | None = None,
-    steps: int = _STEPS,
+    weights: Float[Tensor, "n b"] | None = None,  # 1 on average; None for one fit with equal ones
+    start: Float[Tensor, "k d"] | None = None,  # from which all start; zeros if None
+    steps: int = _STEPS,  # of Newton's method, at most
 ) -> Heads:
-    """Fit one head for each column of weights.
-
-    Args:
-        z: Features, the last one constant.
-        y: Labels from 0.
-        classes: How many classes there are; two have a single output.
-        l2: The weight λ, positive.
-        weights: Of each sample in each fit, 1 on average; one fit with equal weights by default.
-        start: A head from which all start; zeros by default.
-        steps: Newton steps, at most.
+    """Fit heads.
 
     Returns:
-        The heads.
+        One for each column of weights.
 
     Example:
         >>> z = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]).double()
