@@ -104,7 +104,8 @@ class _Problem:
 
     def objective(self, logits: Float[Tensor, "n b k"], heads: Heads) -> Float[Tensor, " b"]:
         losses = -(self._truth * logits).sum(2, keepdim=True)
-        losses += functional.softplus(logits) if logits.shape[2] == 1 else _logsumexp(logits)
+        single = logits.shape[2] == 1
+        losses += functional.softplus(logits) if single else logits.logsumexp(2, keepdim=True)
         held = (heads.square() * self._penalty).sum((1, 2), dtype=torch.float64) / 2
         return (self._counts * losses).sum((0, 2), dtype=torch.float64) + held
 
@@ -166,10 +167,6 @@ class _Problem:
         t = torch.where(best <= value + rounding, length, 0).to(heads.dtype).view(-1, 1, 1)
         found = heads + t * step
         return found, self.logits(found), torch.minimum(best, value)
-
-
-def _logsumexp(logits: Float[Tensor, "n b k"]) -> Float[Tensor, "n b 1"]:
-    return logits.logsumexp(2, keepdim=True)
 
 
 def probabilities(z: Float[Tensor, "n d"], heads: Heads) -> Float[Tensor, "b n c"]:
