@@ -20,10 +20,9 @@ from hessalign._numbers import (
 )
 from hessalign.alignment.penalties import HESSIAN_KINDS, HessianKind
 from hessalign.heads.aligned_objective import Weights
-from hessalign.heads.fit import MAX_STEPS, FittedHead
+from hessalign.heads.fit import MAX_STEPS, FittedHead, plain_head, strength_path
 from hessalign.heads.labelled import Labelled
 from hessalign.heads.samples import check_l2
-from hessalign.heads.strengths import plain_head, strength_path
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -24,9 +24,8 @@ from hessalign.diagnosis.preparation import standardised
 from hessalign.diagnosis.scores import NORMAL, Estimate, scores, variance
 from hessalign.diagnosis.transfer import Model, Sites
 from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective
-from hessalign.heads.fit import FittedHead, minimise
+from hessalign.heads.fit import FittedHead, minimise, strength_path, weights_of
 from hessalign.heads.samples import make_samples
-from hessalign.heads.strengths import strength_path, weights_of
 
 Remedy = Literal["nothing", "standardise", "weights", "leave_out", "align"]
 REMEDIES: Final[tuple[Remedy, ...]] = get_args(Remedy)

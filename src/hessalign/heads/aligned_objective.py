@@ -13,11 +13,10 @@ c right component.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final, NamedTuple, Protocol, final, runtime_checkable
+from typing import Final, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -89,69 +88,6 @@ def _pair_weights(domains: Domains) -> Float[Tensor, "n n"]:
     return centring.T @ centring / len(domains)
 
 
-@runtime_checkable
-class AbstractObjective(Protocol):
-    """What `minimise` has to know of an objective."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs k, and parameters of each, the bias included."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where heads are evaluated."""
-        ...
-
-    @property
-    def l2(self) -> float:
-        """The weight of the L2 term."""
-        ...
-
-    @property
-    def quadratic(self) -> bool:
-        """Whether the Hessian of the risk is the same everywhere."""
-        ...
-
-    @property
-    def rounding(self) -> float:
-        """The share of the objective by which a step lowers it or not: that much is rounding."""
-        ...
-
-    @property
-    def typical_gradient(self) -> float:
-        """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
-        ...
-
-    @property
-    def small(self) -> AbstractObjective:
-        """The objective of some of the samples, if there are many; else this one."""
-        ...
-
-    @property
-    def sampling(self) -> float:
-        """The part of a slope that chance makes, as a share of single samples' gradient norms."""
-        ...
-
-    def ridge(self, head: Float[Tensor, "k d"]) -> float:
-        """The L2 term."""
-        ...
-
-    def value_and_gradient(
-        self, head: Float[Tensor, "k d"], weights: Weights
-    ) -> tuple[float, Float[Tensor, "k d"]]:
-        """The objective with weighted penalties, and its derivative in each parameter."""
-        ...
-
-    def terms(self, head: Float[Tensor, "k d"]) -> tuple[float, float, float]:
-        """Mean loss, dispersion of Hessians and of gradients, 0 where not asked for, unweighted."""
-        ...
-
-    def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> Float[Tensor, "d d"] | None:
-        """A model of the curvature that all outputs share, as its Cholesky factor; None if none."""
-        ...
-
-
 class _Term(NamedTuple):
     """A term, and what it depends on the logits through, with its weighted slope there."""
 
@@ -173,46 +109,36 @@ class AlignedObjective:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """As of the samples."""
+        """Outputs k, and parameters of each, the bias included."""
         return self.samples.shape
 
     @property
     def device(self) -> torch.device:
-        """That of the features."""
+        """Where heads are evaluated: where the features are."""
         return self.samples.features.device
 
     @property
     def l2(self) -> float:
-        """As of the samples."""
+        """The weight of the L2 term."""
         return self.samples.l2
 
     @property
     def quadratic(self) -> bool:
-        """As squared error without an activation is."""
+        """Whether the risk's Hessian is the same everywhere: squared error without activation."""
         return isinstance(self.samples.loss, Squared) and self.samples.convex
 
     @property
     def rounding(self) -> float:
-        """By the precision of the features."""
+        """The share of the objective by which a step lowers it or not: that much is rounding."""
         return _ROUNDING[self.samples.features.dtype]
 
     @property
     def typical_gradient(self) -> float:
-        """As of the samples."""
+        """The mean gradient norm of single samples at a head of zeros, which sets the scale."""
         return self.samples.typical_gradient
 
-    @property
-    def small(self) -> AlignedObjective:
-        """This one."""
-        return self
-
-    @property
-    def sampling(self) -> float:
-        """By the number of samples and features."""
-        return 1 / math.sqrt(self.samples.features.numel())
-
     def ridge(self, head: Float[Tensor, "k d"]) -> float:
-        """Over all parameters, or all but the biases."""
+        """The L2 term, over all parameters, or all but the biases."""
         return self.l2 / 2 * float(self.samples.held(head.view(1, -1)).square().sum())
 
     def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> None:

@@ -28,7 +28,6 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import Tensor
 
 from hessalign._shapes import Float
@@ -54,25 +53,16 @@ class _Pass(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class ClassifierObjective:
-    """The objective for the labels of some samples; one output stands for two classes.
-
-    Attributes:
-        design: The features.
-        labels: The class of each sample, domain by domain.
-        shares: Its weight, 1 for all of a domain together.
-        outputs: Outputs of the head.
-        l2: Weight of the L2 term over all parameters but the biases.
-        diagonal: Whether Hessian diagonals are aligned, too.
-    """
+    """The objective for the labels of some samples; one output stands for two classes."""
 
     design: Design
-    labels: tuple[np.ndarray, ...]
-    shares: tuple[np.ndarray, ...]
+    labels: tuple[np.ndarray, ...]  # the class of each sample, domain by domain
+    shares: tuple[np.ndarray, ...]  # its weight, 1 for all of a domain together
     outputs: int
-    l2: float
-    diagonal: bool
+    l2: float  # weight of the L2 term over all parameters but the biases
+    diagonal: bool  # whether Hessian diagonals are aligned, too
 
-    rounding = 1e-14
+    rounding = 1e-14  # the share of the objective by which a step lowers it or not
     quadratic = False
     device = torch.device("cpu")
 
@@ -237,7 +227,8 @@ class ClassifierObjective:
         )
 
     def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> Float[Tensor, "d d"] | None:
-        """Of some of the samples; None if there are too many features for it to pay."""
+        """A model of the curvature that all outputs share, as its Cholesky factor; None if none."""
+        # It is of some of the samples; with too many features it does not pay.
         # Ā + λ I + 2β/E Σ (A_e − Ā)² with the mean over outputs A_e of the blocks of H_e, and
         # likewise the Gauss-Newton part of the diagonals' penalty.
         if self.shape[1] > _WIDEST:
@@ -292,17 +283,11 @@ class ClassifierObjective:
 
 
 class _Moment(NamedTuple):
-    """The weighted sum of left ⊗ right over some samples of a domain.
-
-    Attributes:
-        sum: The sum.
-        noise: By how much its squared distance to that of the domain is above 0, on average.
-        rest: The same, if the sum were over all samples of the domain.
-    """
+    """The weighted sum of left ⊗ right over some samples of a domain."""
 
     sum: np.ndarray
-    noise: float
-    rest: float
+    noise: float  # by how much its squared distance to that of the domain is above 0, on average
+    rest: float  # the same, if the sum were over all samples of the domain
 
 
 def _moment(
@@ -369,6 +354,8 @@ def _bent(p: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def losses(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities, the loss of each sample, and its slope in the logits."""
     if logits.shape[1] == 1:
+        from scipy.special import expit
+
         a, p = logits[:, 0], expit(logits)
         return p, np.logaddexp(0, a) - labels * a, p - labels[:, None]
     rows = np.arange(len(labels))

@@ -27,21 +27,13 @@ _FAR: Final = {np.dtype(np.float64): 1e3, np.dtype(np.float32): 10.0}
 @final
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Rows of features by domain, and how they are standardised; build it with `make_design`.
+    """Rows of features by domain, and how they are standardised; build it with `make_design`."""
 
-    Attributes:
-        x: Features as they came, one row per sample: an array, or sparse rows (CSR).
-        groups: The rows of each domain.
-        mean: What is subtracted from each feature.
-        scale: What it is divided by.
-        moved: What was subtracted from the features that came to make x.
-    """
-
-    x: Matrix
-    groups: tuple[slice | np.ndarray, ...]
-    mean: np.ndarray
-    scale: np.ndarray
-    moved: np.ndarray | float = 0.0
+    x: Matrix  # features as they came, one row per sample: an array, or sparse rows (CSR)
+    groups: tuple[slice | np.ndarray, ...]  # the rows of each domain
+    mean: np.ndarray  # what is subtracted from each feature
+    scale: np.ndarray  # what it is divided by
+    moved: np.ndarray | float = 0.0  # what was subtracted from the features that came to make x
 
     @property
     def width(self) -> int:
@@ -144,17 +136,8 @@ class Design:
 def make_design(
     x: Matrix, groups: list[np.ndarray], weight: np.ndarray | None = None, *, standardize: bool
 ) -> Design:
-    """Features of some domains, to be standardised over all their samples.
-
-    Args:
-        x: Features, one row per sample.
-        groups: The rows of each domain, rising; those in none do not count.
-        weight: What each row of x counts in means and deviations; None if they all count the same.
-        standardize: Whether to standardise.
-
-    Returns:
-        The features.
-    """
+    """Features of some domains, to be standardised over all their samples if so."""
+    # The rows of each domain are rising; those in none do not count, others as the weights say.
     ranges = tuple(_as_slice(rows) for rows in groups)
     plain = Design(x, ranges, np.zeros(x.shape[1]), np.ones(x.shape[1]))
     if not standardize:

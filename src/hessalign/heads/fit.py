@@ -1,10 +1,13 @@
 r"""Heads that fit: the best of one domain by Newton's method, aligned ones of several by L-BFGS.
 
+Aligned ones also by their strength: weights of the penalties in a unit that travels between data.
+
 Indices: e domain, n sample, k output, d feature (with the constant of the bias).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -20,15 +23,12 @@ from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
 from hessalign.curvature.losses import HeadLoss, Squared
 from hessalign.curvature.operators import hessian_operator
-from hessalign.heads.aligned_objective import (
-    PLAIN,
-    AbstractObjective,
-    AlignedObjective,
-    Weights,
-)
+from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
+from hessalign.heads.classifier_objective import ClassifierObjective
 from hessalign.heads.samples import HeadSamples, make_samples
 from hessalign.heads.whitening import Whitening, make_whitening
 
+Objective = AlignedObjective | ClassifierObjective  # what aligned heads minimise
 # Where a constant of strong convexity comes from.
 Convexity = Literal["auto", "l2", "hessian"]
 # Gradient norm to reach, as a share of the mean gradient norm of single samples at zero.
@@ -305,7 +305,7 @@ def fit_aligned_head(
 
 
 def minimise(
-    objective: AbstractObjective,
+    objective: Objective,
     weights: Weights = PLAIN,
     *,
     start: Float[Tensor, "k d"] | None = None,
@@ -403,3 +403,63 @@ def _slopes(factor: Float[Tensor, "d d"], gradient: Float[Tensor, "k d"]) -> Flo
     """The gradient in φ, G F⁻ᵀ."""
     found: Tensor = torch.linalg.solve_triangular(factor, gradient.mT, upper=False)
     return found.mT
+
+
+def plain_head(
+    objective: Objective,
+    *,
+    start: Float[Tensor, "k d"] | None = None,
+    tolerance: float,
+    max_steps: int,
+) -> FittedHead:
+    """The minimum without penalties; of many samples it is first found for some of them."""
+    if start is None and isinstance(objective, ClassifierObjective):
+        few = objective.small
+        if few is not objective:
+            # As precisely as so few samples say: beyond that, a head would follow their noise.
+            rough = max(tolerance, few.sampling)
+            start = minimise(few, tolerance=rough, max_steps=max_steps).parameters
+    return minimise(objective, start=start, tolerance=tolerance, max_steps=max_steps)
+
+
+def weights_of(strength: float | Weights, plain: FittedHead) -> Weights:
+    r"""The weights with which each penalty at the plain head is that many times its loss.
+
+    $$\alpha = s\, L / D_H, \qquad \beta = s\, L / D_g$$
+
+    with the loss $L$ and the dispersions $D_H$, $D_g$ of Hessians and gradients at the plain head;
+    0 where there is nothing to align.
+
+    Returns:
+        The weights for a strength s of both penalties, or one for each; 0 is plain training.
+    """
+    alpha, beta = strength if isinstance(strength, Weights) else (strength, strength)
+    return Weights(
+        alpha * plain.loss / plain.hessian if plain.hessian > 0 else 0.0,
+        beta * plain.loss / plain.gradient if plain.gradient > 0 else 0.0,
+    )
+
+
+def strength_path(
+    objective: Objective,
+    plain: FittedHead,
+    strengths: Iterable[float | Weights],
+    *,
+    tolerance: float,
+    still: float = 0.0,
+    max_steps: int,
+) -> Iterator[FittedHead]:
+    """Heads of rising strengths, each started from the one before; the plain one for strength 0."""
+    start = plain
+    for strength in strengths:
+        weights = weights_of(strength, plain)
+        if any(weights):
+            start = minimise(
+                objective,
+                weights,
+                start=start.parameters,
+                tolerance=tolerance,
+                still=still,
+                max_steps=max_steps,
+            )
+        yield start

@@ -13,9 +13,8 @@ import numpy as np
 
 from hessalign.alignment.penalties import HessianKind
 from hessalign.heads.classifier_objective import losses
-from hessalign.heads.fit import FittedHead
+from hessalign.heads.fit import FittedHead, plain_head, strength_path
 from hessalign.heads.labelled import Labelled
-from hessalign.heads.strengths import plain_head, strength_path
 
 
 class Candidate(NamedTuple):
@@ -28,17 +27,11 @@ class Candidate(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """What candidates do in a domain that they were not fitted to.
+    """What candidates do in a domain that they were not fitted to."""
 
-    Attributes:
-        right: Whether each sample is classified as it should be.
-        loss: Its cross-entropy.
-        weight: What it counts, 1 for all together.
-    """
-
-    right: np.ndarray  # [c n]
-    loss: np.ndarray  # [c n]
-    weight: np.ndarray  # [n]
+    right: np.ndarray  # [c n], whether each sample is classified as it should be
+    loss: np.ndarray  # [c n], its cross-entropy
+    weight: np.ndarray  # [n], what it counts, 1 for all together
 
     @property
     def accuracy(self) -> np.ndarray:
@@ -56,30 +49,16 @@ def make_candidates(
 
 def held_out_scores(
     data: Labelled,
-    candidates: Sequence[Candidate],
-    held: int,
+    candidates: Sequence[Candidate],  # as `make_candidates` gives them
+    held: int,  # the domain that is left out
     *,
-    tolerance: float,
-    still: float,
-    max_steps: int,
-    probes: int = 100,
-    seed: int = 0,
+    tolerance: float,  # the slope to reach, as of `minimise`
+    still: float,  # share of the objective below which a step ends an aligned fit
+    max_steps: int,  # of each fit
+    probes: int = 100,  # of each domain, for the kinds that have some
+    seed: int = 0,  # of these
 ) -> HeldOutScores:
-    """Fit all candidates without one domain, each kind along a path of strengths, and test there.
-
-    Args:
-        data: Samples of all domains.
-        candidates: As `make_candidates` gives them.
-        held: The domain that is left out.
-        tolerance: Slope to reach, as of `minimise`.
-        still: Share of the objective below which a step ends an aligned fit.
-        max_steps: Steps of each fit, at most.
-        probes: Probes of each domain for the kinds that have some.
-        seed: Determines these.
-
-    Returns:
-        The scores.
-    """
+    """Fit candidates without one domain, each kind along a path of strengths, and test there."""
     design = data.design([e for e in range(data.count) if e != held])
     plain: FittedHead | None = None
     heads: list[FittedHead] = []

@@ -14,9 +14,10 @@ import torch
 
 from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
-from hessalign.heads.aligned_objective import AbstractObjective, AlignedObjective
+from hessalign.heads.aligned_objective import AlignedObjective
 from hessalign.heads.classifier_objective import ClassifierObjective
 from hessalign.heads.design import Design, Matrix, make_design, row_numbers
+from hessalign.heads.fit import Objective
 from hessalign.heads.samples import make_samples
 
 # Products of a step up to which whole Hessians are aligned where the kind is left open.
@@ -26,29 +27,17 @@ _FULL_PRODUCTS: Final = 1 << 24
 @final
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Samples with classes, domains and weights.
+    """Samples with classes, domains and weights."""
 
-    Attributes:
-        x: Features, one row per sample, dense or sparse.
-        labels: The class of each, from 0.
-        classes: How many classes there are.
-        domains: The domain of each, from 0.
-        count: How many domains there are.
-        weight: What each counts in the mean of its domain; those of 0 are left out.
-        scaling: What each counts in means and deviations of the features.
-        standardize: Whether to standardise features.
-        l2: Weight of the L2 term over weights of standardised features.
-    """
-
-    x: Matrix
-    labels: np.ndarray
-    classes: int
-    domains: np.ndarray
-    count: int
-    weight: np.ndarray
-    scaling: np.ndarray
-    standardize: bool
-    l2: float
+    x: Matrix  # features, one row per sample, dense or sparse
+    labels: np.ndarray  # the class of each, from 0
+    classes: int  # how many there are
+    domains: np.ndarray  # the domain of each, from 0
+    count: int  # how many domains there are
+    weight: np.ndarray  # what each counts in the mean of its domain; those of 0 are left out
+    scaling: np.ndarray  # what each counts in means and deviations of the features
+    standardize: bool  # whether features are standardised
+    l2: float  # weight of the L2 term over weights of standardised features
 
     @property
     def outputs(self) -> int:
@@ -72,7 +61,7 @@ class Labelled:
 
     def objective(
         self, design: Design, kind: HessianKind | None, probes: int = 100, seed: int = 0
-    ) -> AbstractObjective:
+    ) -> Objective:
         """What a classifier of these features minimises; only some kinds have them written out."""
         rows = [row_numbers(group) for group in design.groups]
         if kind in (None, "diagonal"):

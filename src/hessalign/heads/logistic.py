@@ -36,28 +36,19 @@ Heads = Float[Tensor, "b k d"]
 
 
 def fit_logistic(
-    z: Float[Tensor, "n d"],
-    y: Int[Tensor, " n"],
-    classes: int,
-    l2: float,
+    z: Float[Tensor, "n d"],  # the last feature is constant
+    y: Int[Tensor, " n"],  # from 0
+    classes: int,  # two have a single output
+    l2: float,  # the weight λ, positive
     *,
-    weights: Float[Tensor, "n b"] | None = None,
-    start: Float[Tensor, "k d"] | None = None,
-    steps: int = _STEPS,
+    weights: Float[Tensor, "n b"] | None = None,  # 1 on average; None for one fit with equal ones
+    start: Float[Tensor, "k d"] | None = None,  # from which all start; zeros if None
+    steps: int = _STEPS,  # of Newton's method, at most
 ) -> Heads:
-    """Fit one head for each column of weights.
-
-    Args:
-        z: Features, the last one constant.
-        y: Labels from 0.
-        classes: How many classes there are; two have a single output.
-        l2: The weight λ, positive.
-        weights: Of each sample in each fit, 1 on average; one fit with equal weights by default.
-        start: A head from which all start; zeros by default.
-        steps: Newton steps, at most.
+    """Fit heads.
 
     Returns:
-        The heads.
+        One for each column of weights.
 
     Example:
         >>> z = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]]).double()
@@ -113,7 +104,8 @@ class _Problem:
 
     def objective(self, logits: Float[Tensor, "n b k"], heads: Heads) -> Float[Tensor, " b"]:
         losses = -(self._truth * logits).sum(2, keepdim=True)
-        losses += functional.softplus(logits) if logits.shape[2] == 1 else _logsumexp(logits)
+        single = logits.shape[2] == 1
+        losses += functional.softplus(logits) if single else logits.logsumexp(2, keepdim=True)
         held = (heads.square() * self._penalty).sum((1, 2), dtype=torch.float64) / 2
         return (self._counts * losses).sum((0, 2), dtype=torch.float64) + held
 
@@ -175,10 +167,6 @@ class _Problem:
         t = torch.where(best <= value + rounding, length, 0).to(heads.dtype).view(-1, 1, 1)
         found = heads + t * step
         return found, self.logits(found), torch.minimum(best, value)
-
-
-def _logsumexp(logits: Float[Tensor, "n b k"]) -> Float[Tensor, "n b 1"]:
-    return logits.logsumexp(2, keepdim=True)
 
 
 def probabilities(z: Float[Tensor, "n d"], heads: Heads) -> Float[Tensor, "b n c"]:

@@ -11,9 +11,8 @@ from tests.aligned_objective import expected_objective, problem_of
 from hessalign.heads.aligned_objective import Weights
 from hessalign.heads.classifier_objective import ClassifierObjective
 from hessalign.heads.design import make_design
-from hessalign.heads.fit import minimise
+from hessalign.heads.fit import minimise, plain_head, weights_of
 from hessalign.heads.labelled import Labelled
-from hessalign.heads.strengths import plain_head, weights_of
 
 WEIGHTS = Weights(0.7, 0.4)
 

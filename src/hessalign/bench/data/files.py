@@ -138,33 +138,20 @@ def read_arrays(path: Path) -> DomainDataset:
     if held.ndim != 1 or held.dtype.kind not in "biu" or not np.isin(held, (0, 1)).all():
         raise InputError(f"Expected 0 or 1 for each sample in {_HELD_OUT} of {path}.")
     tests = tuple(map(str, arrays.get("official_tests", ())))
-    x = _tensor(path, arrays["x"])
-    return _dataset(path, x, labels, domains, torch.from_numpy(held.astype(bool)), tests)
+    x, (y, classes), (domain, names) = _tensor(path, arrays["x"]), labels, domains
+    samples = []
+    for number, name in enumerate(names):
+        rows = torch.nonzero(domain == number).flatten()
+        outer = torch.from_numpy(np.flatnonzero(held[rows.numpy()]))
+        split = outer if 0 < len(outer) < len(rows) else None
+        samples.append(DomainSamples(name, x[rows], y[rows], split))
+    return DomainDataset(path.stem, classes, tuple(samples), path, tests)
 
 
 def check_file(path: Path, what: str) -> None:
     """Refuse a file that is not there."""
     if not path.is_file():
         raise FileNotFoundError(f"Expected {what}, found no file {path}.")
-
-
-def _dataset(
-    path: Path,
-    x: Tensor,
-    labels: _Numbered,
-    domains: _Numbered,
-    held: Tensor,
-    official_tests: tuple[str, ...],
-) -> DomainDataset:
-    """Rows of numbers by domain; a domain in which all or none are held out has no split."""
-    (label, classes), (domain, names) = labels, domains
-    samples = []
-    for index, name in enumerate(names):
-        rows = torch.nonzero(domain == index).flatten()
-        outer = torch.nonzero(held[rows]).flatten()
-        given = outer if 0 < len(outer) < len(rows) else None
-        samples.append(DomainSamples(name, x[rows], label[rows], given))
-    return DomainDataset(path.stem, classes, tuple(samples), path, official_tests)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> list[list[str]]:

@@ -69,17 +69,6 @@ def leads() -> bool:
     return processes is None or processes.own == 0
 
 
-def agreed(flag: bool) -> bool:
-    """Whether a flag is set in any process."""
-    processes = current_processes()
-    if processes is None:
-        return flag
-    flags = torch.tensor(int(flag))
-    with meeting():
-        dist.all_reduce(flags, dist.ReduceOp.MAX, group=processes.group)
-    return bool(flags)
-
-
 def shared_out(count: int) -> range:
     """Which of so many pieces of work this process does."""
     processes = current_processes()
@@ -95,6 +84,11 @@ def summed(number: float) -> float:
     with meeting():
         dist.all_reduce(total, group=processes.group)
     return float(total)
+
+
+def agreed(flag: bool) -> bool:
+    """Whether a flag is set in any process."""
+    return summed(flag) > 0
 
 
 def from_leader(value: _Value) -> _Value:

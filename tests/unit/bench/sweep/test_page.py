@@ -9,8 +9,7 @@ from tests.browser import measure, needs_browser, scripted
 from tests.sweeps import record, write
 
 from hessalign.bench.sweep.overview import look
-from hessalign.bench.sweep.page import render_sweep_page, summarise
-from hessalign.bench.sweep.run_figures import _by_powers
+from hessalign.bench.sweep.page import _by_powers, render_sweep_page, summarise
 
 EVIL = "<script>document.documentElement.dataset.pwned = 1</script>"
 ATTRIBUTE = "\"><img src=x onerror='document.documentElement.dataset.pwned=1'>&amp;"
@@ -150,7 +149,7 @@ def test_points_of_very_many_runs_are_drawn_in_less_space(tmp_path, monkeypatch)
         write_runs(tmp_path / name, algorithms=(name,), dataset="PACS")
     found = look(tmp_path)
     full = len(render_sweep_page(found))
-    monkeypatch.setattr("hessalign.bench.sweep.run_figures._DESCRIBED", 0)
+    monkeypatch.setattr("hessalign.bench.sweep.page._DESCRIBED", 0)
     bare = render_sweep_page(found)
     assert "<circle" not in re.search(r"against lr</title>(.*?)</svg>", bare, re.DOTALL)[1]
     assert len(bare) < full
