@@ -66,11 +66,16 @@ def read_hugging_face(name: str, data_dir: Path) -> DomainDataset:
 
     Returns:
         The data set, called by the last part of its name.
+
+    Raises:
+        InputError: If there is no name, or what it stands for cannot be read.
     """
     base, options = split_options(name)
     for key in options:
         check_name("option of a data set of Hugging Face", key, _OPTIONS)
     source = base.removeprefix(HUGGING_FACE)
+    if not source:
+        raise InputError(f"Expected a name, a folder or a file after {HUGGING_FACE}, got none.")
     local = next((p.absolute() for p in (Path(source), data_dir / source) if p.exists()), None)
     folder = data_dir / f"hf-{source.replace('/', '--')}"
     if local is not None:

@@ -142,6 +142,8 @@ def test_single_files_are_of_kinds_that_the_package_reads(tmp_path):
     for name in ("birds.jsonl", "birds.JSON"):
         (tmp_path / name).write_text(lines)
         assert len(find_dataset(f"hf:{name}", tmp_path)) == 4
+    with pytest.raises(ValueError, match="Expected a name, a folder or a file after hf:, got none"):
+        find_dataset("hf:", tmp_path)
     (tmp_path / "birds.py").write_text("")  # the package would ask the hub for what is called py
     with pytest.raises(ValueError, match=r"Unknown kind of file .*birds.py: 'py'.*'parquet'"):
         find_dataset("hf:birds.py", tmp_path)
