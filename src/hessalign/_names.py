@@ -18,16 +18,20 @@ class UnknownNameError(InputError):
     ) -> None:
         names = list(valid)
         expected = summary or f"one of: {', '.join(map(repr, names))}"
-        message = f"Unknown {what} {name!r}. Expected {expected}."
-        spelled = {str(each).lower(): each for each in names}
-        nearest = get_close_matches(str(name).lower(), spelled, n=1)
-        if nearest:
-            message += f" Did you mean {spelled[nearest[0]]!r}?"
-        super().__init__(message)
+        super().__init__(
+            f"Unknown {what} {name!r}. Expected {expected}.{did_you_mean(name, names)}"
+        )
         self._arguments = (what, name, names, summary)
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[object, ...]]:
         return UnknownNameError, self._arguments
+
+
+def did_you_mean(name: object, valid: Iterable[object]) -> str:
+    """A question after the nearest of some names, with a space before it; empty if none is near."""
+    spelled = {str(each).lower(): each for each in valid}
+    nearest = get_close_matches(str(name).lower(), spelled, n=1)
+    return f" Did you mean {spelled[nearest[0]]!r}?" if nearest else ""
 
 
 def check_name(what: str, name: object, valid: Iterable[object]) -> None:

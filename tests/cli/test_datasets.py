@@ -85,7 +85,8 @@ def test_check_of_manifests_and_arrays(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["check", "nowhere"], "Expected a data set, found nothing at nowhere."),
+        (["check", "nowhere"], "Expected a data set, found nothing at nowhere.$"),
+        (["prepare", "wildsfmow:domain=year"], r"nothing at wildsf\S+ Did you mean 'WILDSFMoW'\?"),
         (["check", ".", "--preset", "pacs"], "Unknown preset 'pacs'.*Did you mean 'PACS'?"),
         (["check", ".", "--preset", "PACS"], "missing: art_painting, cartoon. PACS can be obt"),
         (["prepare", ".", "--workers", "0"], "Expected 1 or more workers, got 0."),

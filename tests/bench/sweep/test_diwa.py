@@ -153,6 +153,24 @@ def test_an_average_is_a_run_like_others(data, made, tmp_path, monkeypatch, caps
     )
 
 
+def test_what_was_interrupted_goes_on(made, tmp_path):
+    folder, _ = made
+    whole = average_sweep(folder, tmp_path, rule="restricted")
+    first, second = (tmp_path / f"bank-ERM-Como-trial-{trial}" for trial in (0, 1))
+    written = (first / "model.safetensors").stat().st_mtime_ns
+    (second / "done").unlink()  # as a kill leaves it
+    assert average_sweep(folder, tmp_path, rule="restricted") == whole
+    assert (first / "model.safetensors").stat().st_mtime_ns == written
+    (second / "done").unlink()
+    with pytest.raises(InputError, match=r"Expected no average in .*trial-0, found one"):
+        average_sweep(folder, tmp_path, rule="uniform")
+    text = (first / "average.json").read_text()
+    for other in ("{", "[]", "{}", text.replace('"runs": [', '"runs": ["elsewhere/0f", ')):
+        (first / "average.json").write_text(other)
+        with pytest.raises(InputError, match=r"Expected no average in .*trial-0, found one"):
+            average_sweep(folder, tmp_path, rule="restricted")
+
+
 def test_different_initial_weights_are_told(data, tmp_path):
     sweep(data, tmp_path / "sweep", draws=2, initial_seed=None)
     warned = []

@@ -43,6 +43,9 @@ _SPLIT: Final = "split"  # as the domain: every split is one
 _HELD_OUT: Final = ("validation", "val", "valid", "dev", "test")
 """The split that is held out, the first of these that there is."""
 
+_FILES: Final = ("parquet", "arrow", "csv", "json", "jsonl")
+"""How the names of single files may end; others the package would look for on the hub."""
+
 _WAIT_SECONDS: Final = 6 * 3600.0
 _JPEG: Final = b"\xff\xd8"
 
@@ -63,11 +66,16 @@ def read_hugging_face(name: str, data_dir: Path) -> DomainDataset:
 
     Returns:
         The data set, called by the last part of its name.
+
+    Raises:
+        InputError: If there is no name, or what it stands for cannot be read.
     """
     base, options = split_options(name)
     for key in options:
         check_name("option of a data set of Hugging Face", key, _OPTIONS)
     source = base.removeprefix(HUGGING_FACE)
+    if not source:
+        raise InputError(f"Expected a name, a folder or a file after {HUGGING_FACE}, got none.")
     local = next((p.absolute() for p in (Path(source), data_dir / source) if p.exists()), None)
     folder = data_dir / f"hf-{source.replace('/', '--')}"
     if local is not None:
@@ -113,12 +121,15 @@ def _load(source: str, local: Path | None, config: str | None) -> Mapping[str, A
         f"Reading {HUGGING_FACE}{source} needs Hugging Face's package datasets: pip install "
         "'hessalign[hf]'.",
     )
+    file = local is not None and local.is_file()
+    kind = "" if local is None else local.suffix.removeprefix(".").lower()
+    if file:
+        check_name(f"kind of file {local}:", kind, _FILES)
     try:
         if local is None:
             found = datasets.load_dataset(source, config)
-        elif local.is_file():
-            kind = local.suffix.removeprefix(".")
-            found = datasets.load_dataset(kind, data_files=str(local))
+        elif file:
+            found = datasets.load_dataset(kind.replace("jsonl", "json"), data_files=str(local))
         elif (local / "dataset_dict.json").exists() or (local / "state.json").exists():
             found = datasets.load_from_disk(str(local))
         else:
@@ -144,20 +155,23 @@ def _export(
     image, label, domain = _columns(name, features, options)
     known = set(splits)
     if domain in features:
-        known = set(_texts(name, trained, splits[trained], domain))
+        known = set(
+            map(_texts(name, trained, splits[trained], domain), range(len(splits[trained])))
+        )
     rows, tests = [], set()
     for split, table in splits.items():
-        labels, images = _texts(name, split, table, label), _images(table, image)
-        places = _texts(name, split, table, domain) if domain in features else [split] * len(table)
-        for number, (each, place) in enumerate(zip(labels, places, strict=True)):
+        label_of, image_of = _texts(name, split, table, label), _images(name, table, image)
+        place_of = _texts(name, split, table, domain) if domain in features else None
+        for number in range(len(table)):
+            place = split if place_of is None else place_of(number)
             if place not in known:
                 tests.add(place)
             elif domain in features and split not in {trained, held_out}:
                 continue
             held = domain in features and place in known and split == held_out != trained
             where = f"row {number} of the split {split!r} of {name}, column {image!r}"
-            path = _write(folder / "images" / split / f"{number:07d}", images(number), where)
-            rows.append((path.relative_to(folder).as_posix(), each, place, int(held)))
+            path = _write(folder / "images" / split / f"{number:07d}", image_of(number), where)
+            rows.append((path.relative_to(folder).as_posix(), label_of(number), place, int(held)))
     text = io.StringIO()
     csv.writer(text).writerows([("path", "class", "domain", "held_out"), *rows])
     described = {"made_from": name, "official_tests": sorted(tests)}
@@ -188,25 +202,35 @@ def _columns(name: str, features: Mapping[str, Any], options: Mapping[str, str])
     return found
 
 
-def _texts(name: str, split: str, table: Any, column: str) -> list[str]:  # noqa: ANN401
-    """A column as text: names of classes where it has them."""
+def _texts(name: str, split: str, table: Any, column: str) -> Callable[[int], str]:  # noqa: ANN401
+    """What gives a value of a column by its row, as text: the name of its class if it has one."""
     check_name(f"column of the split {split!r} of {name}", column, table.features)
     names = getattr(table.features[column], "names", None)
     values = table[column][:]
-    for row, value in enumerate(values):
+
+    def text(row: int) -> str:
+        value = values[row]
         if value is None or isinstance(value, dict | list) or (names and value < 0):
             raise InputError(
                 f"Expected a name or number in row {row} of the split {split!r} of {name}, column "
                 f"{column!r}; found {value!r:.60}."
             )
-    return [names[value] if names else str(value) for value in values]
+        return names[value] if names else str(value)
+
+    return text
 
 
-def _images(table: Any, column: str) -> Callable[[int], Any]:  # noqa: ANN401
+def _images(name: str, table: Any, column: str) -> Callable[[int], Any]:  # noqa: ANN401
     """What gives the bytes and path of an image by its row."""
     from datasets import Image
 
-    encoded = table.select_columns(column).cast_column(column, Image(decode=False))
+    try:
+        encoded = table.select_columns(column).cast_column(column, Image(decode=False))
+    except Exception as error:  # of values that are no images: the package may raise anything
+        raise InputError(
+            f"Expected images in the column {column!r} of {name}, found {table.features[column]}. "
+            f"Name the column of images, as in {split_options(name)[0]}:image=COLUMN."
+        ) from error
     return lambda row: encoded[row][column]
 
 

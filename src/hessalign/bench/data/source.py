@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._names import check_name, did_you_mean
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.data import files
 from hessalign.bench.data.catalog import COLORED_MNIST, PRESETS, split_options
@@ -34,6 +34,9 @@ _MADE: Final[Mapping[str, Callable[[Path, int], DomainDataset]]] = {
     COLORED_MNIST: lambda folder, seed: make_colored_mnist_domains(seed),
 }
 """Data sets that are made from the MNIST files or from what comes with the package, by a seed."""
+
+_KNOWN: Final = (*PRESETS, *_MADE, HEART)
+"""Names that need no file of that name."""
 
 
 def read_dataset(
@@ -79,7 +82,8 @@ def read_dataset(
     if not path.exists():
         make = find_plugin(ENTRY_POINTS, str(path), "data set")
         if make is None:
-            raise FileNotFoundError(f"Expected a data set, found nothing at {path}.")
+            nearest = did_you_mean(base, _KNOWN)
+            raise FileNotFoundError(f"Expected a data set, found nothing at {path}.{nearest}")
         return _from_user(str(path), make, Path(), seed=0)
     return _read_folder(path, preset)
 
@@ -187,6 +191,7 @@ def find_dataset(name: str, data_dir: str | os.PathLike[str], seed: int = 0) -> 
         f"{', '.join(path.name for path in paths)}. "
         + (f"Installed packages offer: {', '.join(offered)}. " if offered else "")
         + "A function of your own that makes one is named 'package.module:function'."
+        + did_you_mean(base, _KNOWN)
     )
 
 

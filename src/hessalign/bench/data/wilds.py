@@ -38,6 +38,7 @@ _CAMELYON_PARTS: Final = {"1": "val", "2": "test"}
 
 _FMOW_YEARS: Final = (2013, 2016)  # from which years on images are validated on, and tested on
 _GROUPS: Final = "10"
+_MOST_DIGITS: Final = 5  # of the numbers of species and cameras; every species below has a name
 _MISSING_SHOWN: Final = 3
 
 
@@ -56,8 +57,14 @@ class _Rows:
     number: Sequence[int] = ()  # of those that were kept, in the table; 1 is below the header
 
     def keep(self, wanted: Collection[str]) -> _Rows:
-        """The rows of some parts."""
+        """The rows of some parts; without any to train on they are refused."""
         rows = [row for row, part in enumerate(self.part) if part in wanted]
+        if _TRAINED not in self.part:
+            found = dict.fromkeys(self.part[row] for row in rows)
+            raise InputError(
+                f"Expected rows of the official split 'train' in {self.table}, found none"
+                + (f", only of {', '.join(found)}." if found else " of any split.")
+            )
         columns = (self.file, self.label, self.domain, self.part)
         file, label, domain, part = ([column[row] for row in rows] for column in columns)
         number = [row + 1 for row in rows]
@@ -81,10 +88,8 @@ def read_wilds(root: Path, preset: str) -> DomainDataset:
             - without: an official part to leave out, `val` or `test`.
 
     Returns:
-        The data set, called as the preset.
-
-    Raises:
-        InputError: If the table is not as expected; the error names file, row and column.
+        The data set, called as the preset. A table that is not as expected is refused, by an error
+        that names file, row and column.
     """
     name, options = split_options(preset)
     folder = find_root(root, PRESETS[name])
@@ -99,12 +104,6 @@ def read_wilds(root: Path, preset: str) -> DomainDataset:
     held_out = options.get("held_out", _HELD_OUT[0])
     wanted = [part for part in _PARTS if part not in (*_HELD_OUT, options.get("without"))]
     rows = read(folder, options, {*wanted, held_out})
-    found = Counter(rows.part)
-    if not found[_TRAINED]:
-        raise InputError(
-            f"Expected rows of the official split 'train' in {rows.table}, found none"
-            + (f", only of {', '.join(found)}." if found else " of any split.")
-        )
     _check_files(folder, rows)
     left_out, _ = read_exclusions(folder)
     parts = list(zip(rows.domain, rows.part, strict=True))
@@ -190,8 +189,9 @@ def _iwildcam(folder: Path, options: Mapping[str, str], wanted: Collection[str])
     parts = _translated(table, "split", split, {each: each for each in _PARTS})
     for column, values in (("y", label), ("location_remapped", location)):
         for row, value in enumerate(values):
-            if not value.isdecimal():
-                raise _wrong(table, row, column, "a whole number from 0", value)
+            if not value.isdecimal() or len(value) > _MOST_DIGITS:
+                expected = f"a whole number from 0, of at most {_MOST_DIGITS} digits"
+                raise _wrong(table, row, column, expected, value)
     classes = _species(folder / "categories.csv", 1 + max(map(int, label)))
     rows = _Rows(
         table,
@@ -238,7 +238,7 @@ def _grouped(rows: _Rows, groups: str) -> _Rows:
     """The cameras of training in groups of similar size; those of each other part together."""
     trained = [part not in _TESTED for part in rows.part]
     sizes = Counter(each for each, kept in zip(rows.domain, trained, strict=True) if kept)
-    if not groups.isdecimal() or not 1 <= int(groups) <= max(1, len(sizes)):
+    if not groups.isdecimal() or not 1 <= int(groups) <= len(sizes):
         raise InputError(
             f"Expected groups from 1 to {len(sizes)}, the number of cameras that are trained on, "
             f"got {groups!r}."

@@ -11,17 +11,18 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Final, Literal, final, get_args
+from typing import Any, Final, Literal, final, get_args
 
 import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, Warn
-from hessalign._files import make_folder, write_atomically
+from hessalign._files import make_folder, parse_json, write_atomically
 from hessalign._names import check_name
 from hessalign.bench.models import Network
 from hessalign.bench.runs.averaging import Mean, install
@@ -104,7 +105,8 @@ def average_sweep(
         warn: Called with what the user should know but need not act on.
 
     Returns:
-        The averages, of which each has the folder of a run.
+        The averages, of which each has the folder of a run. Those that an interrupted attempt has
+        finished are not made again.
 
     Raises:
         InputError: If runs are missing or kept no model, or do not belong together.
@@ -124,7 +126,11 @@ def average_sweep(
         )
     groups = _groups(folder, across_trials, warn)
     make_folder(place)
-    return [_average(group, place, rule, data_dir, warn) for group in groups]
+    before = {path.parent for path in place.glob(f"*/{DONE}")}
+    made = [_average(group, place, rule, data_dir, warn) for group in groups]
+    if before.issuperset(Path(each.path) for each in made):
+        raise InputError(_taken(made[0].path))
+    return made
 
 
 def _groups(folder: Path, across_trials: bool, warn: Warn) -> list[list[Run]]:
@@ -164,10 +170,7 @@ def _average(
     tested = tuple(first.plan.data.domain_names[domain] for domain in key.test_domains)
     target = output / _name(key.dataset, key.algorithm, *tested, "trial", *numbers)
     if (target / DONE).exists():
-        raise InputError(
-            f"Expected no average in {target}, found one. Remove it, or choose another folder with "
-            "--output."
-        )
+        return _made_before(target, rule, folders)
     _check_starts(first.plan, folders, warn)
     some = {trial: path for path, trial in trials.items()}  # a run of each, for its splits
     plans = {trial: _plan(path, place) for trial, path in some.items()}
@@ -192,6 +195,27 @@ def _average(
     )  # fmt: skip
     _write(made, plan, network.cpu(), time.perf_counter() - began)
     return made
+
+
+def _made_before(target: Path, rule: str, folders: Sequence[Path]) -> WeightAverage:
+    """What an earlier attempt has finished; an average of other runs is refused."""
+    with suppress(OSError, ValueError, TypeError):
+        values = parse_json((target / _MEMBERS).read_text(encoding="utf-8"))
+        texts: dict[str, Any] = {
+            key: tuple(each) if isinstance(each, list) else each
+            for key, each in dict(values).items()
+        }
+        made = WeightAverage(**texts | {"path": str(target)})
+        if made.rule == rule and {Path(run).name for run in made.runs} == {p.name for p in folders}:
+            return made
+    raise InputError(_taken(target))
+
+
+def _taken(target: str | Path) -> str:
+    return (
+        f"Expected no average in {target}, found one. Remove it, or choose another folder with "
+        "--output."
+    )
 
 
 def _plan(folder: Path, data_dir: Path) -> Plan:

@@ -1,6 +1,7 @@
 """Data sets of Hugging Face, from folders and files that its package writes."""
 
 import io
+import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -134,6 +135,30 @@ def test_parquet_files_and_folders_of_them(tmp_path):
         assert data.classes == ("cat", "dog")
 
 
+def test_single_files_are_of_kinds_that_the_package_reads(tmp_path):
+    picture(0).save(tmp_path / "0.png")
+    rows = [{"path": str(tmp_path / "0.png"), "label": "ab"[n % 2], "domain": n} for n in range(4)]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    for name in ("birds.jsonl", "birds.JSON"):
+        (tmp_path / name).write_text(lines)
+        assert len(find_dataset(f"hf:{name}", tmp_path)) == 4
+    with pytest.raises(ValueError, match="Expected a name, a folder or a file after hf:, got none"):
+        find_dataset("hf:", tmp_path)
+    (tmp_path / "birds.py").write_text("")  # the package would ask the hub for what is called py
+    with pytest.raises(ValueError, match=r"Unknown kind of file .*birds.py: 'py'.*'parquet'"):
+        find_dataset("hf:birds.py", tmp_path)
+
+
+def test_rows_that_are_not_used_need_no_label(tmp_path):
+    kept = {"train": table(12), "validation": table(4, 20)}
+    hidden = table(4, 40).map(lambda row: {"label": -1})
+    folder = write(tmp_path / "birds", **kept, test=hidden)
+    assert len(find_dataset(f"hf:{folder}", tmp_path)) == 16
+    write(tmp_path / "away", **kept, test=table(4, 40, ("east",)).map(lambda row: {"label": -1}))
+    with pytest.raises(ValueError, match=r"row 0 of the split 'test' .* column 'label'; found -1"):
+        find_dataset("hf:away", tmp_path)
+
+
 def test_wrong_values_are_named_with_split_row_and_column(tmp_path, datasets):
     good = table(12)
     unlabelled = good.map(lambda row, place: {"label": -1 if place == 3 else 0}, with_indices=True)
@@ -150,6 +175,11 @@ def test_wrong_values_are_named_with_split_row_and_column(tmp_path, datasets):
     folder = write(tmp_path / "gaps", train=empty)
     with pytest.raises(ValueError, match=r"Expected an image in row 1 of the split 'train' .*none"):
         find_dataset(f"hf:{folder}", tmp_path)
+    for number, value in enumerate((3, ["a"])):
+        columns = {"image": [value] * 4, "label": [0, 1, 0, 1], "domain": list("abab")}
+        write(tmp_path / f"no{number}", train=datasets.Dataset.from_dict(columns))
+        with pytest.raises(ValueError, match=r"images in the column 'image' .*hf:no.:image=COLUMN"):
+            find_dataset(f"hf:no{number}", tmp_path)
     (tmp_path / "broken.parquet").write_bytes(b"no table")
     with pytest.raises(ValueError, match=r"Cannot load hf:broken.parquet \("):
         find_dataset("hf:broken.parquet", tmp_path)

@@ -191,7 +191,9 @@ def test_species_without_names_have_numbers(tmp_path):
          r"Expected a date .* in .*rgb_metadata.csv, row 2, column 'timestamp'; found 'soon'"),
         ("WILDSiWildCam", make_iwildcam, 8, {"split": "dev"}, r"row 8, column 'split': 'dev'"),
         ("WILDSiWildCam", make_iwildcam, 8, {"y": "-1"},
-         r"Expected a whole number from 0 in .*, row 8, column 'y'; found '-1'"),
+         r"Expected a whole number from 0, .* in .*, row 8, column 'y'; found '-1'"),
+        ("WILDSiWildCam", make_iwildcam, 8, {"y": "99999999999999"},  # classes up to it
+         r"of at most 5 digits in .*, row 8, column 'y'; found '99999999999999'"),
         ("WILDSiWildCam", make_iwildcam, 8, {"filename": "../../secret.png"},
          r"row 8 of .*metadata.csv names train/../../secret.png, which climbs out"),
         ("WILDSiWildCam", make_iwildcam, 9, {"split": "train"},
@@ -227,7 +229,7 @@ def test_columns_rows_and_splits_that_are_missing(tmp_path):
         find_dataset("WILDSiWildCam", tmp_path)
     write_table(path, [row for row in rows if row["split"] not in {"train", "id_test"}])
     with pytest.raises(ValueError, match=r"official split 'train' .* none, only of test, val"):
-        find_dataset("WILDSiWildCam:groups=1", tmp_path)
+        find_dataset("WILDSiWildCam", tmp_path)
 
 
 @pytest.mark.parametrize(
