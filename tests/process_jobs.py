@@ -103,7 +103,8 @@ def trained(case):
 
 def pretended(own, count):
     """One of several processes, which meets nobody."""
-    return object.__new__(type("Pretended", (Processes,), {"own": own, "count": count}))
+    values = {"own": own, "count": count, "group": None}
+    return object.__new__(type("Pretended", (Processes,), values))
 
 
 def train_all(jobs, until=None):

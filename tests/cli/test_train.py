@@ -25,6 +25,14 @@ def train(bank, *words):
     return main([*flags, *words])
 
 
+def test_names_in_any_alphabet_are_printed_as_they_are(tmp_path, capsys):
+    y = np.arange(60) % 2
+    domain = np.array(["Köln", "Łódź", "東京"])[np.arange(60) % 3]
+    np.savez(tmp_path / "bank.npz", x=np.stack([y, -y], 1) + 0.0, y=y, domain=domain)
+    assert train(tmp_path, "--test-domains", "Köln", "--steps", "1") == 0
+    assert "train:\n- Łódź\n- 東京\ntest:\n- Köln\n" in capsys.readouterr().out
+
+
 def test_it_trains_shows_every_domain_and_keeps_domainbeds_records(bank, capsys):
     words = ["--algorithm", "hgp", "--test-domains", "b", "--steps", "11", "--restarts", "2"]
     assert train(bank, *words, "alpha=0", "beta=1", "lr=0.1") == 0

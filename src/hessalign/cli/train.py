@@ -191,7 +191,7 @@ def _describe(plan: Plan) -> str:
             "steps": plan.steps,
             "hyper-parameters": dict(plan.values),
         }
-    text: str = yaml.safe_dump(entries, sort_keys=False)
+    text: str = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
     return text
 
 

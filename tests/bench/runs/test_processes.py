@@ -322,6 +322,20 @@ def test_dropout_draws_for_all_rows_and_windows():
     assert torch.equal(found, expected)
 
 
+def test_batch_norm_may_follow_a_batch_of_too_few_rows_to_share(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    layer, x = nn.BatchNorm2d(2), torch.randn(3, 2, 4, 4)
+    one, shared = x[:1], x[1:]
+    found = layer(one).square().mean()  # by torch itself, as every process has all of it
+    with _WholeBatch(len(shared), pretended(0, 1)):
+        found = found + layer(shared).square().mean()
+    found.backward()
+    expected = nn.BatchNorm2d(2)
+    sum(expected(part).square().mean() for part in (one, shared)).backward()
+    assert torch.allclose(layer.weight.grad, expected.weight.grad)
+    assert torch.allclose(layer.running_var, expected.running_var)
+
+
 def test_what_is_lost_is_told_in_short():
     text = "[/a/pair.cc:537] Read error [127.0.0.1]:7580: Connection reset by peer. This is typical"
     with pytest.raises(LostProcessError) as raised, meeting():

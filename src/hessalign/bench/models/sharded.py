@@ -325,8 +325,9 @@ class _WholeBatch(TorchFunctionMode):
         variance = self._sum((x - mean).square().sum(axes, keepdim=True)) / count
         if running_mean is not None and running_var is not None:
             unbiased = variance.detach() * (count / (count - 1))
-            running_mean.lerp_(mean.detach().flatten(), momentum)
-            running_var.lerp_(unbiased.flatten(), momentum)
+            # Unseen by autograd, as torch's own: a pass by torch before this one may keep them.
+            running_mean.data.lerp_(mean.detach().flatten(), momentum)
+            running_var.data.lerp_(unbiased.flatten(), momentum)
         normal = (x - mean) * (variance + eps).rsqrt()
         shape = mean.shape
         scaled = normal if weight is None else normal * weight.view(shape)

@@ -72,18 +72,22 @@ def render_sweep_page(overview: Overview, *, refresh: bool = False) -> str:
 def summarise(overview: Overview) -> str:
     """A sweep in a few lines: accuracies by the methods of selection, and what is not there."""
     parts = [_progress(overview)]
-    names = list(SELECTIONS)
+    names, compared = list(SELECTIONS), False
     for dataset in overview.datasets:
         rows = []
         for algorithm, found in results(overview, dataset).items():
             cells = [_with_difference(found.get(name)) for name in names]
             rows.append([algorithm, *cells])
+            compared = compared or any(each.difference for each in found.values())
         parts.append(markdown_table([dataset, *names], rows))
     if overview.datasets:
+        differences = (
+            f"in brackets the difference to {REFERENCE} over the same trials and domains ± its "
+            "standard error; "
+        )
         parts.append(
-            "Mean accuracy over domains ± standard error over trials; in brackets the difference "
-            f"to {REFERENCE} over the same trials and domains ± its standard error; *: some "
-            "trials, draws or domains are missing."
+            "Mean accuracy over domains ± standard error over trials; "
+            f"{differences * compared}*: some trials, draws or domains are missing."
         )
     return "\n\n".join(parts) + "\n"
 
@@ -94,10 +98,15 @@ def _with_difference(result: Result | None) -> str:
 
 
 def _accuracy(cell: Cell | None, best: float | None = None) -> str:
-    """Mean and standard error, a mark if something is missing, and in bold if it is the best."""
+    """The mean, its standard error if there are several trials, a mark if something is missing.
+
+    Returns:
+        In bold the best.
+    """
     if cell is None or cell.mean is None:
         return "–"
-    text = f"{cell.mean:.1f} ± {cell.error:.1f}" + " *" * bool(cell.reasons)
+    error = f" ± {cell.error:.1f}" if len(cell.values) > 1 else ""
+    text = f"{cell.mean:.1f}{error}" + " *" * bool(cell.reasons)
     return _bold(text) if round(cell.mean, 1) == best else text
 
 

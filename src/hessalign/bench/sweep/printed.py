@@ -47,7 +47,10 @@ class _Style:
 
 def _latex_escape(text: str) -> str:
     r"""Text with the characters that LaTeX would interpret escaped."""
-    named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    named = {
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    }  # fmt: skip
     return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in plain(text))
 
 

@@ -134,7 +134,18 @@ def test_without_distances_the_page_says_how_to_measure_them(tmp_path):
     assert "hessalign sweep run … hessian_distance=true" in page
     assert "What failed" not in page
     assert "to ERM" not in page
-    assert "to ERM" not in summarise(found).split("\n\n")[1]
+    assert "to ERM" not in summarise(found)
+
+
+def test_one_trial_has_no_standard_error(tmp_path):
+    for number, name in enumerate(("ERM", "VREx")):
+        for domain in range(3):
+            level = 0.5 + 0.1 * number
+            records = [record(step, (domain,), algorithm=name, level=level) for step in (0, 1)]
+            write(tmp_path / f"{name}{domain}", records)
+    found = look(tmp_path)
+    assert "60.0 ± 0.0" not in render_sweep_page(found)
+    assert "60.0 (+10.0 ± 0.0)" in summarise(found)  # of three domains
 
 
 def test_a_page_before_the_first_run_is_done(tmp_path):

@@ -96,6 +96,8 @@ def test_latex_escapes_names():
     assert _latex_escape(r"a_b 50% \x ~^ #&$") == (
         r"a\_b 50\% \textbackslash{}x \textasciitilde{}\textasciicircum{} \#\&\$"
     )
+    # Without a T1 encoding these would print as ¡, ¿ and a dash.
+    assert _latex_escape("<50|>80") == r"\textless{}50\textbar{}\textgreater{}80"
 
 
 EVIL = "<script>alert(1)</script>|\n\x1b[2J & $x_1$ \\input{/etc/passwd}"
