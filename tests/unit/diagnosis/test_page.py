@@ -231,7 +231,7 @@ CUT = """
 const outside = text => {
   const inner = text.getBoundingClientRect();
   const outer = text.closest("svg").getBoundingClientRect();
-  return inner.width && (inner.left < outer.left - 1 || inner.right > outer.right + 1);
+  return inner.width && (inner.left < outer.left - 3 || inner.right > outer.right + 3);
 };
 const texts = [...frame.contentDocument.querySelectorAll("svg text")];
 show({all: texts.length, cut: texts.filter(outside).map(text => text.textContent)});
