@@ -49,7 +49,7 @@ from hessalign.diagnosis.permutation import (
     rank_scores,
     share_test,
 )
-from hessalign.diagnosis.preparation import fit_preparation
+from hessalign.diagnosis.preparation import first_copies, fit_preparation
 
 _LEVEL: Final = 0.05
 _LARGE: Final = 1 << 20  # numbers from which on fewer permutations are done
@@ -57,6 +57,7 @@ _DIRECTIONS: Final = 8  # main directions whose pairs are looked at
 _WIDE: Final = 128  # main directions that models of sites see, at most
 _TOP: Final = 128  # columns that are looked at again after a move
 _REST: Final = 0.3  # share of the squared distance that a move may leave
+_LEFT: Final = 0.02  # and that by which it is not enough
 _GRID: Final = 0.2  # standard deviations to which columns are rounded after a move
 _SAME: Final = 0.2  # p-value from which on features are taken to be distributed alike
 _NAMED: Final = 5  # features that are named, at most
@@ -179,7 +180,7 @@ def cause_report(
 ) -> CauseReport:
     """Name the kinds of shift between sites, at a level of 5 % for all together.
 
-    Features are as they came, NaN where missing.
+    Features are as they came, NaN where missing. Exact copies of a sample count once.
 
     Returns:
         What was found.
@@ -193,7 +194,8 @@ def cause_report(
         >>> [(f.cause, f.domain) for f in cause_report(z, y, domain, classes=2).findings]
         [('offset', 2)]
     """
-    data = _make_data(z, y, domain, classes, seed)
+    new = first_copies(z, y, domain).unique()
+    data = _make_data(z[new], y[new], domain[new], classes, seed)
     model = fit_label_model(data.x, data.y, classes)
     p_share, parts = share_test(data.y, data.domain, permutations=1999, seed=seed)
     blocks = _blocks(data, model)
@@ -215,9 +217,7 @@ def cause_report(
         wide=_WIDE if data.x.shape[1] > _WIDE else 0,
         aside=len(aside),
     )
-    return CauseReport(
-        tuple(findings), _p_values(p, findings, sites), _odd(data, findings, aside), how
-    )
+    return CauseReport(tuple(findings), _p_values(p, findings, sites), _odd(findings, aside), how)
 
 
 def _make_data(z: Tensor, y: Tensor, domain: Tensor, classes: int, seed: int) -> _Data:
@@ -393,10 +393,15 @@ def _allowed(data: _Data, views: list[Floats], kept: list[int], e: int) -> dict[
             exchange_test(list(scores), data.y[rows], position, permutations=99, seed=data.seed)
         )
     limit = _REST * tests[0].distance[1]
-    return {
+    allowed: dict[Cause, bool] = {
         kind: found.p_value > _POINT or bool(found.distance[1] < limit)
         for kind, found in zip(VIEWS[1:], tests[1:], strict=True)
     }
+    # What is stretched, as by another unit, is often moved as well: moving it back is not enough.
+    left = tests[1].distance[1] > _LEFT * tests[0].distance[1]
+    if left and tests[1].p_value <= _POINT < tests[2].p_value:
+        allowed |= {"covariate": False, "offset": False}
+    return allowed
 
 
 def _site_findings(data: _Data, p: float, sites: dict[int, _Site]) -> list[Finding]:
@@ -521,12 +526,12 @@ def _p_values(
     return result
 
 
-def _odd(data: _Data, findings: list[Finding], aside: list[int]) -> int | None:
-    """The one site that differs: alone inside classes, or alone in what features mean."""
-    if len(aside) == 1 and data.sites > 2:
-        return aside[0]
-    single = {found.cause: found.domain for found in findings if found.domain is not None}
-    return next((single[cause] for cause in _WEIGHT if cause in single), None)
+def _odd(findings: list[Finding], aside: list[int]) -> int | None:
+    """The one site that differs, at least inside classes; None if another one is named too."""
+    places = {found.domain for found in findings if found.cause != "sample_size"}
+    if len(aside) == 1:  # classes may have other shares at several sites
+        places.discard(None)
+    return places.pop() if len(places) == 1 else None
 
 
 def _holm(p: dict[str, float]) -> dict[str, float]:

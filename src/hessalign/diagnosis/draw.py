@@ -18,7 +18,7 @@ from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import make_domains
 from hessalign.curvature.inputs import check_dense, check_domain, check_features, found_and_remedy
 from hessalign.curvature.losses import Binary, HeadLoss
-from hessalign.diagnosis.preparation import fit_preparation
+from hessalign.diagnosis.preparation import first_copies, fit_preparation
 from hessalign.heads.samples import (
     HeadSamples,
     check_several,
@@ -65,6 +65,11 @@ class Draw:
     def missing(self) -> int:
         """How many features have missing values."""
         return int(self.raw.isnan().any(0).sum())
+
+    @property
+    def repeats(self) -> int:
+        """How many samples are exact copies of another one of their site and class."""
+        return len(self.y) - len(first_copies(self.raw, self.y, self.domain).unique())
 
     @property
     def sampled(self) -> bool:

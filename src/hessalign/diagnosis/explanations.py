@@ -70,6 +70,7 @@ class Explanation:
     # meet features that are far away.
     chance: float = 0.0
     wrong: float = 0.0  # share of wrong labels, for noise
+    alone: bool = False  # whether no other view brings features that matter to the reference
 
     @property
     def kind(self) -> Cause:
@@ -125,6 +126,9 @@ def choose(
     # Those by which features mean the same compete first, their winner with the others then.
     same = [option for option in options if option.kind not in RELATION]
     rest = [option for option in options if option.kind in RELATION]
+    # If features leave one view, it is taken unless labels speak against it.
+    best = max((option.value for option in same), default=0.0)
+    same = [o for o in same if o.alone and o.value > best - _SMALL * len(o.fit)] or same
     return _winner([*([_winner(same, preferred)] if same else []), *rest], preferred)
 
 
@@ -144,7 +148,8 @@ def common_causes(sites: Sequence[SiteLabels]) -> tuple[Cause, ...] | None:
             fits, rights = [o.fit for o in found], [o.right for o in found]
             cost, chance = sum(o.cost for o in found), sum(o.chance for o in found)
             whole = np.concatenate(fits), np.concatenate(rights)
-            joint.append(Explanation(causes, *whole, cost, chance))
+            alone = all(option.alone for option in found)
+            joint.append(Explanation(causes, *whole, cost, chance, alone=alone))
     return choose(joint).causes if joint else None
 
 
@@ -183,7 +188,8 @@ def site_labels(
     """What the labels of a site could follow from, columns seen in all ways of `VIEWS`.
 
     Rows are those of the other sites at home, and of the site, of which there is a model of its
-    own, there. A view that is not allowed explains nothing; class shares may be another kind.
+    own, there. A view that is not allowed explains nothing, and if features as they are cannot be
+    the explanation either, the last view is alone; class shares may be another kind.
 
     Returns:
         The explanations.
@@ -191,7 +197,7 @@ def site_labels(
     classes, target = len(own.shares), y[there]
     found: list[Explanation] = []
     for kind, view in zip(VIEWS, views, strict=True):
-        if not allowed.get(kind, True):
+        if kind != "covariate" and not allowed.get(kind, True):
             continue
         linear = model = fit_label_model(view[home], y[home], classes)
         if len(model.pairs):
@@ -211,7 +217,8 @@ def site_labels(
         else:
             shifted, cost = logits + _log_shares(target, classes) - np.log(model.shares), 0.0
             chance = _chance_gain(plain, view[there] - views[0][there], views[0][home], error)
-        found.append(_explanation((kind,), logits, target, chance=chance))
+        alone = kind == "scale" and chance == 0 and not allowed.get("covariate", True)
+        found.append(_explanation((kind,), logits, target, chance=chance, alone=alone))
         if shares:
             found.append(_explanation(("label", kind), shifted, target, cost, chance))
     moved = _chance_gain(plain, views[1][there] - views[0][there], views[0][home], error)
@@ -275,9 +282,12 @@ def _explanation(
     cost: float = 0.0,
     chance: float = 0.0,
     wrong: float = 0.0,
+    *,
+    alone: bool = False,
 ) -> Explanation:
     fit = np.maximum(log_likelihood(logits, y), _FLOOR)
-    return Explanation(causes, fit, (logits.argmax(1) == y).astype(np.float64), cost, chance, wrong)
+    right = (logits.argmax(1) == y).astype(np.float64)
+    return Explanation(causes, fit, right, cost, chance, wrong, alone)
 
 
 def _log_shares(y: Ints, classes: int) -> Floats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from hessalign._shapes import Float, Int
 from hessalign.heads.samples import feature_scales
 
 _QUANTILE: Final = 1 << 23  # numbers that are sorted at a time: torch takes no more than 2^24
+_COPIES: Final = 0.01  # share of samples from which on copies matter
+_ALIKE: Final = 0.95  # share of equal pairs within a site and class that chance does not explain
 
 
 @final
@@ -92,3 +95,32 @@ def standardised(z: Float[Tensor, "n d"], domain: Int[Tensor, " n"]) -> Float[Te
         found[mine] = torch.where(still, 0.0, part - mean) / torch.where(still, 1.0, spread)
         found[mine] = torch.where(gaps, torch.nan, found[mine])
     return found
+
+
+def first_copies(
+    z: Float[Tensor, "n d"], y: Int[Tensor, " n"], domain: Int[Tensor, " n"]
+) -> Int[Tensor, " n"]:
+    """Of each sample the first of its site and class with the same features, itself if it is new.
+
+    Features of few values are equal by chance, at several sites and in several classes: then, and
+    where copies are few, every sample is new.
+
+    Returns:
+        Positions.
+
+    Example:
+        >>> z = torch.tensor([[0.3], [0.7], [0.7], [0.1]])
+        >>> first_copies(z, torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 0, 1]))
+        tensor([0, 1, 1, 3])
+    """
+    rows = np.ascontiguousarray(z.numpy())
+    whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, number, alike = np.unique(whole, return_inverse=True, return_counts=True)
+    place = np.stack([number, y.numpy(), domain.numpy()], axis=1)
+    _, first, back, same = np.unique(
+        place, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    pairs, within = ((count * (count - 1)).sum() for count in (alike, same))
+    if len(rows) - len(first) < _COPIES * len(rows) or within < _ALIKE * pairs:
+        return torch.arange(len(rows))
+    return torch.from_numpy(first[back.ravel()])

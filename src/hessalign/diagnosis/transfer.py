@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hessalign._shapes import Float, Int
 from hessalign.diagnosis.draw import explain
-from hessalign.diagnosis.preparation import Preparation, fit_preparation
+from hessalign.diagnosis.preparation import Preparation, first_copies, fit_preparation
 from hessalign.diagnosis.scores import Estimate, Scores, judge, mean_scores, scores
 from hessalign.heads.logistic import fit_logistic, probabilities
 
@@ -143,6 +143,10 @@ class Sites:
         return not bool(self.z.isnan().any())
 
     @cached_property
+    def _first(self) -> Int[Tensor, " n"]:
+        return first_copies(self.z, self.y, self.domain)
+
+    @cached_property
     def weights(self) -> Float[Tensor, "n r"]:
         """Of each sample in each replicate: a Bayesian bootstrap (Rubin, 1981), site by site."""
         least, most = _REPLICATES
@@ -221,6 +225,7 @@ class Sites:
     def cross_validated(self, rows: Int[Tensor, " _"], folds: int) -> Float[Tensor, "r n c"]:
         """What models of the other folds say of each of some samples."""
         fold = stratified_folds(self.y[rows], folds, self.seed)
+        fold = fold[torch.searchsorted(rows, self._first[rows])]  # copies stay together
         shape = (1 + self.weights.shape[1], len(rows), self.classes)
         found = torch.zeros(shape, dtype=torch.float64)
         for number in range(folds):

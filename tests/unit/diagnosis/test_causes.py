@@ -8,7 +8,7 @@ from scipy.stats import chi2_contingency, kstest, rankdata
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from hessalign import load_heart
-from hessalign.diagnosis.causes import _holm, cause_report
+from hessalign.diagnosis.causes import Finding, _holm, _odd, cause_report
 from hessalign.diagnosis.explanations import CAUSES, _noise
 from hessalign.diagnosis.label_models import (
     _ridge,
@@ -160,6 +160,37 @@ def test_a_tenth_of_wrong_labels_is_seen():
     y = np.where(hit, (data.y + 1 + rng.integers(2, size=len(data.y))) % 3, data.y)
     parts = (torch.from_numpy(part) for part in (data.x, y, data.domain))
     assert [found.cause for found in cause_report(*parts, classes=3).findings] == ["noise"]
+
+
+def test_copies_of_samples_count_once():
+    draws = Draws.seeded(0)
+    data = clusters(draws, sizes=(300, 200, 150))
+    again = np.concatenate([np.arange(650), draws.samples.choice(650, 200, replace=False)])
+    parts = [torch.from_numpy(part) for part in (data.x, data.y, data.domain)]
+    copied = cause_report(*(part[again] for part in parts), classes=3)
+    assert copied == cause_report(*parts, classes=3)
+
+
+@pytest.mark.parametrize(("apart", "offset", "factor"), [(6.0, 0.0, 2.5), (2.5, 8.0, 1.5)])
+def test_stretched_features_are_no_offset_and_no_other_cases(apart, offset, factor):
+    # Where classes are well apart, or features far from 0, labels do not tell; features do.
+    for seed in range(4):
+        data = clusters(Draws.seeded(seed), apart=apart)
+        x = (data.x + offset) * np.where(data.domain == 1, factor, 1.0)[:, None]
+        parts = (torch.from_numpy(part) for part in (x, data.y, data.domain))
+        found = cause_report(*parts, classes=3).findings
+        assert [(each.cause, each.domain) for each in found] == [("scale", 1)]
+
+
+def test_the_odd_one_out_is_the_only_one_named():
+    def odd(places, aside):
+        findings = [Finding(cause, e, 0.01, 1.0, "", True) for cause, e in places]
+        return _odd(findings, aside)
+
+    assert odd([("concept", 2), ("label", None)], [2]) == 2
+    assert odd([("label", 1)], []) == 1
+    assert odd([("covariate", None), ("label", 1)], [0, 3]) is None
+    assert odd([("concept", 2), ("label", 1)], [2]) is None
 
 
 def test_holm():

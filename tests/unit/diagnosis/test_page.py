@@ -227,6 +227,29 @@ def test_the_page_does_not_scroll_sideways(page, width, tmp_path):
     assert not found["pwned"]
 
 
+CUT = """
+const outside = text => {
+  const inner = text.getBoundingClientRect();
+  const outer = text.closest("svg").getBoundingClientRect();
+  return inner.width && (inner.left < outer.left - 3 || inner.right > outer.right + 3);
+};
+const texts = [...frame.contentDocument.querySelectorAll("svg text")];
+show({all: texts.length, cut: texts.filter(outside).map(text => text.textContent)});
+"""
+
+
+@needs_browser
+def test_names_in_drawings_are_not_cut(tmp_path):
+    z, y, domain = shifted("correlation", samples=40)
+    hospital = "Klinikum der Ludwig-Maximilians-Universität München, Campus Großhadern"
+    found = all_answers(evidence_only(z, y, domain, domain_names=[hospital, *NAMES[1:]]))
+    drawn = scripted(
+        render_diagnosis_page(found).replace("<details", "<details open"), CUT, tmp_path
+    )
+    assert drawn["all"] > 50
+    assert drawn["cut"] == []
+
+
 SORT = """
 const page = frame.contentDocument, table = page.querySelector("#transfer");
 const title = column => table.tHead.rows[0].cells[column];

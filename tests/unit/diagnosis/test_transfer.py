@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from tests.diagnosis_data import alike
 
 from hessalign.diagnosis import diagnose
+from hessalign.diagnosis.preparation import first_copies
 from hessalign.diagnosis.transfer import NUMBERS, Sites, stratified_folds, transfer_report
 
 
@@ -43,6 +44,23 @@ def test_probabilities_are_those_of_the_pipeline(classes):
         wanted = _by_hand(z, y, ~test, test, tol=1e-12, max_iter=100_000)
         found = sites.unseen(e).answer(z[test])[0]
         np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_a_model_of_a_site_is_not_tested_on_copies_of_what_it_saw():
+    generator = torch.Generator().manual_seed(0)
+    z, y = torch.randn(80, 40, generator=generator), torch.arange(80) % 2  # nothing to learn
+    twice = torch.arange(80).repeat(2)
+    domain = torch.arange(2).repeat_interleave(40)[twice]
+    report = transfer_report(Sites(z[twice], y[twice], domain, 2))
+    assert all(site.within["accuracy"].value < 0.7 for site in report.sites)  # 0.9 by memory
+
+
+def test_values_that_are_equal_by_chance_are_no_copies():
+    z, y, domain = torch.arange(12)[:, None] % 3.0, torch.arange(12) % 2, torch.arange(12) // 6
+    assert first_copies(z, y, domain).tolist() == list(range(12))
+    gaps = torch.tensor([[0.3, torch.nan], [0.3, torch.nan], [0.3, 0.1]])
+    same = torch.zeros(3, dtype=torch.long)
+    assert first_copies(gaps, same, same).tolist() == [0, 0, 2]
 
 
 def test_the_report_is_a_refit_by_hand():

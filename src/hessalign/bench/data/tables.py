@@ -255,7 +255,7 @@ class _Codes:
         """Sort the names that occurred."""
         first = np.concatenate(self._parts)
         if len(self._first) > max(_FEW_CODES, len(first) / 2):
-            raise InputError(self._too_many(f"{len(self._first):,} in {len(first):,} rows"))
+            raise InputError(self._too_many(f"{len(self._first):,}", f" in {len(first):,} rows"))
         values = [_exact_number(name, comma) for name in self._first]
         keys: list[Any] = list(self._first) if None in values else values
         spelled = dict(zip(reversed(keys), reversed(self._first), strict=True))
@@ -264,10 +264,11 @@ class _Codes:
         self.order = np.array([places[key] for key in keys], np.int16)
         self.codes = self.order[first]
 
-    def _too_many(self, found: str) -> str:
+    def _too_many(self, found: str, rows: str = "") -> str:
         return (
             f"Expected names or numbers that repeat in {self._where}, found {found} different "
-            "ones: measurements or identifiers. Choose another column, or put values into groups."
+            f"ones{rows}: measurements or identifiers. Choose another column, or put values into "
+            "groups."
         )
 
 
