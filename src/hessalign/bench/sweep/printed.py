@@ -48,10 +48,11 @@ class _Style:
 def _latex_escape(text: str) -> str:
     r"""Text with the characters that LaTeX would interpret escaped."""
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    named |= {c: f"{{{c}}}" for c in "[*"}  # which belong to the end of the line before
     return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in plain(text))
 
 
-_DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "")
+_DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "", plain)
 _TEXT: Final = _Style(" +/- ", "missing", lambda number: f" [{number}]", plain)
 _MARKDOWN: Final = _Style(" ± ", "missing", lambda number: f" [{number}]")
 _LATEX: Final = _Style(
