@@ -85,6 +85,8 @@ CODES = np.array(["a"] * 6).view(np.uint32) + 0x7FFFFFFF
         ([], {"y.npy": b"no array"}, "magic string"),
         ([], {"y.npy": npy(CODES.view("<U1"))}, "."),
         ([], {"y.npy": pickle.dumps([1])}, "."),
+        ([], {"y.npy": npy(np.zeros(6, "V"))}, "y has items of no length"),
+        ([("z.npy", npy(np.zeros(10**5, "V")))], {}, "z has items of no length"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
