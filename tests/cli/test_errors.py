@@ -13,8 +13,17 @@ from tests.sweep_jobs import write_bank
 
 from hessalign.bench.runs.job import Job
 from hessalign.cli import main
+from hessalign.report.progress import warn
 
 TINY = ["train", "--algorithm", "erm", "train_images=200", "test_images=60", "steps=2"]
+
+
+def test_names_in_errors_and_warnings_move_no_cursor(capsys, tmp_path):
+    assert main(["diagnose", str(tmp_path / "a\x1b[2J.npz")]) == 2
+    warn("the site b\x1b[2J\nis small")
+    shown = capsys.readouterr().err
+    assert "a�[2J.npz" in shown
+    assert shown.endswith("the site b�[2J\nis small\n")
 
 
 # --- bugs -----------------------------------------------------------------------------------------
@@ -55,6 +64,7 @@ def buggy(*arguments, **options):
     raise {kind}("deliberately")
 verb.{name} = buggy
 from hessalign.cli import main
+from hessalign.report.progress import warn
 from hessalign.bench.runs.job import Job
 sys.exit(main(sys.argv[1:]))
 """

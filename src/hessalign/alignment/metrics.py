@@ -173,7 +173,8 @@ def _relative(head: LinearHead, ridge: float, wanted: _Wanted) -> _Compare:
             values = quantity_dispersions(
                 part, quantities, wanted.evaluation, unbiased=wanted.unbiased
             )
-            sizes = [size.clamp_min(_SMALLEST**2) for size in sizes]
+            # Far down: the square of z zᵀ has the features four times.
+            sizes = [size.clamp_min(_SMALLEST**8) for size in sizes]
             return torch.stack([x / size for x, size in zip(values, sizes, strict=True)]).mean()
 
         errors = ["error", "error_feature"][0 if part.bias else 1 :]

@@ -15,6 +15,7 @@ from hessalign._errors import MENDABLE, describe_error
 from hessalign._names import UnknownNameError
 from hessalign.cli.arguments import TRACEBACK_VARIABLE, VERBS, make_parser
 from hessalign.report.progress import whole_lines
+from hessalign.report.tables import plain_lines
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MENDABLE as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exception(error)
-        sys.stderr.write(f"hessalign: error: {describe_error(error)}\n")
+        sys.stderr.write(f"hessalign: error: {plain_lines(describe_error(error))}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write(f"\nhessalign: interrupted{_how_to_continue(options, words)}\n")
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # a bug: one line for the user, the traceback for the report
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
-        sys.stderr.write(f"hessalign: error: {_describe_bug(error)}\n")
+        sys.stderr.write(f"hessalign: error: {plain_lines(_describe_bug(error))}\n")
         return 1
     return code or 0
 

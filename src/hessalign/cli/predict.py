@@ -19,7 +19,7 @@ from hessalign.bench.runs.sampling import EVALUATION_BATCH
 from hessalign.bench.runs.trained import Outputs, TrainedModel, load
 from hessalign.bench.sweep.selection.collection import best_run
 from hessalign.cli.arguments import given_flags
-from hessalign.report.progress import Progress
+from hessalign.report.progress import Progress, warn
 
 _Add = Callable[[Outputs], None]  # takes what a model made of a batch
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         nonlocal failed
         failed += 1
         show.close()  # it gets a line of its own
-        sys.stderr.write(f"hessalign: {error}\n")
+        warn(str(error))
 
     batch_size = EVALUATION_BATCH if options.batch_size is None else options.batch_size
     with show, _writer(output, model) as add:

@@ -27,6 +27,7 @@ from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.bench.sweep.slurm import make_slurm_options
 from hessalign.cli.arguments import LAUNCHERS, given_flags
 from hessalign.report.progress import Progress, duration, warn
+from hessalign.report.tables import plain
 
 _SHOWN: Final = 10  # how many failed runs are shown, unless all are asked for
 
@@ -187,5 +188,5 @@ def _summarise(statuses: Sequence[sweep.JobStatus], folder: str, shown: int) -> 
     if bugs := sum(each.bug for each in statuses):
         bug = "failed by a bug in hessalign: please report it with the file err.txt."
         said[-1] += f" {bugs:,} {bug}"
-    sys.stdout.write("".join(f"{line}\n" for line in said))
+    sys.stdout.write("".join(f"{plain(line)}\n" for line in said))
     return 1 if counts["failed"] else 0

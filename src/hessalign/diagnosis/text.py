@@ -22,6 +22,7 @@ from hessalign.diagnosis.scores import METRICS, Estimate
 from hessalign.diagnosis.verdict import CAUSE_TITLES, REMEDY_TITLES, signed
 from hessalign.report.page import render_template
 from hessalign.report.tables import markdown_table as markdown_table
+from hessalign.report.tables import plain_lines
 
 METRIC_TITLES: Final = {name: name.replace("_", " ") for name in METRICS} | {"auc": "AUC"}
 _PERCENT: Final = frozenset({"accuracy", "balanced_accuracy", "calibration_error"})
@@ -97,7 +98,8 @@ _UNLINKED: Final = frozenset({"site", "p", "95 %", "noise", "share", "head", "ac
 
 def render_diagnosis_text(diagnosis: Diagnosis) -> str:
     """A diagnosis as text: the three answers, each with a table."""
-    return render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(__name__))
+    text = render_template(__package__, "diagnosis.md.j2", it=diagnosis, **by_name(__name__))
+    return plain_lines(text)
 
 
 def by_name(module: str) -> dict[str, object]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Final, TextIO, final
 from weakref import WeakSet
 
+from hessalign.report.tables import plain, plain_lines
+
 _SECONDS_BETWEEN_LINES: Final = 10.0  # where lines stay, but for the last
 _SECONDS_BETWEEN_UPDATES: Final = 0.2
 _AGREEMENT: Final = 1.5  # factor by which two measurements of a speed may differ when it is shown
@@ -116,7 +118,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line that stays."""
-        line = f"{self.title}: {text}" if self.title else text
+        line = plain_lines(f"{self.title}: {text}" if self.title else text)
         before = self._shown if self._width else ""
         start = "\r" if before else ""
         self._stream.write(f"{start}{line.ljust(self._width)}\n")
@@ -144,7 +146,7 @@ class Progress:
         self.close()
 
     def _show(self, line: str, *, now: bool) -> None:
-        self._latest = line
+        self._latest = line = plain(line)
         _begun.add(self)
         if self.live or now or self.due:
             self._write(line)
@@ -189,7 +191,7 @@ def whole_lines() -> Iterator[None]:
 
 def warn(message: str) -> None:
     """Tell the user something that is not an error."""
-    sys.stderr.write(f"hessalign: {message}\n")
+    sys.stderr.write(f"hessalign: {plain_lines(message)}\n")
 
 
 def _describe_pace(

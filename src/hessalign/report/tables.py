@@ -25,9 +25,15 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else "�" for each in text)
 
 
+def plain_lines(text: str) -> str:
+    """Text of several lines, without what else moves the cursor of a terminal."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def markdown_text(text: str) -> str:
-    """Text that shows as it is in Markdown: no tags, no cells, no lines of its own."""
-    return re.sub(r"(?<!\\)([|<])", r"\\\1", plain(text))
+    """Text without tags, links, pictures, cells and lines of its own in Markdown."""
+    # What follows an odd number of backslashes is escaped already.
+    return re.sub(r"(?<!\\)((?:\\\\)*)([|<]|\](?=[(\[]))", r"\1\\\2", plain(text))
 
 
 def markdown_table(
@@ -97,7 +103,7 @@ def first_notes(notes: Iterable[_Note], shown: int, rest: str) -> list[str]:
     """Notes by kind as lines, so many of each; `rest` says what lists or shows the others."""
     lines = []
     for kind, group in grouped(notes, lambda note: note.kind).items():
-        lines += [f"{kind}: {note.text}" for note in group[:shown]]
+        lines += [plain(f"{kind}: {note.text}") for note in group[:shown]]
         if len(group) > shown:
             lines.append(f"{kind}: {len(group) - shown} more; {rest}")
     return lines

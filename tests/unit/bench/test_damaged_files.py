@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import pickle
 import random
 import resource
@@ -27,17 +28,19 @@ from PIL import Image
 from tests.colored import colored_job
 from tests.conftest import python_environment
 
+from hessalign._errors import ConfigurationError
 from hessalign._files import parse_json
 from hessalign.bench.data import files, mnist, read_dataset, read_table
 from hessalign.bench.data.columns import is_like_number
 from hessalign.bench.data.files import read_arrays
 from hessalign.bench.data.image_cache import open_images, prepare_images
 from hessalign.bench.data.images import ImageError, read_image
+from hessalign.bench.data.inspection import inspect_dataset
 from hessalign.bench.models import NetworkSpec, make_network
 from hessalign.bench.models.weights import WeightsError, read_state
 from hessalign.bench.runs import read_records, run_folder, train_job
 from hessalign.bench.runs.given_inputs import given_batches
-from hessalign.bench.runs.job import Job
+from hessalign.bench.runs.job import Job, read_file
 from hessalign.bench.runs.model_description import ModelDescription, TrainedModelError, write_model
 from hessalign.bench.runs.trained import load
 from hessalign.bench.sweep.execution import job_status
@@ -82,6 +85,8 @@ CODES = np.array(["a"] * 6).view(np.uint32) + 0x7FFFFFFF
         ([], {"y.npy": b"no array"}, "magic string"),
         ([], {"y.npy": npy(CODES.view("<U1"))}, "."),
         ([], {"y.npy": pickle.dumps([1])}, "."),
+        ([], {"y.npy": npy(np.zeros(6, "V"))}, "y has items of no length"),
+        ([("z.npy", npy(np.zeros(10**5, "V")))], {}, "z has items of no length"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -267,11 +272,34 @@ def test_an_image_that_would_fill_the_memory_is_refused(tmp_path):
         read_image(tmp_path / "bomb.png", 8)
 
 
+def write_pets(root):
+    for name in ("a/cat/1.png", "b/dog/1.png"):
+        (root / name).parent.mkdir(parents=True)
+        Image.new("RGB", (9, 9), "red").save(root / name)
+
+
+@pytest.mark.parametrize("special", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_has_no_end_is_no_image(tmp_path, special):
+    """A pipe that nobody writes to would be waited for, a device would fill the memory."""
+    write_pets(tmp_path / "pets")
+    for name in ("2.png", "3.png"):
+        special(tmp_path / "pets" / "a" / "cat" / name)
+    found = inspect_dataset(read_dataset(tmp_path / "pets"))
+    unreadable = [each.text for each in found if each.kind == "unreadable"]
+    assert len(unreadable) == 2
+    assert all(text.endswith("not a file.") for text in unreadable)
+
+
+def test_links_in_a_circle_are_followed_once(tmp_path):
+    """With two of them there would be as many paths as ways to walk, a thousand millions."""
+    write_pets(tmp_path / "pets")
+    (tmp_path / "pets" / "a" / "cat" / "back").symlink_to("..")
+    assert [len(domain) for domain in read_dataset(tmp_path / "pets").domains] == [1, 1]
+
+
 @pytest.mark.parametrize("sizes", [None, 3, [], [[1, 2, 3]], [["a", "b"]], [[1, 2**70]]])
 def test_a_cache_whose_description_is_damaged_is_made_again(tmp_path, sizes):
-    for name in ("a/cat/1.png", "b/dog/1.png"):
-        (tmp_path / "pets" / name).parent.mkdir(parents=True)
-        Image.new("RGB", (9, 9), "red").save(tmp_path / "pets" / name)
+    write_pets(tmp_path / "pets")
     data = read_dataset(tmp_path / "pets")
     prepare_images(data, tmp_path / "cache", 4)
     path = tmp_path / "cache" / "00-00000.json"
@@ -318,6 +346,30 @@ def test_a_damaged_end_is_still_an_end(tmp_path, seconds):
     (home / "done").write_text(f'{{"seconds": {seconds}}}')
     found = job_status(tmp_path, JOB)
     assert (found.state, found.seconds) == ("done", None)
+
+
+@pytest.mark.parametrize("special", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_has_no_end_is_no_record(tmp_path, special):
+    special(tmp_path / "results.jsonl")
+    run, (note,) = read_run(tmp_path)
+    assert (run, note.kind) == (None, "run not started")
+    assert read_records(tmp_path / "results.jsonl") == []
+
+
+@pytest.mark.parametrize("repeated", ["[{}]", "{{<<: [{}]}}"])
+def test_a_configuration_whose_anchors_stand_for_too_many_values_is_refused(tmp_path, repeated):
+    lines = ["a0: &a0 {x: 1, y: 2}"]
+    for level in range(1, 6):
+        lines.append(f"a{level}: &a{level} " + repeated.format(", ".join([f"*a{level - 1}"] * 10)))
+    path = tmp_path / "sweep.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigurationError, match="more than 100,000 values"):
+        read_file(path)
+    path.write_text("\n".join(lines[:3]))
+    assert len(read_file(path)) == 3
+    path.write_text("a: &a [*a]")
+    with pytest.raises(ConfigurationError, match="more than 100,000 values"):
+        read_file(path)
 
 
 def test_records_with_lines_of_nothing_but_brackets_are_read_in_no_time(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -201,6 +202,12 @@ def test_json_holds_everything_and_parses(diagnosis):
 def test_json_refuses_what_it_does_not_know():
     with pytest.raises(TypeError, match="Expected a value for JSON, got SimpleNamespace"):
         _plain(SimpleNamespace())
+
+
+def test_names_move_no_cursor_in_the_text(diagnosis):
+    text = render_diagnosis_text(replace(diagnosis, name="a\x1b[2J\x07"))
+    assert "Diagnosis of a�[2J�" in text
+    assert all(line.isprintable() for line in text.split("\n"))
 
 
 def test_text_is_short_and_has_the_same_order(diagnosis):

@@ -264,6 +264,8 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
                 array = np.lib.format.read_array(file, allow_pickle=False)
                 if name in arrays or file.read(1):
                     raise InputError(f"{name} is there twice, or longer than its shape says")
+            if array.size and not array.itemsize:  # which any number of take no place
+                raise InputError(f"{name} has items of no length")
             if array.dtype.kind == "U":
                 array.tolist()  # stumbles over what is no character
             arrays[name] = array

@@ -7,6 +7,7 @@ regard to its shape: what torchvision's `Resize((224, 224))` does to a Pillow im
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, final
@@ -149,10 +150,19 @@ def _folders(root: Path) -> list[str]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The images below a folder, in the order of torchvision's ImageFolder."""
+    """The images below a folder, in the order of torchvision's ImageFolder, each folder once."""
+    seen: set[str] = set()
+    found = []
+    for where, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(where)) in seen:  # links may lead in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        found.append((where, names))
     return [
         Path(where) / name
-        for where, _, names in sorted(os.walk(folder, followlinks=True))
+        for where, names in sorted(found)
         for name in sorted(names)
         if name.lower().endswith(EXTENSIONS)
     ]
@@ -253,6 +263,8 @@ def _decoded(path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
 def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN401
     from PIL import ImageFile
 
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device has no end
+        raise InputError("not a file")
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, allow_truncated
     try:
         with path.open("rb") as file, _checked(pillow, file, allow_truncated) as image:

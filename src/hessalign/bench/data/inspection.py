@@ -119,7 +119,8 @@ def _damaged(paths: tuple[Path, ...]) -> tuple[int, list[ImageError]]:
 
 def _duplicates(paths: Sequence[Path]) -> Iterator[str]:
     """Images of the same bytes; only files of the same length are read."""
-    lengths = _grouped(paths, lambda path: path.stat().st_size)
+    files = [path for path in paths if path.is_file()]  # others are among the damaged already
+    lengths = _grouped(files, lambda path: path.stat().st_size)
     for alike in lengths:
         for copies in _grouped(alike, file_digest):
             yield f"The same bytes: {', '.join(map(str, copies))}."

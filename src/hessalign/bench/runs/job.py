@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from hessalign._errors import ConfigurationError, InputError
 from hessalign._files import parse_json
@@ -16,6 +17,8 @@ from hessalign._numbers import is_whole
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms.options import check_options
 from hessalign.bench.data.samples import HOLDOUT_FRACTION
+
+_MOST_VALUES: Final = 100_000  # of a configuration; a few lines of anchors can stand for billions
 
 
 @final
@@ -168,9 +171,21 @@ def _yaml(text: str) -> object:
     import yaml
 
     try:
+        if _values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
+            raise InputError(f"it has more than {_MOST_VALUES:,} values, with all that is repeated")
         return _plain(yaml.safe_load(text))
     except Exception as error:  # values such as 2020-99-99 make its readers stumble in any way
         raise InputError(str(error)) from error
+
+
+def _values(node: Any, counts: dict[int, float]) -> float:  # noqa: ANN401 - yaml has no types
+    """How many values a node of YAML stands for, wherever an anchor repeats them."""
+    if id(node) not in counts:
+        counts[id(node)] = math.inf  # of one that holds itself
+        below = node.value if isinstance(getattr(node, "value", None), list) else []
+        parts = (part for each in below for part in (each if isinstance(each, tuple) else [each]))
+        counts[id(node)] = 1 + sum(_values(part, counts) for part in parts)
+    return counts[id(node)]
 
 
 def _plain(value: object) -> object:

@@ -113,7 +113,7 @@ def _parse(line: str) -> Record:
 
 def read_lines(path: Path) -> list[tuple[str, Record]]:
     """The lines of a run, without ends, with their records; a half-written last one is left out."""
-    if not path.exists():
+    if not path.is_file():
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -51,10 +51,11 @@ def _latex_escape(text: str) -> str:
         "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
     }  # fmt: skip
+    named |= {c: f"{{{c}}}" for c in "[*"}  # which belong to the end of the line before
     return "".join(named.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in plain(text))
 
 
-_DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "")
+_DOMAINBED: Final = _Style(" +/- ", "X", lambda number: "", plain)
 _TEXT: Final = _Style(" +/- ", "missing", lambda number: f" [{number}]", plain)
 _MARKDOWN: Final = _Style(" ± ", "missing", lambda number: f" [{number}]")
 _LATEX: Final = _Style(

@@ -205,7 +205,7 @@ def read_run(
         InputError: If records contradict each other or make no sense.
     """
     name = os.path.join(folder, RESULTS)
-    if not os.path.exists(name):
+    if not os.path.isfile(name):  # a pipe or a device has no end
         return None, [Note("run not started", f"{os.fspath(folder)} has no {RESULTS}.")]
     if _is_converted(name):
         return None, [Note("unread run", f"{name}{_CONVERTED}")]
