@@ -48,7 +48,7 @@ from hessalign.curvature.losses import LABEL_LOSSES
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
 
-LrSchedule = Literal["constant", "cosine"]
+_LrSchedule = Literal["constant", "cosine"]
 """How the learning rate changes after the warm-up."""
 
 _OPTIMIZERS: Final = ("adam", "adamw", "sgd")
@@ -68,7 +68,7 @@ class LoopOptions(AverageOptions):
 
     optimizer: str = "adam"
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: LrSchedule = "constant"
+    lr_schedule: _LrSchedule = "constant"
     warmup_steps: Whole = 0
 
     @property
