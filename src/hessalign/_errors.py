@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar, final
 
-Returned = TypeVar("Returned")
+_Returned = TypeVar("_Returned")
 
 
 class UserError(Exception):
@@ -67,8 +67,8 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 def attempt(
-    problems: list[str], read: Callable[..., Returned], *arguments: object
-) -> Returned | None:
+    problems: list[str], read: Callable[..., _Returned], *arguments: object
+) -> _Returned | None:
     """Do something; None if users can mend why it is refused, which is added to `problems`."""
     try:
         return read(*arguments)

@@ -7,12 +7,13 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError, MissingPackageError, UserError
+from hessalign._errors import MENDABLE, InputError, MissingPackageError, UserError
 from hessalign._names import UnknownNameError
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -48,6 +49,19 @@ def call_plugin(
         raise
     except Exception as error:  # the user's own code may raise anything
         raise _failure(path, what, "made", error) from error
+
+
+@contextmanager
+def told_as_theirs(what: str, kind: type, done: str) -> Iterator[None]:
+    """Tell an error in what another's class does as theirs, with its place."""
+    try:
+        yield
+    except MENDABLE:
+        raise
+    except Exception as error:  # the user's own code may raise anything
+        if kind.__module__.startswith("hessalign."):
+            raise
+        raise _failure(f"{kind.__module__}:{kind.__qualname__}", what, done, error) from error
 
 
 def find_plugin(group: str, name: str, what: str) -> Any | None:  # noqa: ANN401

@@ -195,23 +195,29 @@ def check_algorithm(algorithm: type[AbstractAlgorithm] | AlgorithmInfo | str) ->
         path = [getattr(algorithm, key, "?") for key in ("__module__", "__qualname__")]
         info = make_row(":".join(path), algorithm)
     problems: list[str] = []
-    first: Exception | None = None
+    told: dict[str, str] = {}  # the check that told something first
+    first: BaseException | None = None
     for name, check in ALGORITHM_CHECKS.items():
         try:
             with _untouched_generators():
                 check(info)
         except Exception as error:  # what is checked may raise anything
-            first = first or error
             failed = isinstance(error, CheckFailedError)
-            raised = "" if failed else f"It raised {type(error).__name__}: "
-            problems.append(f"{name}: {raised}{error}")
+            first = first or (error.__cause__ if failed else None) or error
+            what = str(error) if failed else _raised(error)
+            same = told.setdefault(what, name)
+            problems.append(f"{name}: {what if same == name else f'The same as {same}.'}")
     if problems:
         count = f"{len(problems)} of {len(ALGORITHM_CHECKS)} checks of {info.name} failed:"
         raise CheckFailedError("\n- ".join([count, *problems])) from first
 
 
+def _raised(error: Exception) -> str:
+    return f"It raised {type(error).__name__}: {error}"
+
+
 def _check_that_options_can_be_recorded(info: AlgorithmInfo) -> None:
-    """Options are plain values, and none has the name of something that every run has."""
+    """Defaults are plain values that can be given, and none has the name of what every run has."""
     common = common_space("big")
     for name in _options(info):
         value = getattr(info.config, name)
@@ -220,6 +226,12 @@ def _check_that_options_can_be_recorded(info: AlgorithmInfo) -> None:
             f"The option {name} is {value!r}. Records hold true or false, numbers, text and None: "
             "use one of these.",
         )
+        try:
+            info.configure({name: value})
+        except InputError as error:
+            raise CheckFailedError(
+                f"The default {value!r} of {name} is refused: {error}"
+            ) from error
         _require(
             name not in common,
             f"Every run has a hyper-parameter called {name}. Call the option otherwise.",
@@ -245,7 +257,7 @@ def _check_that_wrong_options_are_refused(info: AlgorithmInfo) -> None:
 
 
 def _check_that_drawn_options_are_accepted(info: AlgorithmInfo) -> None:
-    """What sweeps draw from the search space are values of options that are accepted."""
+    """What sweeps draw from the search space are values of options that can be trained with."""
     for options in _drawn(info):
         try:
             info.configure(options)
@@ -254,6 +266,8 @@ def _check_that_drawn_options_are_accepted(info: AlgorithmInfo) -> None:
                 f"The search space gave {options}, which is refused: {error} Change the "
                 "name or the distribution, or what the option can be."
             ) from error
+        if options:
+            _finite_terms(_Trial(info, options=options), 0, f"{options}, of the search space")
 
 
 def _options(info: AlgorithmInfo) -> list[str]:
@@ -279,14 +293,8 @@ def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
             continue  # it needs classes, and says so
         before = trial.state()
         for number in range(_STEPS):
-            (terms,) = trial.train(number)
+            terms = _finite_terms(trial, number, name)
             _require("risk" in terms, f"What it reports has no 'risk', only {[*terms]} ({name}).")
-            bad = {term: value for term, value in terms.items() if not math.isfinite(value)}
-            _require(
-                not bad,
-                f"What it reports should be finite numbers, but {bad} is not ({name}). Guard roots "
-                "and quotients against 0, and return floats.",
-            )
         after = trial.state()
         _require(
             before.keys() == after.keys(),
@@ -295,6 +303,21 @@ def _check_that_it_trains_anywhere(info: AlgorithmInfo) -> None:
         )
         wrong = ", ".join(key for key, value in after.items() if not bool(value.isfinite().all()))
         _require(not wrong, f"After {_STEPS} steps {wrong} is not finite ({name}).")
+
+
+def _finite_terms(trial: _Trial, number: int, situation: str) -> dict[str, float]:
+    """The terms of a step that is taken; what goes wrong is told with the situation."""
+    try:
+        (terms,) = trial.train(number)
+    except Exception as error:  # what is checked may raise anything
+        raise CheckFailedError(f"With {situation}: {_raised(error)}") from error
+    bad = {term: value for term, value in terms.items() if not math.isfinite(value)}
+    _require(
+        not bad,
+        f"What it reports should be finite numbers, but {bad} is not ({situation}). Guard roots "
+        "and quotients against 0, and return floats.",
+    )
+    return terms
 
 
 def _check_that_parameters_move(info: AlgorithmInfo) -> None:
@@ -340,7 +363,9 @@ def _check_that_its_generator_decides(info: AlgorithmInfo) -> None:
 
 def _check_that_a_restart_changes_nothing(info: AlgorithmInfo) -> None:
     """Stopped in the middle and continued by objects of another seed, it ends at the same bits."""
-    whole, first, second, batch = _Trial(info), _Trial(info), _Trial(info, seed=1), _USUAL.batch(0)
+    situation = dataclasses.replace(_USUAL, normalized=True)
+    whole, first, second = (_Trial(info, situation, seed=seed) for seed in (0, 0, 1))
+    batch = situation.batch(0)
     whole.train(*range(2 * _STEPS))
     first.train(*range(_STEPS))
     state, continued = (
@@ -356,9 +381,21 @@ def _check_that_a_restart_changes_nothing(info: AlgorithmInfo) -> None:
     _require(
         not different,
         f"A run that was stopped and continued differs from one that was not in {different}. Keep "
-        "everything that changes from step to step in buffers (register_buffer), and assign to "
-        "them anew or in place.",
+        "everything that changes from step to step in buffers (register_buffer), assign to them "
+        "anew or in place, and leave the network in train().",
     )
+
+
+def _check_that_batches_stay_as_they_are(info: AlgorithmInfo) -> None:
+    """Nothing is changed in place: full batches come again at every step."""
+    trial = _Trial(info)
+    step, given = trial.step(0), trial.situation.batch(0)
+    update(trial.algorithm, step, trial.optimizers, trial.config)
+    for name in ("x", "y", "domain"):
+        _require(
+            torch.equal(getattr(step.batch, name), getattr(given, name)),
+            f"It changed {name} of the batch in place. Change a copy: step.batch.{name}.clone().",
+        )
 
 
 def _check_that_tensors_are_made_where_the_network_is(info: AlgorithmInfo) -> None:

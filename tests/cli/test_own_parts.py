@@ -8,7 +8,9 @@ from hessalign.cli import main
 
 CODE = """
 import torch
+from dataclasses import dataclass
 from torch import nn
+from hessalign.bench.algorithms import AbstractObjective, ObjectiveTerms
 from hessalign.bench.data import DomainDataset, DomainSamples
 
 def pets(seed):
@@ -23,6 +25,27 @@ def pets(seed):
 
 def head(features, outputs):
     return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+@dataclass(frozen=True)
+class Config:
+    weight: float = 1.0
+
+    def __post_init__(self):
+        if self.weight > 5:
+            raise ValueError("too heavy")
+
+class Faulty(AbstractObjective):
+    config = Config()
+
+    def __init__(self, config, setting):
+        super().__init__(config, setting)
+        if config.weight == 2:
+            raise KeyError("two")
+
+    def terms(self, step):
+        if self.config.weight == 3:
+            raise KeyError("three")
+        return ObjectiveTerms(step.statistics.risk)
 """
 
 
@@ -68,6 +91,25 @@ def test_a_name_that_is_not_there_is_told_with_the_nearest(folder, capsys):
              "--output", "out"]  # fmt: skip
     assert main(words) == 2
     assert "Unknown data set in own_parts 'pet'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("weight", "told"),
+    [
+        (9, "cannot be configured; it raised ValueError: too heavy"),
+        (2, "cannot be made; it raised KeyError: 'two'"),
+        (3, "cannot be trained; it raised KeyError: 'three'"),
+        (1, "Expected 'risk' of the terms as a tensor of one number, got shape [2]."),
+    ],
+)
+def test_faults_of_an_algorithm_of_ones_own_are_told_as_its_own(folder, capsys, weight, told):
+    words = ["train", "--dataset", "own_parts:pets", "--algorithm", "own_parts:Faulty", *TRAIN]
+    assert main([*words, f"weight={weight}"]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    if "it raised" in told:
+        assert "The algorithm 'own_parts:Faulty' cannot" in said
+        assert f"({folder / 'own_parts.py'}, line " in said
 
 
 def test_data_that_packages_offer_are_listed(offered, capsys):

@@ -184,6 +184,64 @@ class Forgetful(Plain):
         return value
 
 
+class Overwrites(Plain):
+    def terms(self, step):
+        step.batch.x.mul_(2)
+        return super().terms(step)
+
+
+class LeavesEvaluation(Owner):
+    def update(self, step, optimizers):
+        terms = super().update(step, optimizers)
+        self.network.eval()
+        return terms
+
+
+class BadDefault(Plain):
+    @dataclass(frozen=True)
+    class Config:
+        weight: NonNegative = -1.0
+
+    config = Config()
+
+
+class BreaksWhenDrawn(Plain):
+    @dataclass(frozen=True)
+    class Config(Options):
+        weight: NonNegative = 1.0
+
+    config = Config()
+
+    def penalty(self, step):
+        return super().penalty(step) / (self.config.weight == 1.0)
+
+
+class TwoDomains(Plain):
+    def penalty(self, step):
+        first, second, *_ = step.features_by_domain()
+        return (first.mean(0) - second.mean(0)).square().mean()
+
+
+class Vector(Plain):
+    def penalty(self, step):
+        return step.statistics.risk
+
+
+class NoTerms(Plain):
+    def terms(self, step):
+        return step.statistics.risk.mean()
+
+
+class NotCombined(Rule):
+    def combine(self, gradients):
+        return gradients
+
+
+class NothingToLog(Owner):
+    def update(self, step, optimizers):
+        super().update(step, optimizers)
+
+
 class OnTheProcessor(Plain):
     def penalty(self, step):
         return (step.z * torch.ones(step.z.shape[1], dtype=step.z.dtype)).square().mean()
@@ -212,16 +270,22 @@ class Trace(Plain):
         return Network(Counting(plain.featurizer), plain.head)
 
 
-class Noise(nn.Module):
+class Tired(nn.Module):
+    calls = 0
+
     def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
     def forward(self, x):
-        z = self.inner(x)
-        if self.training:
-            return z
-        return z + torch.randn(z.shape, generator=torch.Generator(), dtype=z.dtype) * id(z)
+        self.calls += 1
+        return self.inner(x) / self.calls
+
+
+class PredictsOtherwise(Plain):
+    def make_network(self, setting):
+        plain = setting.make_network()
+        return Network(Tired(plain.featurizer), plain.head)
 
 
 class BatchMean(nn.Module):
@@ -264,6 +328,15 @@ FAULTS = [
     (NoRisk, "it trains anywhere", "has no 'risk', only \\['loss'\\]"),
     (RefusesOneDomain, "it trains anywhere", "refuses to be built for one domain"),
     (Still, "parameters move", "No parameter of the network changed in 3 steps"),
+    (BadDefault, "options can be recorded", "The default -1.0 of weight is refused"),
+    (BreaksWhenDrawn, "drawn options are accepted", "finite numbers.*'weight': .*search space"),
+    (TwoDomains, "it trains anywhere", "With one domain: It raised ValueError: not enough values"),
+    (Vector, "it trains anywhere", "Expected 'penalty' of .* one number, got shape \\[3\\]"),
+    (NoTerms, "it trains anywhere", "Expected NoTerms.terms to return ObjectiveTerms, got Tensor"),
+    (NotCombined, "it trains anywhere", "\\(3, 3\\), \\(3,\\), .*got \\(3, 3, 3\\), "),
+    (NothingToLog, "it trains anywhere", "update to return terms, got None"),
+    (Overwrites, "batches stay as they are", "It changed x of the batch in place"),
+    (LeavesEvaluation, "a restart changes nothing", "leave the network in train\\(\\)"),
     (GlobalTorch, "its generator decides", "the global generator of torch. Draw from self.gen"),
     (GlobalNumpy, "its generator decides", "the global generator of numpy"),
     (
@@ -276,6 +349,7 @@ FAULTS = [
     (OnTheProcessor, "tensors are made where the network is", "device=step.z.device"),
     (Detached, "the gradient is that of the loss", "class attribute `constants`"),
     (Trace, "evaluation leaves no trace", "Predicting changed network.featurizer.calls"),
+    (PredictsOtherwise, "evaluation leaves no trace", "predicted differently a second time"),
     (SeesBatch, "predictions stand alone", "class attribute `sees_batch`"),
 ]
 
@@ -296,7 +370,8 @@ def test_other_errors_are_shown_with_their_kind():
         def penalty(self, step):
             raise KeyError("missing")
 
-    with pytest.raises(CheckFailedError, match=r"(?s)8 of 11 .*raised KeyError") as caught:
+    told = r"(?s)10 of 12 .*raised KeyError.*The same as"
+    with pytest.raises(CheckFailedError, match=told) as caught:
         check_algorithm(Broken)
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -459,7 +459,7 @@ def _meet(
     return _Meeting(part, domains, headers[0][1], [h[2] for h in headers], [h[3] for h in headers])
 
 
-class Assembled(NamedTuple):
+class _Assembled(NamedTuple):
     """The batch of all processes.
 
     Attributes:
@@ -484,7 +484,7 @@ def assemble(
     checks: bool | None,
     settings: str,
     seed: int,
-) -> Assembled:
+) -> _Assembled:
     """Put the parts of all processes together, in the form that sends less.
 
     What does not suit, in one of the parts or between them, is an error on all processes.
@@ -518,14 +518,14 @@ def assemble(
     row = sum(map(_width, own.tensors))
     sent = _communication(processes.count, most, row, max(met.domain_counts), len(ids), width)
     if sent.form == "samples":
-        return Assembled(_all_samples(processes, own, met.samples), met.seed, sent)
+        return _Assembled(_all_samples(processes, own, met.samples), met.seed, sent)
     sums = _own_sums(own, met.domains, loss, quantities, bias=bias, unbiased=unbiased)
     places = torch.searchsorted(ids, met.domains.ids)
     spread = sums.new_zeros((len(ids), sums.shape[1])).index_add(0, places, sums)
     if not len(own.z):  # nothing, but of the network
         spread = spread + 0 * (own.z.sum() + own.logits.sum()).to(spread.dtype)
     total = processes.added(spread)
-    return Assembled(DomainSums(total, len(quantities), unbiased=unbiased), met.seed, sent)
+    return _Assembled(DomainSums(total, len(quantities), unbiased=unbiased), met.seed, sent)
 
 
 def _all_ids(

@@ -331,13 +331,13 @@ class Features:
         return gram(self.z)
 
     @lazy
-    def gram_with_bias(self) -> Float[Tensor, "n n"]:
+    def _gram_with_bias(self) -> Float[Tensor, "n n"]:
         """All inner products of z̃ = [z, 1], computed once."""
         return self.gram + 1 if "gram" in self.__dict__ else gram(self.z, bias=True)
 
     def known(self, *, bias: bool) -> Float[Tensor, "n n"] | None:
         """All inner products, if they are there already."""
-        found: Tensor | None = self.__dict__.get("gram_with_bias" if bias else "gram")
+        found: Tensor | None = self.__dict__.get("_gram_with_bias" if bias else "gram")
         return found
 
     def powers(self, power: int) -> Float[Tensor, " n"]:
@@ -347,14 +347,14 @@ class Features:
     @property
     def dual_size(self) -> int:
         """Multiplications per inner product: none once they are there."""
-        return 0 if {"gram", "gram_with_bias"} & self.__dict__.keys() else self.z.shape[1]
+        return 0 if {"gram", "_gram_with_bias"} & self.__dict__.keys() else self.z.shape[1]
 
     def inner(self, block: slice, *, bias: bool = False) -> Float[Tensor, "b n"]:
         """Inner products, of z or of [z, 1], of the samples in `block` with all, in float64."""
         if block == slice(None):
-            return self.gram_with_bias if bias else self.gram
-        if "gram_with_bias" in self.__dict__:
-            return self.gram_with_bias[block] + (bias - 1)
+            return self._gram_with_bias if bias else self.gram
+        if "_gram_with_bias" in self.__dict__:
+            return self._gram_with_bias[block] + (bias - 1)
         return inner(self.z, block) + bias
 
 

@@ -21,17 +21,17 @@ from torch.autograd import Function, forward_ad
 Context = Any
 """What torch hands to both passes of a function; it has no public type."""
 
-Results = Tensor | tuple[Tensor, ...]
+_Results = Tensor | tuple[Tensor, ...]
 
 
 def is_traced(tensor: Tensor | None = None) -> bool:
     """Whether tensors may have no values to look at: in graphs, under `torch.func`, as fakes."""
-    if torch.compiler.is_compiling() or is_transformed():
+    if torch.compiler.is_compiling() or _is_transformed():
         return True
     return tensor is not None and (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
-def is_transformed() -> bool:
+def _is_transformed() -> bool:
     """Whether a transform of `torch.func` or forward-mode differentiation is at work."""
     if torch.compiler.is_compiling():
         return False
@@ -47,7 +47,7 @@ class Fused(Function):
 
     @staticmethod
     @abstractmethod
-    def plain(*arguments: Any) -> Results:  # noqa: ANN401
+    def plain(*arguments: Any) -> _Results:  # noqa: ANN401
         """The same formula in operations that autograd knows."""
 
     @staticmethod
@@ -75,5 +75,5 @@ def pulled_back(
 
 def call(function: type[Fused], *arguments: Any) -> Any:  # noqa: ANN401
     """Apply a function, in its plain form where the other one does not work."""
-    apply: Callable[..., Results] = function.plain if is_transformed() else function.apply
+    apply: Callable[..., _Results] = function.plain if _is_transformed() else function.apply
     return apply(*arguments)

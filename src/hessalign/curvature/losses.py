@@ -268,7 +268,7 @@ class Binary:
         return DiagonalCurvature(prediction * (-logits).sigmoid())
 
 
-PerSample = Callable[[Tensor, Tensor], Tensor]
+_PerSample = Callable[[Tensor, Tensor], Tensor]
 """From the logits of one sample and its target to its loss, a scalar."""
 
 
@@ -289,7 +289,7 @@ class OwnLoss:
         (tensor([[-2.]]), tensor([[[1.]]]))
     """
 
-    function: PerSample
+    function: _PerSample
 
     name = "own"
 
@@ -416,7 +416,7 @@ class Squared:
 
 
 HeadLoss = CrossEntropy | Binary | Squared | OwnLoss
-LossLike = str | HeadLoss | PerSample
+LossLike = str | HeadLoss | _PerSample
 """What names a loss; see `make_loss`."""
 
 _NAMED = {loss.name: loss for loss in (CrossEntropy(), Binary(), Binary(several=True))}

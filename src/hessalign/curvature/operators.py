@@ -20,7 +20,7 @@ from torch import Tensor
 from hessalign._shapes import Float
 from hessalign.curvature.hutchinson import HeadStatistics
 
-Product = Callable[[Float[Tensor, "b p"]], Float[Tensor, "b p"]]
+_Product = Callable[[Float[Tensor, "b p"]], Float[Tensor, "b p"]]
 """From vectors, one per row, to a matrix's products with them, or to other coordinates."""
 
 _DENSE_PARAMETERS = 64
@@ -41,7 +41,7 @@ class SymmetricOperator:
         device: Where the products are computed.
     """
 
-    product: Product
+    product: _Product
     size: int
     device: torch.device
 
@@ -57,7 +57,7 @@ class SymmetricOperator:
         """A + c I, such as a Hessian with the L2 term of weight c."""
         return SymmetricOperator(lambda v: self(v) + number * v, self.size, self.device)
 
-    def between(self, into: Product, back: Product) -> SymmetricOperator:
+    def between(self, into: _Product, back: _Product) -> SymmetricOperator:
         """The matrix in other coordinates, Bᵀ A B, given x ↦ B x and v ↦ Bᵀ v."""
         return SymmetricOperator(lambda x: back(self(into(x))), self.size, self.device)
 

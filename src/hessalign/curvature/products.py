@@ -117,7 +117,7 @@ class SecondMoments:
         return weights.new_zeros((len(self.domains), weights.shape[1], width, width))
 
 
-MeanForm = OuterMeans | SecondMoments
+_MeanForm = OuterMeans | SecondMoments
 
 
 @final
@@ -200,7 +200,7 @@ class _Pass:
         return pull
 
 
-def _passes(lefts: Sequence[Tensor], forms: Sequence[MeanForm]) -> list[_Pass]:
+def _passes(lefts: Sequence[Tensor], forms: Sequence[_MeanForm]) -> list[_Pass]:
     """Which means are made together: second moments with all that are of the rows, and squares."""
     seconds = [i for i, form in enumerate(forms) if isinstance(form, SecondMoments)]
     outers = [i for i, form in enumerate(forms) if i not in seconds and not form.squared]
@@ -237,7 +237,7 @@ def _add_product(totals: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
 
 
 def _form(
-    right: Tensor, lefts: Sequence[Tensor], forms: Sequence[MeanForm]
+    right: Tensor, lefts: Sequence[Tensor], forms: Sequence[_MeanForm]
 ) -> list[Float[Tensor, "e l *d"]]:
     """The means in float64, without a graph, in one pass over the rows, chunk by chunk."""
     width, sizes, passes = right.shape[1], forms[0].domains.sizes, _passes(lefts, forms)
@@ -262,7 +262,7 @@ def _form(
     return found
 
 
-def _complete(found: Sequence[Tensor], forms: Sequence[MeanForm], width: int) -> None:
+def _complete(found: Sequence[Tensor], forms: Sequence[_MeanForm], width: int) -> None:
     """Write what follows from other means: the upper right of second moments, and squares."""
     for means, form in zip(found, forms, strict=True):
         if isinstance(form, SecondMoments) and means.shape[1] == 1:
@@ -276,7 +276,7 @@ def _complete(found: Sequence[Tensor], forms: Sequence[MeanForm], width: int) ->
 def _pull_back(
     right: Tensor,
     lefts: Sequence[Tensor],
-    forms: Sequence[MeanForm],
+    forms: Sequence[_MeanForm],
     slopes: Sequence[Tensor],
     given: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
@@ -317,11 +317,11 @@ class _Means(Fused):
     """Means over domains, never with all the samples' products at once."""
 
     @staticmethod
-    def plain(right: Tensor, left: Tensor, form: MeanForm) -> Float[Tensor, "e l *d"]:
+    def plain(right: Tensor, left: Tensor, form: _MeanForm) -> Float[Tensor, "e l *d"]:
         return form.plain(left, right)
 
     @staticmethod
-    def forward(ctx: Context, right: Tensor, left: Tensor, form: MeanForm) -> Tensor:
+    def forward(ctx: Context, right: Tensor, left: Tensor, form: _MeanForm) -> Tensor:
         ctx.save_for_backward(right, left)
         ctx.others = (form,)
         return _form(right, [left], (form,))[0]
@@ -336,7 +336,7 @@ class _Means(Fused):
         return _pull_back(right, [left], ctx.others, slopes)
 
 
-def _means(left: Tensor, right: Tensor, form: MeanForm) -> Tensor:
+def _means(left: Tensor, right: Tensor, form: _MeanForm) -> Tensor:
     wide = left.to(accumulation_dtype(right.device)).contiguous()
     right = right.contiguous()
     means: Tensor = form.plain(wide, right) if is_traced() else call(_Means, right, wide, form)
@@ -396,12 +396,12 @@ class MeanTerm(NamedTuple):
     """
 
     left: Tensor
-    form: MeanForm
+    form: _MeanForm
     weight: float = 1.0
     centred: bool = False
 
 
-def _sharing(term: MeanTerm, terms: Sequence[MeanTerm]) -> MeanForm:
+def _sharing(term: MeanTerm, terms: Sequence[MeanTerm]) -> _MeanForm:
     """The form of a term, which knows if others have second moments of the same left rows."""
     if not (isinstance(term.form, OuterMeans) and term.form.squared):
         return term.form

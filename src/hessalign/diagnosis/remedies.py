@@ -27,8 +27,8 @@ from hessalign.heads.aligned_objective import FULL_COMPONENTS, AlignedObjective
 from hessalign.heads.fit import FittedHead, minimise, strength_path, weights_of
 from hessalign.heads.samples import make_samples
 
-Remedy = Literal["nothing", "standardise", "weights", "leave_out", "align"]
-REMEDIES: Final[tuple[Remedy, ...]] = get_args(Remedy)
+_Remedy = Literal["nothing", "standardise", "weights", "leave_out", "align"]
+REMEDIES: Final[tuple[_Remedy, ...]] = get_args(_Remedy)
 """What one may do about it.
 
 - nothing: a plain model of all sites together.
@@ -75,7 +75,7 @@ class Trial:
             left out of training; empty if there is nothing to choose.
     """
 
-    remedy: Remedy
+    remedy: _Remedy
     accuracy: float
     gain: Estimate
     sites: tuple[float, ...]
@@ -96,7 +96,7 @@ class RemedyReport:
     """
 
     trials: tuple[Trial, ...]
-    recommended: Remedy
+    recommended: _Remedy
     left_out: int | None
     how: str
 
@@ -164,7 +164,7 @@ def remedy_report(models: RemedyModels, sites: Sequence[int] | None = None) -> R
     return RemedyReport(trials, recommended, left_out, how)
 
 
-def recommend(trials: Sequence[Trial], errors: Sequence[float]) -> Remedy:
+def recommend(trials: Sequence[Trial], errors: Sequence[float]) -> _Remedy:
     """The remedy to name, "nothing" if no gain is more than luck.
 
     A gain counts if it is half a point or more, above 0 by 1.28 standard errors of fitting and
@@ -220,9 +220,9 @@ class RemedyModels:
     data: Sites
 
     @cached_property
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self) -> tuple[_Remedy, ...]:
         """What can be tried, "nothing" first."""
-        found: list[Remedy] = ["nothing", "standardise", "weights"]
+        found: list[_Remedy] = ["nothing", "standardise", "weights"]
         if self.data.count > 3:
             found.append("leave_out")
         if self.data.count > 2 and not self.too_large:
@@ -249,14 +249,14 @@ class RemedyModels:
         return self.data.fewer(_INNER)
 
     @cached_property
-    def _choices(self) -> dict[tuple[Remedy, int], float | int | None]:
+    def _choices(self) -> dict[tuple[_Remedy, int], float | int | None]:
         return {}
 
     @cached_property
     def _folds(self) -> dict[frozenset[int], _AlignedHeads]:
         return {}
 
-    def choice(self, remedy: Remedy, held: int) -> float | int | None:
+    def choice(self, remedy: _Remedy, held: int) -> float | int | None:
         """What a remedy chooses without the site left out: another one, a strength, or None."""
         if remedy not in ("leave_out", "align"):
             return None
@@ -267,7 +267,7 @@ class RemedyModels:
         return self._choices[key]
 
     def answer(
-        self, remedy: Remedy, held: int, z: Float[Tensor, "n d"], *, replicates: bool = False
+        self, remedy: _Remedy, held: int, z: Float[Tensor, "n d"], *, replicates: bool = False
     ) -> Float[Tensor, "r n c"]:
         """What is said of a batch of the site left out; aligned heads have no replicates here."""
         chosen = self.choice(remedy, held)

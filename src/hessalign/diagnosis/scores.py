@@ -95,7 +95,7 @@ def _area(
     return torch.cat(found)
 
 
-class Score(NamedTuple):
+class _Score(NamedTuple):
     """A value with replicates of the fit and of the test samples."""
 
     value: float
@@ -113,7 +113,7 @@ class Score(NamedTuple):
 class Scores:
     """What some predictions are worth: a score by metric, and how many samples say so."""
 
-    of: Mapping[str, Score]
+    of: Mapping[str, _Score]
     counts: Mapping[str, float]
 
     def estimates(self, *, difference: bool = False) -> dict[str, Estimate]:
@@ -129,7 +129,7 @@ class Scores:
                 a, b = self.of[name], other.of[name]
                 if name in METRICS[3:]:
                     a, b = b, a
-                found[name] = Score(a.value - b.value, a.fits - b.fits, a.tests - b.tests)
+                found[name] = _Score(a.value - b.value, a.fits - b.fits, a.tests - b.tests)
         return Scores(found, self.counts)
 
 
@@ -143,7 +143,7 @@ def judge(said: Float[Tensor, "r n c"], y: Int[Tensor, " n"], generator: torch.G
     # Weights of n samples vary n/(n + 1) as much as draws do, and draws (n − 1)/n of the truth.
     wider = ((len(y) + 1) / max(1, len(y) - 1)) ** 0.5
     found = {
-        name: Score(float(each), fits[name], each + wider * (tests[name] - each))
+        name: _Score(float(each), fits[name], each + wider * (tests[name] - each))
         for name, each in value.items()
     }
     present = y.bincount()[y.unique()].double()
@@ -163,7 +163,7 @@ def mean_scores(sites: Sequence[Scores]) -> Scores:
             fits = torch.stack([score.fits for score in each]).mean(0)
             size = min(len(score.tests) for score in each)  # they are independent
             tests = torch.stack([score.tests[:size] for score in each]).sum(0) / len(each)
-            found[name] = Score(value, fits, tests)
+            found[name] = _Score(value, fits, tests)
             counts[name] = len(each) ** 2 / sum(1 / site.counts[name] for site in having)
     return Scores(found, counts)
 
@@ -173,7 +173,7 @@ def variance(values: Tensor) -> float:
     return float(values.var()) if len(values) > 1 else 0.0
 
 
-def _estimate(score: Score, name: str, most: float) -> Estimate:
+def _estimate(score: _Score, name: str, most: float) -> Estimate:
     """A share's interval is Wilson's, with as many samples as would vary as much, if not more."""
     value, variance = score.value, score.variance
     if name not in _SHARES:
@@ -187,7 +187,7 @@ def _estimate(score: Score, name: str, most: float) -> Estimate:
     return Estimate(value, max(0.0, min(value, centre - half)), min(1.0, max(value, centre + half)))
 
 
-def _difference(score: Score, name: str, most: float) -> Estimate:
+def _difference(score: _Score, name: str, most: float) -> Estimate:
     """Where no sample tells two models apart, two more could, one for each."""
     least = 2 / (most + 2) ** 2 if name in _SHARES else 0.0
     half = NORMAL * max(least, score.variance) ** 0.5

@@ -28,7 +28,7 @@ METRIC_TITLES: Final = {name: name.replace("_", " ") for name in METRICS} | {"au
 _PERCENT: Final = frozenset({"accuracy", "balanced_accuracy", "calibration_error"})
 _NOT_IN_JSON: Final = frozenset({"parameters"})  # fields that are not about the domains
 
-TERMS: Final = {
+_TERMS: Final = {
     "site": "A place, device or time that samples come from: a hospital, a camera, a year. The "
     "library calls it a domain.",
     "unseen site": "A site whose samples had no part in training, nor in scaling, filling gaps or "
@@ -89,7 +89,9 @@ TERMS: Final = {
 
 _TERM: Final = re.compile(
     "“[^”]*”|"
-    + "|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in sorted(TERMS, key=len, reverse=True)),
+    + "|".join(
+        rf"(?<!\w){re.escape(term)}(?!\w)" for term in sorted(_TERMS, key=len, reverse=True)
+    ),
     re.IGNORECASE,
 )
 _UNLINKED: Final = frozenset({"site", "p", "95 %", "noise", "share", "head", "accuracy"})
@@ -107,7 +109,7 @@ def by_name(module: str) -> dict[str, object]:
     found = {**globals(), **vars(sys.modules[module])}
     called = {name.lstrip("_"): each for name, each in found.items() if isfunction(each)}
     titles = (("cause", CAUSE_TITLES), ("metric", METRIC_TITLES), ("remedy", REMEDY_TITLES))
-    return {**called, **{f"{what}_titles": each for what, each in titles}, "terms": TERMS}
+    return {**called, **{f"{what}_titles": each for what, each in titles}, "terms": _TERMS}
 
 
 def metric_texts(
@@ -120,7 +122,7 @@ def metric_texts(
     cells = []
     for metric in metrics:
         found = [estimate_text(metric, (each or {}).get(metric)) for each in (unseen, within)]
-        cells += [*found, drop_text(metric, (drop or {}).get(metric))]
+        cells += [*found, _drop_text(metric, (drop or {}).get(metric))]
     return cells
 
 
@@ -131,7 +133,7 @@ def where(diagnosis: Diagnosis, finding: Finding) -> str:
 
 def gain_text(trial: Trial) -> str:
     """What a remedy gains in points, with its interval."""
-    return "–" if trial.remedy == "nothing" else drop_text("accuracy", trial.gain)
+    return "–" if trial.remedy == "nothing" else _drop_text("accuracy", trial.gain)
 
 
 def p_text(value: float) -> str:
@@ -157,7 +159,7 @@ def estimate_text(metric: str, found: Estimate | None) -> str:
     return "{:.3f} ({:.3f} to {:.3f})".format(*found)
 
 
-def drop_text(metric: str, found: Estimate | None) -> str:
+def _drop_text(metric: str, found: Estimate | None) -> str:
     """A difference of a metric, such as how much worse an unseen model is, with its interval."""
     if found is None or not math.isfinite(found.value):
         return "–"
@@ -204,7 +206,7 @@ def term_id(term: str) -> str:
 
 def split_terms(text: str) -> list[tuple[str, str]]:
     """A text in pieces, each with the term it is, once each; names in quotes are none."""
-    known = {term.lower(): term for term in TERMS if term not in _UNLINKED}
+    known = {term.lower(): term for term in _TERMS if term not in _UNLINKED}
     found, start = [], 0
     for match in _TERM.finditer(text):
         if (term := known.pop(match[0].lower(), None)) is not None:

@@ -35,7 +35,7 @@ REMEDY_TITLES: Final = {
     "align": "aligning",
 }
 
-Holds = Literal["yes", "mostly", "no", "unclear", "nothing to learn", "not tested"]
+_Holds = Literal["yes", "mostly", "no", "unclear", "nothing to learn", "not tested"]
 
 _JUDGED: Final = ("accuracy", "balanced_accuracy", "auc")  # what a drop is looked for in
 _TRIFLE: Final = 0.02  # a drop below this is not spoken of as one
@@ -61,7 +61,7 @@ class Verdict:
         remedies: What helps?
     """
 
-    holds: Holds
+    holds: _Holds
     headline: str
     transfer: tuple[str, ...]
     causes: tuple[str, ...]
@@ -197,7 +197,7 @@ def _drops(drop: dict[str, Estimate], places: int) -> bool:
 
 def _holds(
     transfer: TransferReport | None, failing: Sequence[SiteTransfer], costly: Sequence[Finding]
-) -> Holds:
+) -> _Holds:
     if transfer is None:
         return "not tested"
     drop, within = transfer.mean_drop, transfer.mean_within

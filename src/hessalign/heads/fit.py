@@ -40,7 +40,7 @@ _SOLVED = 1e-3  # accuracy of the linear equations of a Newton step
 _STILL_MOVING = 0.05
 
 # Largest slope left, as a share of the mean gradient norm of single samples at zero.
-TOLERANCE = 1e-6
+_TOLERANCE = 1e-6
 MAX_STEPS = 1000
 _MEMORY = 20  # past steps from which L-BFGS models the curvature
 
@@ -254,7 +254,7 @@ def fit_aligned_head(
     probes: int = 100,
     seed: int = 0,
     max_steps: int = MAX_STEPS,
-    tolerance: float = TOLERANCE,
+    tolerance: float = _TOLERANCE,
 ) -> FittedHead:
     r"""Fit a head to several domains and align its Hessians and gradients between them.
 
@@ -309,7 +309,7 @@ def minimise(
     weights: Weights = PLAIN,
     *,
     start: Float[Tensor, "k d"] | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = _TOLERANCE,
     still: float = 0.0,
     max_steps: int = MAX_STEPS,
 ) -> FittedHead:

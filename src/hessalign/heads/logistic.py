@@ -32,7 +32,7 @@ _WIDE: Final = 2500  # features up to which their second moments precondition th
 _EXACT: Final = 1 << 26  # multiplications up to which these are weighted anew for each step
 _ROWS: Final = 2  # samples that go into them otherwise, for every feature
 
-Heads = Float[Tensor, "b k d"]
+_Heads = Float[Tensor, "b k d"]
 
 
 def fit_logistic(
@@ -44,7 +44,7 @@ def fit_logistic(
     weights: Float[Tensor, "n b"] | None = None,  # 1 on average; None for one fit with equal ones
     start: Float[Tensor, "k d"] | None = None,  # from which all start; zeros if None
     steps: int = _STEPS,  # of Newton's method, at most
-) -> Heads:
+) -> _Heads:
     """Fit heads.
 
     Returns:
@@ -94,22 +94,22 @@ class _Problem:
     def _penalty(self) -> Tensor:
         return torch.cat([self.z.new_full((self.z.shape[1] - 1,), self.l2), self.z.new_zeros(1)])
 
-    def logits(self, heads: Heads) -> Float[Tensor, "n b k"]:
+    def logits(self, heads: _Heads) -> Float[Tensor, "n b k"]:
         return (self.z @ heads.flatten(0, 1).T).view(len(self.z), *heads.shape[:2])
 
-    def _slopes(self, errors: Float[Tensor, "n b k"]) -> Heads:
+    def _slopes(self, errors: Float[Tensor, "n b k"]) -> _Heads:
         """Sums of errors ⊗ z̃ over the samples of each fit."""
         found = (self._counts * errors).flatten(1).T @ self.z
         return found.view(*errors.shape[1:], -1)
 
-    def objective(self, logits: Float[Tensor, "n b k"], heads: Heads) -> Float[Tensor, " b"]:
+    def objective(self, logits: Float[Tensor, "n b k"], heads: _Heads) -> Float[Tensor, " b"]:
         losses = -(self._truth * logits).sum(2, keepdim=True)
         single = logits.shape[2] == 1
         losses += functional.softplus(logits) if single else logits.logsumexp(2, keepdim=True)
         held = (heads.square() * self._penalty).sum((1, 2), dtype=torch.float64) / 2
         return (self._counts * losses).sum((0, 2), dtype=torch.float64) + held
 
-    def _product(self, p: Float[Tensor, "n b k"], heads: Heads) -> Heads:
+    def _product(self, p: Float[Tensor, "n b k"], heads: _Heads) -> _Heads:
         """The Hessians at probabilities p, times something like heads."""
         bent = self.logits(heads) * p
         bent = bent - p * bent.sum(2, keepdim=True)
@@ -127,7 +127,7 @@ class _Problem:
         rows = self.z[self._few]
         return rows.T @ rows / len(rows)
 
-    def _preconditioner(self, curvature: Float[Tensor, " n"]) -> Callable[[Heads], Heads]:
+    def _preconditioner(self, curvature: Float[Tensor, " n"]) -> Callable[[_Heads], _Heads]:
         """The inverse of what is close to every block of every Hessian."""
         z, floor = self.z, 1e-6 if self.z.dtype == torch.float32 else 1e-12
         if z.shape[1] > _WIDE:
@@ -142,8 +142,8 @@ class _Problem:
         return partial(_apply_inverse, torch.linalg.cholesky(moments))
 
     def improve(
-        self, heads: Heads, logits: Float[Tensor, "n b k"], value: Float[Tensor, " b"]
-    ) -> tuple[Heads, Float[Tensor, "n b k"], Float[Tensor, " b"]] | None:
+        self, heads: _Heads, logits: Float[Tensor, "n b k"], value: Float[Tensor, " b"]
+    ) -> tuple[_Heads, Float[Tensor, "n b k"], Float[Tensor, " b"]] | None:
         """A Newton step from heads with these logits and values; None if there is nothing left."""
         p = logits.sigmoid() if logits.shape[2] == 1 else logits.softmax(2)
         slope = self._slopes(p - self._truth) + self._penalty * heads
@@ -169,7 +169,7 @@ class _Problem:
         return found, self.logits(found), torch.minimum(best, value)
 
 
-def probabilities(z: Float[Tensor, "n d"], heads: Heads) -> Float[Tensor, "b n c"]:
+def probabilities(z: Float[Tensor, "n d"], heads: _Heads) -> Float[Tensor, "b n c"]:
     """What each head says of each sample, for every class, in float64."""
     logits = (z @ heads.flatten(0, 1).T).view(len(z), *heads.shape[:2]).transpose(0, 1).double()
     if heads.shape[1] > 1:
@@ -177,16 +177,16 @@ def probabilities(z: Float[Tensor, "n d"], heads: Heads) -> Float[Tensor, "b n c
     return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=2)
 
 
-def _apply_inverse(factor: Float[Tensor, "d d"], heads: Heads) -> Heads:
+def _apply_inverse(factor: Float[Tensor, "d d"], heads: _Heads) -> _Heads:
     return torch.cholesky_solve(heads.flatten(0, 1).T, factor).T.reshape(heads.shape)
 
 
 def _solve(
-    product: Callable[[Heads], Heads],
-    condition: Callable[[Heads], Heads],
-    right: Heads,
+    product: Callable[[_Heads], _Heads],
+    condition: Callable[[_Heads], _Heads],
+    right: _Heads,
     accuracy: float,
-) -> Heads:
+) -> _Heads:
     """H s = right for every fit, by conjugate gradients, to a share of the right side's norm."""
     found, left = torch.zeros_like(right), right
     near = condition(left)
@@ -207,5 +207,5 @@ def _solve(
     return found
 
 
-def _dot(left: Heads, right: Heads) -> Float[Tensor, " b"]:
+def _dot(left: _Heads, right: _Heads) -> Float[Tensor, " b"]:
     return (left * right).sum((1, 2), dtype=torch.float64)

@@ -85,7 +85,7 @@ _TOLERANCE: Final = 2.0
 
 @final
 @dataclass(frozen=True)
-class Measured:
+class _Measured:
     """Mean and spread over restarts; the latter is that of a population, as the published ones."""
 
     mean: float
@@ -101,9 +101,9 @@ class Measured:
         return f"{text} ± {format(self.std, std)}" if self.runs > 1 else text
 
 
-def measured(values: Collection[float]) -> Measured:
+def measured(values: Collection[float]) -> _Measured:
     """Mean and spread of some values."""
-    return Measured(fmean(values), pstdev(values), len(values))
+    return _Measured(fmean(values), pstdev(values), len(values))
 
 
 def or_dash(value: object, form: str = "") -> str:
@@ -116,7 +116,7 @@ def measured_columns(curves: Sequence[Sequence[float]], form: str = ".1f") -> li
     return [measured(column).show(form, form) for column in zip(*curves, strict=True)]
 
 
-def verdict(ours: Measured, published: float, published_std: float) -> str:
+def verdict(ours: _Measured, published: float, published_std: float) -> str:
     """Whether a published number is reproduced, or by how many combined standard deviations not."""
     if ours.runs < 2:  # without a spread to judge by
         return "one run only"

@@ -54,7 +54,7 @@ _OWN: Final = ("backbone", "hidden", "alpha", "beta", *_PUBLISHED)
 
 @final
 @dataclass(frozen=True, eq=False)
-class Head:
+class _Head:
     """What is trained: its name in that of the sweep, and the hyper-parameters that ask for it."""
 
     name: str
@@ -68,7 +68,7 @@ class _Scale:
     """A size: the keys of its sweeps, and what is trained, each in a sweep of its own."""
 
     entries: Mapping[str, Any]
-    heads: tuple[Head, ...]
+    heads: tuple[_Head, ...]
     algorithms: tuple[str, ...] = ()  # empty for those of the published table
     features: bool = False  # whether the data sets are feature banks
 
@@ -78,11 +78,11 @@ _TRIALS: Final = 3
 _SCALES: Final[Mapping[str, _Scale]] = {
     "full": _Scale(
         {"data_dir": "data", "draws": _DRAWS, "trials": _TRIALS},
-        (Head("", "fine-tuned network", _PUBLISHED),),
+        (_Head("", "fine-tuned network", _PUBLISHED),),
     ),
     "small": _Scale(
         {"data_dir": "outputs/features", "draws": 8, "trials": _TRIALS, "steps": 301},
-        (Head("linear", "linear head"), Head("hidden", "hidden layer of 128", {"hidden": 128})),
+        (_Head("linear", "linear head"), _Head("hidden", "hidden layer of 128", {"hidden": 128})),
         (
             *("erm", "coral", "vrex", "irm", "fishr", "groupdro", "mixup"),
             *("hgp", "hutchinson", "full", "gradient", "diagonal"),
@@ -97,7 +97,7 @@ _SCALES: Final[Mapping[str, _Scale]] = {
 class Sweep:
     """One sweep of an experiment; the setting tells it from the others of its head."""
 
-    head: Head
+    head: _Head
     setting: str
     spec: SweepSpec
     folder: Path
@@ -212,14 +212,14 @@ def head_sweeps(options: Options, entries: Mapping[str, Any], selection: str) ->
     return [Sweep(head, "", spec, folders[head]) for head, spec in specs.items() if head in folders]
 
 
-def _sweep_folders(options: Options, specs: Mapping[Head, SweepSpec]) -> dict[Head, Path]:
+def _sweep_folders(options: Options, specs: Mapping[_Head, SweepSpec]) -> dict[_Head, Path]:
     """Which folder holds the sweep of which head; default names if no folder is named."""
     if not options.sweeps:
         names = {head: "-".join(filter(None, (options.scale, head.name))) for head in specs}
         return {head: _SWEEPS / name for head, name in names.items()}
     # Folders that have runs are known by them, others by a name that ends in that of a head; the
     # rest is for the heads that are left, in their order. Heads without a folder are left out.
-    found: dict[Head, Path] = {}
+    found: dict[_Head, Path] = {}
     fresh = []
     for folder in options.sweeps:
         head = _head_of(folder, specs)
@@ -240,7 +240,7 @@ def _sweep_folders(options: Options, specs: Mapping[Head, SweepSpec]) -> dict[He
     return found | dict(zip(free, fresh, strict=False))
 
 
-def _head_of(folder: Path, specs: Mapping[Head, SweepSpec]) -> Head | None:
+def _head_of(folder: Path, specs: Mapping[_Head, SweepSpec]) -> _Head | None:
     for head, spec in specs.items():
         jobs = sweep_jobs(spec, without_data=True)
         if any((folder / job.folder).is_dir() for job in jobs):
@@ -277,7 +277,7 @@ def swept_bank(options: Options) -> str | None:
 
 @final
 @dataclass(frozen=True)
-class Selected:
+class _Selected:
     """What model selection knows of the job that it chose, among draws of hyper-parameters."""
 
     trial: int
@@ -288,7 +288,7 @@ class Selected:
     draws: int
 
 
-def select_jobs(options: Options, algorithms: Sequence[str]) -> dict[str, dict[Job, Selected]]:
+def select_jobs(options: Options, algorithms: Sequence[str]) -> dict[str, dict[Job, _Selected]]:
     """For each algorithm, trial and test domain the best draw of hyper-parameters."""
     recorded = {find_algorithm(name).recorded: name for name in (REFERENCE, *algorithms)}
     runs = _sweep_runs(options, recorded)
@@ -329,7 +329,7 @@ def _sweep_runs(options: Options, algorithms: Container[str]) -> dict[Job, Run]:
     return found
 
 
-def _select(runs: Mapping[Job, Run], algorithm: str) -> dict[Job, Selected]:
+def _select(runs: Mapping[Job, Run], algorithm: str) -> dict[Job, _Selected]:
     """The best draw for each trial and test domain, judged by its last step; sorted by both."""
     candidates: dict[tuple[int, int], list[tuple[Job, Candidate]]] = {}
     for job, run in runs.items():
@@ -344,7 +344,7 @@ def _select(runs: Mapping[Job, Run], algorithm: str) -> dict[Job, Selected]:
     for place, pairs in sorted(candidates.items()):
         best = choose(candidate for _, candidate in pairs)
         job = next(job for job, candidate in pairs if candidate is best)
-        found[job] = Selected(*place, job.hparams_seed, best.validation, best.test, len(pairs))
+        found[job] = _Selected(*place, job.hparams_seed, best.validation, best.test, len(pairs))
     return found
 
 

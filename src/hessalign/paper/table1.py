@@ -48,7 +48,7 @@ _THRESHOLD: Final = 0.8
 _UNCLEAR: Final = 0.5
 """Where chance explains more of the reference's dispersion than this, ratios are not judged."""
 
-Change = Literal["reduced", "raised", "unchanged", "unclear"]
+_Change = Literal["reduced", "raised", "unchanged", "unclear"]
 _ARROWS: Final = {"reduced": "↓", "raised": "↑", "unchanged": "·", "unclear": "?"}
 
 
@@ -61,7 +61,7 @@ class Reduction:
     low: float
     high: float
 
-    def change(self, chance: float = 0.0, noise: Reduction | None = None) -> Change:
+    def change(self, chance: float = 0.0, noise: Reduction | None = None) -> _Change:
         """What the ratios say together, if it is more than where nothing but the start differs."""
         if not chance <= _UNCLEAR:  # the share of the reference's dispersion
             return "unclear"

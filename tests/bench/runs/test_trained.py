@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from functools import partial
 
 import numpy as np
@@ -304,6 +305,14 @@ def test_batches_do_not_change_predictions(on_vectors):
 def test_arrays_of_any_kind_of_number(on_vectors, kind):
     x = np.arange(4 * WIDTH).reshape(4, WIDTH) % 2
     assert same_bits(on_vectors.predict_proba(x.astype(kind)), on_vectors.predict_proba(x))
+
+
+def test_arrays_that_are_read_only_are_taken_without_a_warning(on_vectors):
+    rows = np.full((2, WIDTH), 0.5, dtype=np.float32)
+    rows.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert on_vectors.predict(rows).shape == (2,)
 
 
 def test_files_of_arrays(on_vectors, tmp_path):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hessalign._errors import InputError, UserError
+from hessalign._errors import InputError, InputTypeError, UserError
 from hessalign._shapes import Float, Int
 from hessalign.alignment.parts import Processes
 from hessalign.bench.algorithms.options import Hyper, Options, SearchSpace
@@ -153,6 +153,15 @@ class ObjectiveTerms:
     risk: Float[Tensor, ""]
     penalty: Float[Tensor, ""] | None = None
     parts: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in {"risk": self.risk, "penalty": self.penalty, **self.parts}.items():
+            right = isinstance(value, Tensor) and value.numel() == 1
+            if not right and not (name == "penalty" and value is None):
+                found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+                raise InputTypeError(
+                    f"Expected {name!r} of the terms as a tensor of one number, got {found}."
+                )
 
 
 @final

@@ -14,7 +14,7 @@ from typing import Any, Final, final, get_args, get_type_hints
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._names import UnknownNameError
-from hessalign._plugins import entry_point_names, find_plugin
+from hessalign._plugins import entry_point_names, find_plugin, told_as_theirs
 from hessalign.alignment.penalties import HessianKind
 from hessalign.bench.algorithms import (
     adversaries,
@@ -112,7 +112,8 @@ class AlgorithmInfo:
     def configure(self, options: Mapping[str, object]) -> Any:  # noqa: ANN401
         """The default configuration but for some options, all settled; wrong ones are refused."""
         check_options(type(self.config), options, f"algorithm {self.name!r}")
-        config = dataclasses.replace(self.config, **options)
+        with told_as_theirs("algorithm", self.make, "configured"):
+            config = dataclasses.replace(self.config, **options)
         return config.settled() if isinstance(config, AlignmentConfig) else config
 
     def is_already(self, option: str, value: object) -> bool:

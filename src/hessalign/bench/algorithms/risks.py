@@ -131,10 +131,10 @@ class Irm(AbstractObjective):
 
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
-        return ObjectiveTerms(step.statistics.risk.mean(), irm_penalty(step, self.config.fidelity))
+        return ObjectiveTerms(step.statistics.risk.mean(), _irm_penalty(step, self.config.fidelity))
 
 
-def irm_penalty(step: Step, fidelity: Fidelity) -> Float[Tensor, ""]:
+def _irm_penalty(step: Step, fidelity: Fidelity) -> Float[Tensor, ""]:
     """The IRMv1 penalty, the mean over domains of squared derivatives in a factor on the logits."""
     slopes = (step.statistics.error * step.statistics.logits).sum(1)
     penalties = []
@@ -259,7 +259,7 @@ class IbIrm(AbstractObjective):
     def terms(self, step: Step) -> ObjectiveTerms:
         """Risk and penalty."""
         config = self.config
-        parts = {"irm": irm_penalty(step, config.fidelity), "ib": _feature_variance(step)}
+        parts = {"irm": _irm_penalty(step, config.fidelity), "ib": _feature_variance(step)}
         irm = config.irm_weight if step.number >= config.irm_anneal_steps else 1.0
         ib = config.ib_weight if step.number >= config.ib_anneal_steps else 0.0
         penalty = irm * parts["irm"] + ib * parts["ib"]

@@ -44,10 +44,10 @@ from hessalign.report.tables import grouped
 
 TABLES: Final = (".csv", ".tsv")
 
-LABELS: Final = ("y", "label")
-DOMAINS: Final = ("domain",)
+_LABELS: Final = ("y", "label")
+_DOMAINS: Final = ("domain",)
 
-MOST_WORDS: Final = 32
+_MOST_WORDS: Final = 32
 """Different words that a column may hold to become features."""
 
 _MOST_CODES: Final = 10_000  # classes or domains
@@ -147,7 +147,7 @@ def read_table(
 
     - A column of numbers is one feature. What is empty or one of `?`, `NA`, `N/A`, `NaN`, `null`,
       `None`, `missing`, `-`, `.` is missing, and becomes NaN.
-    - A column of words that repeat, at most `MOST_WORDS` different ones, has a feature
+    - A column of words that repeat, at most `_MOST_WORDS` different ones, has a feature
       `column=word` for each, 1 where it is and 0 elsewhere; missing ones are a word of their own.
     - Other words, and whole numbers under a name such as `patient_id` that hardly repeat, are
       identifiers or free text, which are left out; `notes` say so.
@@ -313,7 +313,7 @@ class _Seen:
         self.digest.update("\0".join(cells).encode() + b"\0")
         if self.texts is not None:
             self.texts |= {cell.strip() for cell in set(cells) if not is_missing(cell)}
-            self.texts = self.texts if len(self.texts) <= MOST_WORDS else None
+            self.texts = self.texts if len(self.texts) <= _MOST_WORDS else None
         if self.texts is None or self.label_of is None:
             self.label_of = None
         else:
@@ -370,10 +370,10 @@ class _Seen:
         if mostly and (many or not few):
             raise InputError(expected_number(table.path, self.name, *self.first_word))
         if self.texts is None or not few:
-            count = f"more than {MOST_WORDS}" if self.texts is None else len(self.texts)
+            count = f"more than {_MOST_WORDS}" if self.texts is None else len(self.texts)
             return None, (
                 f"{title} is left out: {count} different words in {rows:,} rows, an identifier or "
-                f"free text. Words that repeat, at most {MOST_WORDS} different ones, are used."
+                f"free text. Words that repeat, at most {_MOST_WORDS} different ones, are used."
             )
         line, word = self.first_word
         told = f"{title} has numbers and words, {word.strip()!r} on line {line}: all are words."
@@ -414,8 +414,8 @@ def _survey(
     table: _Table, label: str | None, domain: str | None, report: Callable[[int, int], None]
 ) -> _Survey:
     """Look at all rows once."""
-    at_label = table.place(label, LABELS, "classes", "--label")
-    at_domain = table.place(domain, DOMAINS, "domains", "--domain")
+    at_label = table.place(label, _LABELS, "classes", "--label")
+    at_domain = table.place(domain, _DOMAINS, "domains", "--domain")
     if at_label == at_domain:
         raise InputError(
             f"Expected different columns of classes and of domains in {table.path}, got "

@@ -33,7 +33,7 @@ VALIDATION_LOSS: Final = "validation_loss"
 _STATISTICS: Final = 2_000
 """Training inputs, or a batch more, that batch normalisation takes its statistics from."""
 
-Rule = Literal["ema", "swad", "uniform"]
+_Rule = Literal["ema", "swad", "uniform"]
 """Which iterates are averaged, and how much each counts."""
 
 
@@ -52,7 +52,7 @@ class AverageOptions(Options):
         tolerance_ratio: Of "swad": how far above the valley's mean loss the threshold is.
     """
 
-    average: Rule | None = None
+    average: _Rule | None = None
     average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
     average_start: Whole | None = None
     n_converge: Count = 3

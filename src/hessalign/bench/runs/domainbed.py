@@ -44,7 +44,7 @@ from hessalign.curvature import make_loss
 PRESET: Final = "preset"
 """The override that chooses whose search ranges apply."""
 
-EVALUATIONS: Final = 10
+_EVALUATIONS: Final = 10
 """How often a run on features is evaluated, beside its first step."""
 
 _AUTO: Final = "auto"
@@ -291,7 +291,7 @@ def evaluation_interval(dataset: str, family: Family, steps: int) -> int:
     """Steps between evaluations: DomainBed's; of features and data of one's own a tenth of all."""
     entry = catalog_entry(dataset)
     if family == "features" or entry is None:
-        return max(1, (steps - 1) // EVALUATIONS)
+        return max(1, (steps - 1) // _EVALUATIONS)
     return entry.checkpoint_freq
 
 

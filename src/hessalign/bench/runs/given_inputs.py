@@ -260,7 +260,7 @@ def _checked(
     if isinstance(rows, np.ndarray):
         if rows.dtype.kind not in "fiub":
             raise InputError(f"Expected numbers in {what}, got {rows.dtype}.")
-        rows = torch.from_numpy(np.ascontiguousarray(as_torch_has(rows)))
+        rows = torch.from_numpy(np.require(as_torch_has(rows), requirements=["C", "W"]))
     rows = rows.detach()
     if tuple(rows.shape[1:]) != shape or rows.ndim == 0:
         raise InputError(_wrong_shape(tuple(rows.shape), shape, what))

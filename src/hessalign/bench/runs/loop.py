@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hessalign._errors import InputError, InputTypeError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._names import UnknownNameError, check_name, some
 from hessalign._numbers import check_count
-from hessalign._plugins import call_plugin, is_path, load_object
+from hessalign._plugins import call_plugin, is_path, load_object, told_as_theirs
 from hessalign._processes import Interruption
 from hessalign._shapes import Float
 from hessalign.bench.algorithms import (
@@ -27,6 +27,7 @@ from hessalign.bench.algorithms import (
     AbstractObjective,
     AbstractStepOwner,
     DivergedError,
+    ObjectiveTerms,
     OptimizerSpec,
     PenaltySchedule,
     Step,
@@ -47,7 +48,7 @@ from hessalign.curvature.losses import LABEL_LOSSES
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
 
-LrSchedule = Literal["constant", "cosine"]
+_LrSchedule = Literal["constant", "cosine"]
 """How the learning rate changes after the warm-up."""
 
 _OPTIMIZERS: Final = ("adam", "adamw", "sgd")
@@ -67,7 +68,7 @@ class LoopOptions(AverageOptions):
 
     optimizer: str = "adam"
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: LrSchedule = "constant"
+    lr_schedule: _LrSchedule = "constant"
     warmup_steps: Whole = 0
 
     @property
@@ -190,7 +191,8 @@ def train(
             if due and config.evaluate_before:
                 watch.check()
                 metrics = _measure_both(state, evaluate, number)
-            terms = update(algorithm, step, state.optimizers, config)
+            with told_as_theirs("algorithm", type(algorithm), "trained"):
+                terms = update(algorithm, step, state.optimizers, config)
             sampler.fetch()
             watch.look(terms, number)
             state.advance()
@@ -305,6 +307,10 @@ def update(
     """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
         terms = algorithm.update(step, optimizers)
+        if not isinstance(terms, Mapping):
+            raise InputTypeError(
+                f"Expected {type(algorithm).__name__}.update to return terms, got {terms!r}."
+            )
     else:
         terms = _update_by_gradient(algorithm, step, optimizers[MAIN], config)
     if algorithm.gradient_scale is not None:
@@ -337,6 +343,11 @@ def _differentiate_objective(algorithm: AbstractObjective, step: Step, config: L
     # The loss is (risk + l2 ‖θ‖² + weight · penalty) / divisor, the last three of the schedule;
     # without a penalty nothing is divided.
     terms = algorithm.terms(step)
+    if not isinstance(terms, ObjectiveTerms):
+        raise InputTypeError(
+            f"Expected {type(algorithm).__name__}.terms to return ObjectiveTerms, got "
+            f"{type(terms).__name__}."
+        )
     loss = terms.risk
     if config.l2:
         loss = loss + config.l2 * _sum_of_squares(algorithm)
@@ -355,7 +366,15 @@ def _combine_gradients(algorithm: AbstractGradientRule, step: Step, config: Loop
     parameters = [each for each in algorithm.network.parameters() if each.requires_grad]
     risk = step.statistics.risk
     each = [torch.autograd.grad(value, parameters, retain_graph=True) for value in risk]
-    combined = algorithm.combine([torch.stack(grads) for grads in zip(*each, strict=True)])
+    stacked = [torch.stack(grads) for grads in zip(*each, strict=True)]
+    combined = list(algorithm.combine(stacked) or ())
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    found = [tuple(gradient.shape) for gradient in combined]
+    if found != shapes:
+        raise InputTypeError(
+            f"Expected {type(algorithm).__name__}.combine to return one gradient for each "
+            f"parameter, of shapes {some(shapes, 4)}, got {some(found, 4) or 'none'}."
+        )
     for parameter, gradient in zip(parameters, combined, strict=True):
         parameter.grad = gradient + 2 * config.l2 * parameter.detach()
     mean = risk.detach().mean().double()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hessalign._errors import InputError, Warn, describe_error
 from hessalign._names import check_name
+from hessalign._plugins import told_as_theirs
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset
 from hessalign.bench.data.catalog import COLORED_MNIST, catalog_entry
@@ -114,7 +115,8 @@ def train_job(
                 load_weights(trained.network, kept.path, what, "Use the data it was trained on.")
             return Run(plan, records, trained)
         inputs = protocol.inputs(plan, warn)
-        algorithm, generator = protocol.start(plan)
+        with told_as_theirs("algorithm", plan.info.make, "made"):
+            algorithm, generator = protocol.start(plan)
         device = find_device()
         algorithm.to(device)
         inputs.suit(device, computing.workers)

@@ -31,7 +31,7 @@ from hessalign.report.progress import warn
 
 _GROUP: Final = "hessalign.trackers"
 _PROJECT: Final = "hessalign"  # what runs belong to where nothing else is said
-Status = Literal["done", "failed", "interrupted"]
+_Status = Literal["done", "failed", "interrupted"]
 """How a run ended."""
 
 
@@ -48,7 +48,7 @@ class Tracker(Protocol):
     def log(self, record: Record) -> None:
         """Take a record; metrics include the means over domains."""
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: _Status) -> None:
         """End."""
 
 
@@ -102,7 +102,7 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, record.step)
         self._writer.flush()
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: _Status) -> None:
         self._writer.close()
 
 
@@ -148,7 +148,7 @@ class _Mlflow:
         metrics = [self._entities.Metric(name, value, now, record.step) for name, value in found]
         self._client.log_batch(self._run, metrics=metrics)
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: _Status) -> None:
         self._client.set_terminated(self._run, self._ended[status])
 
 
@@ -176,7 +176,7 @@ class _WandbLike:
     def log(self, record: Record) -> None:
         self._run.log(_values(record), step=record.step)
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: _Status) -> None:
         self._run.finish(**({"exit_code": int(status != "done")} if self._wandb else {}))
 
 
@@ -232,7 +232,7 @@ def tracking(names: Sequence[str], plan: Plan) -> Iterator[Callable[[Record], No
             if name in begun:
                 _attempt(name, begun[name].log, whole)
 
-    status: Status = "failed"
+    status: _Status = "failed"
     try:
         yield log
         status = "done"

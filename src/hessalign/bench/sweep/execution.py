@@ -44,7 +44,7 @@ _BUG: Final = "This is a bug in hessalign; please report it with what follows."
 SPECIFICATION: Final = "sweep.yaml"
 """The file by which a folder is known to be that of a sweep."""
 
-JOBS: Final = "jobs.txt"
+_JOBS: Final = "jobs.txt"
 """The file by which a folder of runs is known that belongs to no sweep: which run is where."""
 
 Work = Callable[[Job, Path], object]
@@ -148,10 +148,10 @@ class Launcher(Protocol):
 
 def execute(task: Task, work: Work) -> Outcome:
     """Do a task, unless it is done, somebody else does it, or it failed in another's hands."""
-    if not any((task.sweep / name).exists() for name in (SPECIFICATION, JOBS)):
+    if not any((task.sweep / name).exists() for name in (SPECIFICATION, _JOBS)):
         raise FileNotFoundError(
             f"Expected the folder of the sweep, {task.sweep}, on {os.uname().nodename}, found no "
-            f"{SPECIFICATION} or {JOBS} there. All machines of a sweep need a folder that they "
+            f"{SPECIFICATION} or {_JOBS} there. All machines of a sweep need a folder that they "
             "share, under the same path."
         )
     folder, start = task.folder, time.monotonic()
@@ -319,7 +319,7 @@ def _mark(folder: Path, jobs: Iterable[Job]) -> None:
     make_folder(folder)
     if (folder / SPECIFICATION).exists():
         return
-    path = folder / JOBS
+    path = folder / _JOBS
     there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     lines = dict.fromkeys([*there, *(f"{job.folder}  {job.describe()}" for job in jobs)])
     if len(lines) > len(there):
