@@ -1,7 +1,8 @@
 """Penalties of every kind, loss and evaluation on small batches, and what compiles them.
 
 `python -m tests.graphs.problems dynamic KIND [LOSS EVALUATION]` prints a JSON list: how far graphs
-are from eager mode, and how many there are after five batches of different shapes.
+are from eager mode, and how many there are after five batches of different shapes. `refused` prints
+what is said of what a graph cannot have.
 """
 
 import itertools
@@ -140,8 +141,34 @@ def branches(kind):
     return errors
 
 
+def refused():
+    """What a graph gives, or what is said instead, by name."""
+    sizes = SHAPES[0]
+    z, logits, y = (x.detach() for x in make_batch("cross_entropy", sizes))
+    head, plain = torch.nn.Linear(6, 4).double(), ha.HessianAlignment(1.0, 1.0)
+    by_class = ha.HessianAlignment(1.0, 1.0, conditional=True)
+    bent = ha.HessianAlignment(1.0, 1.0, loss="squared", activation="tanh", metric="exact")
+    calls = {
+        "conditional": lambda: by_class(z, logits, y, sizes).penalty,
+        "head": lambda: plain(z, logits, y, sizes, head=head).penalty,
+        "sizes": lambda: plain(z, logits, y, sizes[:2]).penalty,
+        "spectral": lambda: ha.hessian_distance(z, logits, sizes, "spectral").sum(),
+        "one domain": lambda: plain(z, logits, y, (sum(sizes),)).penalty,
+        "not convex": lambda: bent(z, logits.abs(), -torch.ones_like(logits), sizes).penalty,
+    }
+    said = {}
+    for name, call in calls.items():
+        try:
+            said[name] = str(torch.compile(call, fullgraph=True, backend="eager")().item())
+        except Exception as error:
+            said[name] = str(error)
+    return said
+
+
 def main(what, *chosen):
     torch.set_num_threads(1)
+    if what == "refused":
+        return refused()
     if what == "generated":
         return generate_code()
     kind = None if chosen[0] == "None" else chosen[0]

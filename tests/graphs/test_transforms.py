@@ -167,6 +167,49 @@ def test_a_layout_reads_nothing_after_the_first_call_elsewhere(kind):
         torch.autograd.grad(align(z, logits, y, layout).penalty, (z, logits))
 
 
+METRICS = ("relative", "whitened", "exact")
+
+
+@pytest.mark.parametrize("features", [2, 30])
+@pytest.mark.parametrize("metric", METRICS)
+def test_metrics_under_transforms(metric, features):
+    align = ha.HessianAlignment(1.0, 1.0, metric=metric)
+    z, logits, y = problems.make_batch("cross_entropy", SIZES, features)
+    expected = torch.autograd.grad(align(z, logits, y, SIZES).penalty, (z, logits))
+    function = grad(lambda z, logits: align(z, logits, y, SIZES).penalty, argnums=(0, 1))
+    pairs = torch.stack([z.detach(), 2 * z.detach()]), torch.stack([logits.detach()] * 2)
+    for ours, theirs in zip(vmap(function)(*pairs), expected, strict=True):
+        torch.testing.assert_close(ours[0], theirs, rtol=1e-8, atol=1e-12)
+    inputs = [x.detach().to("meta") for x in (z, logits, y)]
+    with Forbidden():
+        assert align(*inputs, ha.domain_layout(SIZES, "meta")).penalty.is_meta
+
+
+def test_an_ensemble_of_heads_class_by_class():
+    align = ha.HessianAlignment(1.0, 1.0, conditional=True)
+    z, logits, y = (x.detach() for x in problems.make_batch("cross_entropy", SIZES))
+    ensemble = torch.stack([logits, 2 * logits])
+    found = vmap(lambda each: align(z, each, y, SIZES).penalty)(ensemble)
+    expected = torch.stack([align(z, each, y, SIZES).penalty for each in ensemble])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
+
+
+def test_what_needs_values_is_named():
+    z, logits, y = (x.detach().to("meta") for x in problems.make_batch("cross_entropy", SIZES))
+    layout = ha.domain_layout(SIZES, "meta")
+    with pytest.raises(ValueError, match="conditional on the class"):
+        ha.HessianAlignment(1.0, 1.0, conditional=True)(z, logits, y, layout)
+    with pytest.raises(ValueError, match='Expected norm="fro"'):
+        ha.hessian_distance(z, logits, layout, "spectral")
+
+
+def test_sizes_are_checked_under_transforms():
+    align = ha.HessianAlignment(1.0, 1.0)
+    z, logits, y = (x.detach() for x in problems.make_batch("cross_entropy", SIZES))
+    with pytest.raises(ValueError, match=r"got sizes \(4, 6\), which are 10"):
+        grad(lambda z: align(z, logits, y, (4, 6)).penalty)(z)
+
+
 def test_ids_cannot_be_part_of_a_graph():
     align = ha.HessianAlignment(1.0, 1.0)
     z, logits, y = problems.make_batch("cross_entropy", SIZES)
@@ -200,6 +243,16 @@ def test_graphs_of_every_loss_and_evaluation(kind):
 
 def test_a_graph():
     check_graphs(compiled("dynamic", "full", "cross_entropy", "dual"))
+
+
+def test_what_a_graph_cannot_have_is_named():
+    found = compiled("refused")
+    assert "terms that are conditional on the class" in found["conditional"]
+    assert "Expected a linear head in a graph" in found["head"]
+    assert "got sizes (25, 25), which are 50" in found["sizes"]
+    assert 'Expected norm="fro" in a graph' in found["spectral"]
+    assert found["one domain"] == "0.0"
+    assert found["not convex"] == "nan"
 
 
 @pytest.mark.slow

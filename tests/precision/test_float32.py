@@ -145,6 +145,25 @@ def test_products_far_nearer_to_alignment(features, monkeypatch):
                 assert (ours - theirs).norm() <= 1e-6 * theirs.norm()
 
 
+@pytest.mark.parametrize("offset", [0, 30, 300])
+@pytest.mark.parametrize("evaluation", ["primal", "dual"])
+@pytest.mark.parametrize("quantity", ["gradient", "hessian_diagonal", "hessian"])
+def test_few_samples_of_features_far_from_zero(quantity, evaluation, offset):
+    """Two samples per domain: no rounding error of one is averaged out by others."""
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(2, 3, generator=generator)
+    z = offset + torch.cat([common, common + 3e-5 * torch.randn(2, 3, generator=generator)])
+    logits = torch.randn(2, 5, generator=generator).repeat(2, 1)
+    logits[2:] += 3e-5 * torch.randn(2, 5, generator=generator)
+    batch = Batch(z, logits, torch.tensor([1, 4, 1, 4]), torch.tensor([0, 0, 1, 1]))
+    value, slopes, ratio = exact(batch, "softmax", quantity)
+    assert ratio < 1e-9
+    for found, found_slopes in measured(batch, "softmax", quantity, evaluation):
+        assert found == pytest.approx(value, rel=TOLERANCE)
+        for ours, theirs in zip(found_slopes, slopes, strict=True):
+            assert (ours - theirs).norm() <= TOLERANCE * theirs.norm()
+
+
 def extended_binary(z, logits, y, quantity):
     """One domain's gradient, diagonal or Hessian of a binary head, in extended precision."""
     z = np.concatenate([z, np.ones_like(z[:, :1])], axis=1)

@@ -5,11 +5,13 @@ Indices: e and f domain, n sample, d feature, p parameter of the head.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from functools import partial
+from typing import Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
+from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import distances
@@ -17,12 +19,14 @@ from hessalign.alignment.moments import Evaluation
 from hessalign.alignment.quantities import TABLE_1, inner_products
 from hessalign.curvature import linear_head
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.domains import DomainLike, accumulation_dtype
+from hessalign.curvature.fused import is_traced
 from hessalign.curvature.linear import LinearHead
 from hessalign.curvature.losses import LossLike
 from hessalign.curvature.operators import hessian_difference
 
 _Norm = Literal["fro", "spectral"]
+_Given = TypeVar("_Given")
 
 
 def hessian_distance(
@@ -63,6 +67,7 @@ def hessian_distance(
 
     Raises:
         UnknownNameError: If the norm is unknown.
+        InputError: If the spectral norm is asked for in a graph, or where there are no values.
 
     Example:
         >>> z, logits = torch.tensor([[1.0], [2.0]]), torch.zeros(2)
@@ -73,15 +78,27 @@ def hessian_distance(
     if norm not in get_args(_Norm):
         raise UnknownNameError("norm", norm, get_args(_Norm))
 
-    def head(features: Tensor) -> LinearHead:
-        given = (features, logits, y, domain)
-        return linear_head(*given, loss=loss, activation=activation, bias=bias, weight=weight)
-
+    make = partial(linear_head, loss=loss, activation=activation, bias=bias)
     if norm == "fro":
-        return distances(inner_products(head(z), "hessian", evaluation, centred=True))
+        head = make(z, logits, y, domain, weight=weight)
+        return distances(inner_products(head, "hessian", evaluation, centred=True))
+    if isinstance(z, Tensor) and is_traced(z):
+        raise InputError(
+            'Expected norm="fro" in a graph, under torch.func and without values, got "spectral", '
+            "whose iterations look at values."
+        )
     with torch.no_grad():
-        wide = z.double() if isinstance(z, Tensor) and z.is_floating_point() else z
-        return _spectral_distances(head(wide))
+        wide = _with_float64(z)
+        wide = wide.double() if isinstance(z, Tensor) and z.is_floating_point() else z
+        given = _with_float64(logits), _with_float64(y), _with_float64(domain)
+        return _spectral_distances(make(wide, *given, weight=_with_float64(weight)))
+
+
+def _with_float64(given: _Given) -> _Given:
+    """What is given, on the processor if its device has no float64, which the iterations need."""
+    if isinstance(given, Tensor) and accumulation_dtype(given.device) != torch.float64:
+        return cast(_Given, given.cpu())
+    return given
 
 
 def _spectral_distances(head: LinearHead) -> Float[Tensor, "e e"]:

@@ -27,9 +27,11 @@ from hessalign.alignment.parts import (
     quantities_summed,
 )
 from hessalign.alignment.penalties import HessianKind, alignment_dispersions, check_hessian
+from hessalign.alignment.quantities import squared_shares
 from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
-from hessalign.curvature.domains import DomainLike, check_several
+from hessalign.curvature.domains import DomainLike, check_several, check_several_counted
+from hessalign.curvature.inputs import reads_values
 from hessalign.curvature.losses import LossLike
 
 _UNBIASED = ("full", "diagonal", None)
@@ -230,10 +232,7 @@ class HessianAlignment:
                 return self._across(processes, (z, logits, y, domain, weight), head)
             if head is None:
                 return self._terms(self._linear(z, logits, y, domain, weight), logits)
-            statistics = autograd_head(
-                *(head, z, y, domain), loss=self.loss, activation=self.activation, weight=weight
-            )
-            return self._terms(statistics, logits)
+            return self._terms(self._automatic(head, z, y, domain, weight), logits)
 
     def _across(
         self,
@@ -254,7 +253,7 @@ class HessianAlignment:
             bias=self.bias,
             quantities=quantities_summed(self.hessian, self.evaluation) if head is None else (),
             unbiased=self.unbiased,
-            checks=True if self.checks is None and not self._checked else self.checks,
+            checks=self._looks(),
             settings=self._settings(loss.name),
             seed=seed,
         )
@@ -269,9 +268,7 @@ class HessianAlignment:
         if head is None:
             statistics: HeadStatistics = self._linear(z, logits, y, domain, weight)
         else:
-            statistics = autograd_head(
-                *(head, z, y, domain), loss=self.loss, activation=self.activation, weight=weight
-            )
+            statistics = self._automatic(head, z, y, domain, weight)
         return self._terms(statistics, logits, torch.Generator().manual_seed(seed))
 
     def _settings(self, loss: str) -> str:
@@ -293,9 +290,7 @@ class HessianAlignment:
     def _linear(
         self, z: Tensor, logits: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
     ) -> HeadStatistics:
-        checks = self.checks
-        if checks is None and not self._checked:
-            checks = True
+        checks = self._looks()
         statistics = linear_head(
             *(z, logits, y, domain),
             loss=self.loss,
@@ -305,7 +300,27 @@ class HessianAlignment:
             checks=checks,
         )
         self._checked = True
+        alone = self.unbiased and not self.conditional and statistics.weight is not None
+        if alone and reads_values(z, checks):
+            check_several_counted(squared_shares(statistics))
         return statistics
+
+    def _automatic(
+        self, head: nn.Module, z: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
+    ) -> HeadStatistics:
+        statistics = autograd_head(
+            *(head, z, y, domain),
+            loss=self.loss,
+            activation=self.activation,
+            weight=weight,
+            checks=self._looks(),
+        )
+        self._checked = True
+        return statistics
+
+    def _looks(self) -> bool | None:
+        """Whether this call looks at values; None for where it costs nothing."""
+        return True if self.checks is None and not self._checked else self.checks
 
     def _terms(
         self,
@@ -352,7 +367,7 @@ class HessianAlignment:
         return AlignmentTerms(zero, zero, zero)
 
     def _warn_single_domain(self) -> None:
-        if not self._warned:
+        if not self._warned and not torch.compiler.is_compiling():  # a graph cannot warn
             warnings.warn(
                 "All samples come from one domain: there is nothing to align and the penalty is 0. "
                 "Put at least two domains into each batch.",

@@ -51,6 +51,7 @@ from hessalign.curvature.factors import (
     Rows,
     ScaledCurvature,
 )
+from hessalign.curvature.fused import has_no_values
 from hessalign.curvature.linear import arranged_head
 from hessalign.curvature.losses import Binary, CrossEntropy
 from hessalign.curvature.products import mean_outer, mean_second_moments
@@ -128,7 +129,7 @@ def class_parts(head: LinearHead, *, least: int = 1) -> list[tuple[LinearHead, I
         Heads and rows, by class.
 
     Raises:
-        InputError: If the loss has no classes.
+        InputError: If the loss has no classes, or labels have no values, as in a graph.
     """
     single = isinstance(head.loss, Binary) and head.given.shape[1] == 1
     labels = isinstance(head.loss, CrossEntropy) and head.y is not None and head.y.ndim == 1
@@ -137,12 +138,19 @@ def class_parts(head: LinearHead, *, least: int = 1) -> list[tuple[LinearHead, I
             "Expected one class for each sample (loss cross_entropy or binary) for terms that are "
             f"conditional on the class, got the loss {head.loss.name!r} or no class numbers."
         )
+    if has_no_values(head.y):
+        raise InputError(
+            "Expected labels with values for terms that are conditional on the class, which are "
+            "compared class by class, got those of a graph, a fake or the meta device. Leave the "
+            "penalty outside of the graph, or use conditional=False."
+        )
     y, sizes = head.y.reshape(len(head.given)), torch.tensor(head.domains.sizes)
     number = torch.repeat_interleave(sizes.to(y.device))
-    counted = head.counts.squeeze(1) > 0
     parts = []
     for label in y.unique():
-        of_class = (y == label) & counted
+        of_class = y == label
+        if head.weight is not None:
+            of_class = of_class & (head.counts.squeeze(1) > 0)
         counts = torch.bincount(number[of_class], minlength=len(sizes))
         kept = counts >= least
         if int(kept.sum()) < 2:
@@ -198,15 +206,16 @@ def _whitened(head: LinearHead, ridge: float, wanted: _Wanted) -> _Compare:
     pooled, scale = head.domains.weights.averaging.mean(0), _curvature_scale(head)
     outputs, z = head.given.shape[1], _standardised(head)
     mean = torch.tensordot(pooled, head.curvature.matrix(), 1)
-    inverse = _inverse_root(mean + ridge * scale * torch.eye(outputs).to(mean))
+    inverse = _inverse_root(mean + ridge * scale * _identity(mean))
     few = len(z) < z.shape[1]  # fewer samples than features: in the dual form
     if few:
         gram = z.to(pooled.dtype) @ z.to(pooled.dtype).T
         share = pooled * head.counts.squeeze(1)
-        whitened = torch.linalg.solve(gram * share + ridge * torch.eye(len(z)).to(gram), gram)
+        # Its eigenvalues are at least the ridge: there is nothing to look at.
+        whitened = torch.linalg.solve_ex(gram * share + ridge * _identity(gram), gram)[0]
     else:
         moments = mean_second_moments(head.counts, z, head.domains).mean((0, 1))
-        root = _inverse_root(moments + ridge * torch.eye(len(moments)).to(moments))
+        root = _inverse_root(moments + ridge * _identity(moments))
         whitened = z @ root.T.to(z.dtype)
 
     def bent(curvature: LogitCurvature) -> LogitCurvature:
@@ -241,7 +250,7 @@ def _exact(head: LinearHead, ridge: float, wanted: _Wanted) -> _Compare:
     z = _standardised(head)
     whole = replace(head, features=Features(z))
     mean = whole.hessian.mean(0)
-    root = _inverse_root(mean + ridge * _curvature_scale(head) * torch.eye(len(mean)).to(mean))
+    root = _inverse_root(mean + ridge * _curvature_scale(head) * _identity(mean))
 
     def compare(part: LinearHead, rows: Tensor) -> _Terms:
         part = replace(part, features=Features(z[rows]))
@@ -305,16 +314,26 @@ def _curvature_scale(head: LinearHead) -> Float[Tensor, ""]:
 
 def _inverse_root(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     """R with Rᵀ R = A⁻¹: the inverse of the Cholesky factor of A."""
-    try:
-        factor = torch.linalg.cholesky(matrix)
-    except RuntimeError:  # of which torch's LinAlgError is one
-        raise InputError(
-            "Expected a mean curvature that is positive definite with its ridge, found one that is "
-            'not. Use a convex loss, a larger ridge, or metric="relative".'
-        ) from None
-    identity = torch.eye(len(matrix)).to(matrix)
-    root: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False)
+    # Where there is none it is an error on a processor; elsewhere, where to look is to wait, it is
+    # not a number.
+    if matrix.device.type == "cpu" and not has_no_values(matrix):
+        try:
+            factor = torch.linalg.cholesky(matrix)
+        except RuntimeError:  # of which torch's LinAlgError is one
+            raise InputError(
+                "Expected a mean curvature that is positive definite with its ridge, found one "
+                'that is not. Use a convex loss, a larger ridge, or metric="relative".'
+            ) from None
+    else:
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        factor = torch.where(failed == 0, factor, torch.nan)
+    root: Tensor = torch.linalg.solve_triangular(factor, _identity(matrix), upper=False)
     return root
+
+
+def _identity(like: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The identity of the size of a matrix, made where that is."""
+    return torch.eye(len(like), dtype=like.dtype, device=like.device)
 
 
 _COMPARISONS: Final = {"relative": _relative, "whitened": _whitened, "exact": _exact}

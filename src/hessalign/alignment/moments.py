@@ -189,9 +189,8 @@ class Moment:
         """
         squares = self.domains.weights.averaging @ self.squared_norms()
         norms = self.inner(evaluation).diagonal()
-        sizes = torch.tensor(self.domains.sizes, dtype=squares.dtype, device=squares.device)
         count = len(self.domains)
-        within = (squares - norms) / (sizes - 1)
+        within = (squares - norms) / (self.domains.weights.counts - 1)
         return (count - 1) / count**2 * within.sum()
 
     def squared_norms(self) -> Float[Tensor, " n"]:

@@ -44,6 +44,7 @@ from hessalign.curvature.domains import (
     Domains,
     accumulation_dtype,
     check_several,
+    check_several_counted,
     make_domains,
 )
 from hessalign.curvature.factors import Features, Linear, Squares
@@ -600,15 +601,16 @@ class DomainSums:
 
     def _check(self) -> None:
         """Raise an InputError if a domain does not count, or has too few samples."""
-        columns = self.values[:, self._start : self._start + _COLUMNS].detach()
-        counted, sizes, _ = columns.T.tolist()
-        if not all(counted):
+        columns = self.values[:, self._start : self._start + _COLUMNS].detach().cpu()
+        counted, sizes, squared = columns.T
+        if not bool(counted.all()):
             raise InputError(
                 "Expected a sample that counts in each domain, found a domain whose weights are "
                 "all 0 or whose labels are all ignored. Leave it out of the batch."
             )
         if self.unbiased:
-            check_several([round(size) for size in sizes])
+            check_several([round(size) for size in sizes.tolist()])
+            check_several_counted(squared / counted.square())
 
     @property
     def _start(self) -> int:

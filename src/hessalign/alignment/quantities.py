@@ -41,7 +41,7 @@ from hessalign.alignment.moments import (
     softmax_cost,
 )
 from hessalign.curvature import HeadStatistics, LinearHead
-from hessalign.curvature.domains import PAIR_ELEMENTS
+from hessalign.curvature.domains import ONE_ALONE, PAIR_ELEMENTS
 from hessalign.curvature.factors import (
     Constant,
     Cost,
@@ -54,7 +54,6 @@ from hessalign.curvature.factors import (
     SoftmaxCurvature,
     Squares,
 )
-from hessalign.curvature.inputs import reads_values
 from hessalign.curvature.linear import MOST_BYTES
 from hessalign.curvature.losses import CrossEntropy
 from hessalign.curvature.softmax import Compared, softmax_sums
@@ -265,6 +264,11 @@ def moment_dispersions(
     return [value - chance(head, *each) for value, *each in zip(found, squares, norms, strict=True)]
 
 
+def squared_shares(head: LinearHead) -> Float[Tensor, " e"]:
+    """Σ u² of the weights u of each domain's mean, which add up to 1."""
+    return torch.mv(head.domains.weights.averaging.square(), head.counts.square().squeeze(1))
+
+
 def chance(
     head: LinearHead, squares: Float[Tensor, " n"], norms: Float[Tensor, " e"]
 ) -> Float[Tensor, ""]:
@@ -279,19 +283,12 @@ def chance(
         norms: The squared norm of each domain's mean.
 
     Returns:
-        The share of chance.
-
-    Raises:
-        InputError: If a domain has only one sample that counts.
+        The share of chance; not a number if one sample is all that counts in a domain.
     """
     averaging, count = head.domains.weights.averaging, len(head.domains)
-    own = torch.mv(averaging.square(), head.counts.square().squeeze(1))
-    if reads_values(head.features.z) and bool((own > 1 - 1e-12).any()):
-        raise InputError(
-            "Expected at least two samples that count in each domain for an unbiased dispersion, "
-            "found a domain with one. Use larger batches."
-        )
-    within = (torch.mv(averaging.square(), squares) - own * norms) / (1 - own)
+    own = squared_shares(head)
+    others = torch.where(1 - own > ONE_ALONE, 1 - own, torch.nan)
+    within = (torch.mv(averaging.square(), squares) - own * norms) / others
     return (count - 1) / count**2 * within.sum()
 
 

@@ -255,6 +255,7 @@ def autograd_head(
     loss: LossLike = "cross_entropy",
     activation: str | Elementwise | Activation = "identity",
     weight: Float[Tensor, " n"] | None = None,
+    checks: bool | None = None,
 ) -> AutogradHead:
     """Statistics of any head module.
 
@@ -268,6 +269,7 @@ def autograd_head(
             `hessalign.curvature.make_loss`.
         activation: The activation of a head with squared error.
         weight: What each sample counts in the mean of its domain.
+        checks: Whether to look at values, which waits for the device; None for the CPU alone.
 
     Returns:
         The statistics, lazily computed.
@@ -275,7 +277,8 @@ def autograd_head(
     Raises:
         InputTypeError: If the head is no module.
         InputError: If the head has no parameters, mixes the samples of a batch, or its forward
-            pass draws random numbers or changes its buffers; or if a domain has no weight.
+            pass draws random numbers or changes its buffers; if a domain has no weight; or in a
+            graph.
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -286,8 +289,13 @@ def autograd_head(
     """
     if not isinstance(head, nn.Module):
         raise InputTypeError(f"Expected head as a torch.nn.Module, got {type(head).__name__}.")
+    if torch.compiler.is_compiling():
+        raise InputError(
+            "Expected a linear head in a graph, got head=, whose statistics are made by automatic "
+            "differentiation. Compile the network and leave the penalty outside."
+        )
     head_loss = make_loss(loss, activation)
-    values = reads_values(z)
+    values = reads_values(z, checks)
     check_features(z, values=values)
     domains = read_domains(domain, z)
     if next(head.parameters(), None) is None:

@@ -30,12 +30,25 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+ONE_ALONE = 1e-12
+"""How far Σ u² of weights u that add up to 1 is from 1 at most if one sample has all the weight."""
+
+
 def check_several(sizes: Sequence[int]) -> None:
     """Raise an InputError if a domain has too few samples for an unbiased dispersion."""
     if min(sizes) < 2:
         raise InputError(
             "Expected at least two samples of each domain for an unbiased dispersion, found "
             f"domains of {', '.join(map(str, sizes))} samples. Use larger batches."
+        )
+
+
+def check_several_counted(shares: Float[Tensor, " e"]) -> None:
+    """The same where samples may count differently, given Σ u² of the weights u of each mean."""
+    if bool((1 - shares <= ONE_ALONE).any()):
+        raise InputError(
+            "Expected at least two samples that count in each domain for an unbiased dispersion, "
+            "found a domain with one. Use larger batches."
         )
 
 
@@ -55,13 +68,18 @@ class Weights:
     dtype: torch.dtype
 
     @lazy
+    def counts(self) -> Float[Tensor, " e"]:
+        """The sizes, where the samples are."""
+        return torch.tensor(self.sizes, dtype=self.dtype, device=self.device)
+
+    @lazy
     def averaging(self) -> Float[Tensor, "e n"]:
         """The matrix whose product with per-sample rows is their mean over each domain.
 
         Row e holds 1/n_e on the samples of domain e, else 0.
         """
         shares = torch.eye(len(self.sizes), dtype=self.dtype, device=self.device)
-        return self._spread(shares / torch.tensor(self.sizes, device=self.device))
+        return self._spread(shares / self.counts)
 
     def _spread(self, values: Float[Tensor, "*k e"]) -> Float[Tensor, "*k n"]:
         """Give each sample what its domain has."""
@@ -85,9 +103,8 @@ class Weights:
     def dispersing_unbiased(self) -> Float[Tensor, "n n"]:
         r"""The same with $\langle M_e, M_e\rangle$ as a mean over pairs of different samples."""
         check_several(self.sizes)
-        sizes = torch.tensor(self.sizes, dtype=self.dtype, device=self.device)
         same, count = self.averaging.mT @ self.averaging, len(self.sizes)
-        pairs = (same * self._spread(sizes / (sizes - 1))).fill_diagonal_(0)
+        pairs = (same * self._spread(self.counts / (self.counts - 1))).fill_diagonal_(0)
         mean = self.averaging.mean(0)
         return (1 / count - 1 / count**2) * pairs - (torch.outer(mean, mean) - same / count**2)
 

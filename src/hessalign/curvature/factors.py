@@ -474,7 +474,8 @@ class Squares:
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
         """z̃²·z̃'² = z²·z'² + 1."""
-        return inner(self.features.z.square(), block) + self.bias
+        wide = self.features.z.to(accumulation_dtype(self.features.z.device))
+        return inner(wide.square(), block) + self.bias
 
 
 @final

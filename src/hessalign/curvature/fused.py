@@ -28,7 +28,12 @@ def is_traced(tensor: Tensor | None = None) -> bool:
     """Whether tensors may have no values to look at: in graphs, under `torch.func`, as fakes."""
     if torch.compiler.is_compiling() or _is_transformed():
         return True
-    return tensor is not None and (tensor.is_meta or isinstance(tensor, FakeTensor))
+    return tensor is not None and has_no_values(tensor)
+
+
+def has_no_values(tensor: Tensor) -> bool:
+    """Whether there is nothing to look at in a tensor: in graphs, on the meta device, in fakes."""
+    return torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _is_transformed() -> bool:

@@ -91,7 +91,7 @@ def read_domains(domain: DomainLike, z: Tensor) -> Domains:
     samples = len(z)
     if not isinstance(domain, Tensor) and isinstance(domain, Domains | tuple):
         layout = domain_layout(domain, z.device)
-        if not is_traced() and sum(layout.sizes) != samples:
+        if sum(layout.sizes) != samples:
             raise InputError(
                 f"Expected domains of {samples} samples in all, one per row of z, got sizes "
                 f"{layout.sizes}, which are {sum(layout.sizes)}."

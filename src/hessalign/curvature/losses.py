@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
@@ -438,7 +438,8 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
 
     Raises:
         UnknownNameError: If the name is unknown.
-        InputError: If an activation is given to a loss that has its own.
+        InputError: If an activation is given to a loss that has its own, or class weights to a
+            function that takes means.
 
     Example:
         >>> make_loss("squared", activation="tanh").name
@@ -455,6 +456,11 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
         if loss not in LOSSES:
             raise UnknownNameError("loss", loss, LOSSES)
         return _NAMED[loss]
+    if isinstance(loss, nn.CrossEntropyLoss) and loss.weight is not None:
+        raise InputError(
+            "Expected hessalign.CrossEntropy(class_weight=...) for class weights, got "
+            "torch.nn.CrossEntropyLoss, whose mean over one sample divides by the weight again."
+        )
     return loss if isinstance(loss, HeadLoss) else OwnLoss(loss)
 
 

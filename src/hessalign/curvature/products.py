@@ -607,8 +607,7 @@ class _MeanProducts(Fused):
         right, left, means = ctx.saved_tensors
         (form,) = ctx.others
         slope, d_right = (each.contiguous() for each in slopes)
-        sizes = torch.tensor(form.domains.sizes, dtype=means.dtype, device=means.device)
-        sizes = sizes.view(-1, 1, 1)
+        sizes = form.domains.weights.counts.view(-1, 1, 1)
         (d_means,) = _form(right, [slope], (form,))
         pulled = [d_means * sizes, means * sizes]
         return _pull_back(right, [left, slope], (form, form), pulled, d_right)[:2]

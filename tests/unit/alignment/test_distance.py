@@ -49,6 +49,20 @@ def test_spectral(monkeypatch, case, route):
     assert not actual.requires_grad
 
 
+def test_spectral_where_there_is_no_float64(monkeypatch):
+    """As on Apple's devices: what is given moves to the processor."""
+    case = SEVERAL_DOMAINS[0]
+    batch = case.build()
+    expected = measure(case, batch, norm="spectral")
+    moved = []
+    plain = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: moved.append(x) or plain(x))
+    monkeypatch.setattr(distance, "accumulation_dtype", lambda device: torch.float32)
+    assert_agrees(measure(case, batch, norm="spectral"), expected)
+    given = (batch.z, batch.logits, batch.y, batch.domain)
+    assert all(any(x is each for each in moved) for x in given)
+
+
 def test_spectral_of_a_head_too_large_for_the_dense_route():
     case = Case("large", "cross_entropy", 5, features=30, domain=(0,) * 20 + (1,) * 15)
     assert operators._DENSE_PARAMETERS < 5 * 31

@@ -216,6 +216,8 @@ def test_unbiased_needs_two_samples_that_count():
     weight[:4] = 0
     with pytest.raises(ValueError, match="at least two samples that count in each domain"):
         ha.HessianAlignment(ALPHA, BETA, unbiased=True)(*batch, weight=weight)
+    unchecked = ha.HessianAlignment(ALPHA, BETA, unbiased=True, checks=False)
+    assert not unchecked(*batch, weight=weight).penalty.isfinite()
     with pytest.raises(ValueError, match="at least two samples of each domain"):
         ha.HessianAlignment(ALPHA, BETA, unbiased=True, evaluation="dual")(*batch[:3], (1, 11))
 

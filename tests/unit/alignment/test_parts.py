@@ -282,6 +282,21 @@ def test_both_evaluations_give_the_same_unbiased_penalty(kind, weighted):
         assert relative_error(ours, theirs) < 1e-10
 
 
+@pytest.mark.parametrize("weight", [[0.0, 3.0, 1.0], [0.0, 3.0, 0.0]])
+def test_sums_of_one_sample_that_counts_are_too_few(weight):
+    z, logits, y = population()
+    z, logits, y = z[:5], logits[:5], y[:5]
+    loss, ids = make_loss("cross_entropy"), torch.tensor([0, 0, 1, 1, 1])
+    weight = torch.tensor([1.0, 1.0, *weight]).double()
+    part = make_part(z, logits, y, ids, weight, loss)
+    sums = _own_sums(part, make_domains(ids), loss, ("gradient",), bias=True, unbiased=True)
+    if weight[4]:
+        assert bool(DomainSums(sums, 1, True).dispersions().isfinite().all())
+        return
+    with pytest.raises(ValueError, match="at least two samples that count in each domain"):
+        DomainSums(sums, 1, True).dispersions()
+
+
 @pytest.mark.parametrize("evaluation", ["primal", "dual"])
 def test_one_sample_of_a_domain_is_too_few(evaluation):
     z, logits, y = population()

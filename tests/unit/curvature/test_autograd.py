@@ -7,6 +7,7 @@ from tests.cases import CASES, UNSORTED
 from tests.comparison import assert_agrees, assert_same_slopes
 from torch import nn
 
+import hessalign as ha
 from hessalign.curvature import autograd_head, linear_head
 
 FIELDS = ("risk", "gradient", "hessian", "diagonal", "hgp")
@@ -189,3 +190,6 @@ def test_inputs_are_checked():
     head[0].bias.data[0] = torch.nan
     with pytest.raises(ValueError, match="Expected finite logits"):
         autograd_head(head, z, y, domain)
+    assert not autograd_head(head, z, y, domain, checks=False).risk.isfinite().any()
+    align = ha.HessianAlignment(1.0, 1.0, checks=False)
+    assert not align(z, head(z), y, domain, head=head).penalty.isfinite()

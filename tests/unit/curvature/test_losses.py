@@ -184,3 +184,10 @@ def test_targets_that_do_not_suit_the_loss(name):
     loss, shape, y, error, text = BAD_TARGETS[name]
     with pytest.raises(error, match=text):
         check_targets(y, torch.zeros(shape), make_loss(loss))
+
+
+def test_class_weights_that_a_mean_over_one_sample_would_lose():
+    weight = torch.tensor([1.0, 5.0])
+    with pytest.raises(ValueError, match=r"hessalign\.CrossEntropy"):
+        make_loss(torch.nn.CrossEntropyLoss(weight=weight))
+    assert make_loss(torch.nn.CrossEntropyLoss()).name == "own"
