@@ -22,7 +22,7 @@ from hessalign.estimator_cv import STRENGTHS as SEARCHED
 from hessalign.heads.held_out import choose, held_out_scores, make_candidates
 from hessalign.heads.labelled import Labelled
 
-STRENGTHS = (0.03, 0.1, 1.0, 10.0, 100.0)
+STRENGTHS = (0.05, 0.1, 1.0, 10.0, 100.0)
 KINDS = ("diagonal", None)
 PACS = Path("outputs/features/PACS@efficientnet_lite0.safetensors")
 PART = 0.8  # of each hospital, in a part of heart
@@ -201,6 +201,8 @@ def main(arguments: list[str]) -> int:
         "",
         *table(rows),
     ]
+    if not options.pacs.exists():
+        lines += ["", "PACS features are not among them: their file was not there."]
     write_result(
         options.output,
         "aligning",

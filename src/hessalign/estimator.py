@@ -266,17 +266,21 @@ def read_samples(
     check_classification_targets(targets)
     weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     estimator.classes_, labels = np.unique(targets, return_inverse=True)
-    if len(np.unique(labels[weight > 0])) < 2:
-        raise InputError(
-            f"Expected samples of at least 2 classes, got one class only: {estimator.classes_[0]}."
-        )
-    estimator.domains_, domains = _check_domain(domain, x.shape[0])
     counted = weight
     if estimator.class_weight is not None:
         classes = compute_class_weight(
             estimator.class_weight, classes=estimator.classes_, y=targets, sample_weight=weight
         )
+        for name, value in zip(estimator.classes_, classes, strict=True):
+            check_not_negative(value, f"class_weight of {name}")
         counted = weight * classes[labels]
+    found = np.unique(labels[counted > 0])
+    if len(found) < 2:
+        only = (
+            f"one class only: {estimator.classes_[found[0]]}" if len(found) else "none that counts"
+        )
+        raise InputError(f"Expected samples of at least 2 classes, got {only}.")
+    estimator.domains_, domains = _check_domain(domain, counted)
     return Labelled(
         x,
         labels,
@@ -315,14 +319,14 @@ def _probabilities(logits: np.ndarray) -> np.ndarray:
     return np.asarray(found.softmax(1))
 
 
-def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401
-    """The domains there are, and the number of each sample's."""
+def _check_domain(domain: Any, weight: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401
+    """The domains with samples that count, and the number of each such sample's."""
     if domain is None:
-        return None, np.zeros(samples, dtype=np.int64)
+        return None, np.zeros(len(weight), dtype=np.int64)
     values = np.asarray(domain)
-    if values.shape != (samples,):
+    if values.shape != weight.shape:
         raise InputError(
-            f"Expected one domain per row of X, shape ({samples},), got {values.shape}."
+            f"Expected one domain per row of X, shape {weight.shape}, got {values.shape}."
         )
     missing = _missing(values)
     if len(missing):
@@ -332,7 +336,8 @@ def _check_domain(domain: Any, samples: int) -> tuple[np.ndarray | None, np.ndar
         )
     if values.dtype == object and len({type(value) for value in values}) > 1:
         values = values.astype(str)
-    ids, numbers = np.unique(values, return_inverse=True)
+    ids = np.unique(values[weight > 0])
+    numbers = np.searchsorted(ids, values)
     if len(ids) == 1:
         warnings.warn(
             f"All samples come from the domain {str(ids[0])!r}: there is nothing to align, and the "

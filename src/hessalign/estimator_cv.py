@@ -40,7 +40,7 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-STRENGTHS: Final = (0.03, 1.0)
+STRENGTHS: Final = (0.05, 1.0)
 
 
 @final
@@ -50,8 +50,8 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Every kind and strength, 0 included, is fitted to all domains but one and tested on that one,
     with everything learned from the others, standardising too; each kind along one path of rising
     strengths. What would be best in a domain that is hard for the plain fit is chosen, if it gains
-    2 points there and gains grow with hardness; else the smallest strength, a nudge, unless that
-    costs more than 1 point there; else 0. The choice is fitted to all
+    more than chance would there and gains grow with hardness; else the smallest strength, a nudge,
+    unless that costs more than 1 point there; else 0. The choice is fitted to all
     (`hessalign.heads.held_out.choose`). It needs three domains; with fewer it is plain logistic
     regression, and says so.
 
@@ -193,13 +193,18 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_options(self) -> None:
         """Kinds and strengths; the others are those of the classifier."""
-        if isinstance(self.alignments, str) or not len(self.alignments):
+        if not _is_list(self.alignments) or not len(self.alignments):
             raise InputError(
                 f"Expected alignments as a list of kinds, got {self.alignments!r}. Give, for "
                 'example, ["diagonal", None].'
             )
         for kind in self.alignments:
             check_name("alignment", kind, (*HESSIAN_KINDS, "auto", None))
+        if not _is_list(self.strengths):
+            raise InputError(
+                f"Expected strengths as a list of numbers, got {self.strengths!r}. Give, for "
+                f"example, {list(STRENGTHS)}."
+            )
         for strength in self.strengths:
             check_not_negative(strength, "strength")
 
@@ -222,6 +227,11 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The most probable class of each sample, a label as it was in `fit`."""
         check_is_fitted(self)
         return self.estimator_.predict(X)
+
+
+def _is_list(value: object) -> bool:
+    """Whether it is several values, an array included."""
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
 
 
 def _results(candidates: list[Candidate], scores: list[HeldOutScores]) -> dict[str, Any]:

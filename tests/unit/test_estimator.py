@@ -234,16 +234,37 @@ def test_features_whose_products_overflow_are_refused(standardize):
         model.predict_proba(np.where(np.arange(len(X))[:, None] == 3, 1e200, X))
 
 
-def test_large_features_do_not_matter_once_they_are_standardised():
+@pytest.mark.parametrize("alignment", ["full", "diagonal", None])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(1e30, float), (1e70, float), (1e-90, float), (1e25, "f4"), (1e-25, "f4")]
+)
+@pytest.mark.parametrize("kind", [np.asarray, csr_array])
+def test_huge_and_tiny_features_are_the_same_once_they_are_standardised(
+    alignment, size, dtype, kind
+):
     X, y, domain = samples()
-    near, far = (ha.AlignedClassifier().fit(X * size, y, domain) for size in (1.0, 1e30))
-    np.testing.assert_allclose(far.coef_ * 1e30, near.coef_, rtol=1e-6)
+    options = {"alignment": alignment, "tol": 1e-6}
+    near = ha.AlignedClassifier(**options).fit(X, y, domain)
+    far = ha.AlignedClassifier(**options).fit(kind((X * size).astype(dtype)), y, domain)
+    np.testing.assert_allclose(far.coef_ * size, near.coef_, rtol=1e-3)
+    np.testing.assert_allclose(far.intercept_, near.intercept_, rtol=1e-3)
+
+
+@pytest.mark.parametrize("alignment", ["diagonal", None])
+def test_large_features_as_they_are_have_finite_weights(alignment):
+    X, y, domain = samples()
+    model = ha.AlignedClassifier(alignment, standardize=False).fit(X * 1e10, y, domain)
+    assert np.isfinite(model.coef_).all()
+    assert model.score(X * 1e10, y) > 0.5
 
 
 def test_one_class_and_one_domain():
     X, y, domain = samples()
     with pytest.raises(ValueError, match="at least 2 classes, got one class only: a"):
         ha.AlignedClassifier().fit(X, np.full(len(y), "a"), domain)
+    for value, found in ((1, "one class only: b"), (0, "none that counts"), (-1, "finite class_w")):
+        with pytest.raises(ValueError, match=found):
+            ha.AlignedClassifier(class_weight={"a": 0, "b": value, "c": 0}).fit(X, y, domain)
     with pytest.warns(UserWarning, match="All samples come from the domain 'x'"):
         lone = ha.AlignedClassifier().fit(X, y, np.full(len(y), "x"))
     with pytest.warns(UserWarning, match="No domains were given, .* beside groups="):
@@ -373,6 +394,22 @@ def test_a_weight_is_as_many_samples(alignment, classes):
         (X - X.mean(0)) / X.std(0), y, domain, sample_weight=own
     )
     np.testing.assert_allclose(by_class.coef_ * X.std(0), by_sample.coef_, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("estimator", [ha.AlignedClassifier(), ha.AlignedClassifierCV()])
+def test_a_domain_without_weight_is_none(estimator):
+    X, y, domain = samples()
+    domain[::4] = "south"
+    seen = domain != "south"
+    weighted = clone(estimator).fit(X, y, domain, sample_weight=seen)
+    without = clone(estimator).fit(X[seen], y[seen], domain[seen])
+    np.testing.assert_allclose(weighted.coef_, without.coef_, atol=1e-9)
+    assert list(weighted.domains_) == ["east", "north", "west"]
+    if isinstance(estimator, ha.AlignedClassifierCV):
+        assert weighted.best_score_ == pytest.approx(without.best_score_)
+        assert weighted.cv_results_.keys() == without.cv_results_.keys()
+    with pytest.warns(UserWarning, match="All samples come from the domain 'east'"):
+        clone(estimator).fit(X, y, domain, sample_weight=domain == "east")
 
 
 def test_balanced_classes_count_the_same():

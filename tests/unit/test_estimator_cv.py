@@ -114,10 +114,15 @@ def chosen_by_hand(candidates, domains):
     found = {}
     for place in range(1, len(candidates)):
         answers = [(own.right[0], own.right[place]) for own in domains]
-        right = fmean(plain.mean() for plain, _ in answers)
-        corrected = fmean(np.mean(~plain & other) for plain, other in answers) / (1 - right)
-        spoilt = fmean(np.mean(plain & ~other) for plain, other in answers) / right
+        every = fmean(plain.mean() for plain, _ in answers)
+        corrected = fmean(np.mean(~plain & other) for plain, other in answers) / (1 - every)
+        spoilt = fmean(np.mean(plain & ~other) for plain, other in answers) / every
         there = corrected / 3 - 2 * spoilt / 3
+        each = [
+            (~plain & other) / (3 * (1 - every)) - (plain & ~other) * 2 / (3 * every)
+            for plain, other in answers
+        ]
+        sure = there - 1.28 * np.sqrt(sum(own.var() / len(own) for own in each)) / len(each)
         levels = [(plain.mean() + other.mean()) / 2 for plain, other in answers]
         gains = [other.mean() - plain.mean() for plain, other in answers]
         chance = fmean(np.var(other * 1.0 - plain) / len(plain) for plain, other in answers)
@@ -126,10 +131,10 @@ def chosen_by_hand(candidates, domains):
         noise = max(rest @ rest / (len(domains) - 2), chance)
         told = slope < -0.5 * np.sqrt(noise / (np.var(levels) * len(levels)))
         told |= fmean(gains) >= 0.02
-        found[place] = there, there >= 0.02 and fmean(gains) >= -0.02 and told
-    good = {place: there for place, (there, fine) in found.items() if fine}
+        found[place] = there, sure, sure > 0 and fmean(gains) >= -0.02 and told
+    good = {place: sure for place, (_, sure, fine) in found.items() if fine}
     if good:
-        return {place for place, there in good.items() if there > max(good.values()) - 1e-9}
+        return {place for place, sure in good.items() if sure > max(good.values()) - 1e-9}
     return {int(candidates[1].strength <= 0.1 and found[1][0] >= -0.01)}
 
 
@@ -148,6 +153,19 @@ def test_the_choice_is_the_rule_by_hand():
         found.append(choose(candidates, domains))
         assert found[-1] in chosen_by_hand(candidates, domains)
     assert np.bincount(found, minlength=5).min() > 10  # every answer is given
+
+
+def test_a_few_answers_of_a_small_domain_are_no_evidence():
+    """Two answers corrected and one spoilt, of 20 or of as large a share of 2,000."""
+    candidates = make_candidates(["diagonal"], [1])
+    alike = scores((0.9, 0.9), (0.85, 0.85), (0.8, 0.8))
+
+    def hard(times):
+        right = np.array([np.arange(20) < 12, np.abs(np.arange(20) - 7) < 7]).repeat(times, 1)
+        return HeldOutScores(right, None, np.full(20 * times, 1 / (20 * times)))
+
+    assert choose(candidates, [*alike, hard(1)]) == 0
+    assert choose(candidates, [*alike, hard(100)]) == 1
 
 
 def test_a_lucky_domain_of_the_plain_head_makes_no_slope():
@@ -178,6 +196,8 @@ def test_few_domains_are_told():
     ("options", "message"),
     [
         ({"alignments": "full"}, "alignments as a list of kinds, got 'full'"),
+        ({"alignments": None}, "alignments as a list of kinds, got None"),
+        ({"strengths": 0.1}, "strengths as a list of numbers, got 0.1"),
         ({"alignments": ["ful"]}, "Did you mean 'full'"),
         ({"strengths": [-1]}, "finite strength of 0 or more"),
         ({"tol": 0}, "positive, finite tol"),

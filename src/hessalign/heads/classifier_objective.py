@@ -228,21 +228,30 @@ class ClassifierObjective:
 
     def metric(self, head: Float[Tensor, "k d"], weights: Weights) -> Float[Tensor, "d d"] | None:
         """A model of the curvature that all outputs share, as its Cholesky factor; None if none."""
-        # It is of some of the samples; with too many features it does not pay.
+        # It is of some of the samples; with too many features it does not pay, and too large
+        # ones leave float32.
         # Ā + λ I + 2β/E Σ (A_e − Ā)² with the mean over outputs A_e of the blocks of H_e, and
         # likewise the Gauss-Newton part of the diagonals' penalty.
         if self.shape[1] > _WIDEST:
             return None
-        blocks, bends = self._models(head.numpy())
+        with np.errstate(over="ignore", invalid="ignore"):
+            model = self._model(head.numpy(), weights)
+        if not np.isfinite(model).all():
+            return None
+        model[np.diag_indices(len(model))] += self.l2 + 1e-5 * np.trace(model) / len(model)
+        return torch.from_numpy(np.linalg.cholesky(model.astype(np.float64)))
+
+    def _model(self, head: np.ndarray, weights: Weights) -> np.ndarray:
+        """The curvature of the objective, without that of the L2 term."""
+        blocks, bends = self._models(head)
         model = blocks.mean + 0.0
         if weights.beta > 0:
             model += 2 * weights.beta * blocks.dispersion
         if weights.alpha > 0 and bends is not None:
             model += 2 * weights.alpha * bends.dispersion
             if self.small is not self:
-                model += 2 * weights.alpha * self._common(head.numpy())
-        model[np.diag_indices(len(model))] += self.l2 + 1e-5 * np.trace(model) / len(model)
-        return torch.from_numpy(np.linalg.cholesky(model.astype(np.float64)))
+                model += 2 * weights.alpha * self._common(head)
+        return model
 
     @cached_property
     def _known(self) -> list[tuple[_Spread, _Spread | None]]:

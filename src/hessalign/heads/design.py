@@ -22,6 +22,9 @@ Matrix = Any  # an array, or sparse rows of scipy, which is imported only where 
 _BLOCK: Final = 1 << 18  # numbers of a block of rows, which stays in the cache between products
 # Means of so many deviations are subtracted from a copy: squares would lose their digits.
 _FAR: Final = {np.dtype(np.float64): 1e3, np.dtype(np.float32): 10.0}
+# Features with deviations beyond this, or below its inverse, are scaled in a copy: squares would
+# leave the range of float32.
+_ODD: Final = 1e9
 
 
 @final
@@ -34,6 +37,7 @@ class Design:
     mean: np.ndarray  # what is subtracted from each feature
     scale: np.ndarray  # what it is divided by
     moved: np.ndarray | float = 0.0  # what was subtracted from the features that came to make x
+    unit: np.ndarray | float = 1.0  # what they were divided by then
 
     @property
     def width(self) -> int:
@@ -89,8 +93,8 @@ class Design:
 
     def as_they_came(self, head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights and constants with which features as they came give ⟨head, z̃⟩."""
-        weights = head[:, :-1] / self.scale
-        return weights, head[:, -1] - weights @ (self.mean + self.moved)
+        weights = head[:, :-1] / (self.scale * self.unit)
+        return weights, head[:, -1] - weights @ (self.mean * self.unit + self.moved)
 
     def quadratic(self, head: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of x² and x, and constants, with which they give ⟨head, z̃²⟩."""
@@ -143,8 +147,15 @@ def make_design(
     if not standardize:
         return plain
     mean, scale = _scales(plain, [None if weight is None else weight[rows] for rows in groups])
-    if not plain.sparse and bool((np.abs(mean) > _FAR[x.dtype] * scale).any()):
-        return Design((x - mean).astype(x.dtype), ranges, np.zeros_like(mean), scale, mean)
+    odd = bool((np.abs(np.log(scale)) > np.log(_ODD)).any())
+    ones = np.ones_like(scale)
+    if plain.sparse:
+        if odd:
+            x = x.multiply(1 / scale).tocsr().astype(x.dtype)
+            return Design(x, ranges, mean / scale, ones, 0.0, scale)
+    elif odd or bool((np.abs(mean) > _FAR[x.dtype] * scale).any()):
+        x = ((x - mean) / scale).astype(x.dtype)
+        return Design(x, ranges, np.zeros_like(mean), ones, mean, scale)
     return Design(x, ranges, mean, scale)
 
 
@@ -159,7 +170,7 @@ def _scales(design: Design, weights: list[np.ndarray | None]) -> tuple[np.ndarra
     for e, part, block in design.blocks():
         count = None if weights[e] is None else weights[e][part]  # type: ignore[index]
         own = np.ones(block.shape[0]) if count is None else count
-        moved = block if design.sparse else block - origin
+        moved = block.astype(np.float64) if design.sparse else block - origin
         total += own.sum()
         sums += own @ moved
         squares += own @ design.squares(moved)

@@ -85,7 +85,8 @@ def held_out_scores(
 
 _NUDGE: Final = 0.1  # strengths up to this are a nudge
 _WRONG: Final = 1 / 3  # the share of wrong answers of the plain head in the domain to choose for
-_WORTH: Final = 0.02  # what a head must gain there, and may cost in the mean over domains
+_SURE: Final = 1.28  # standard errors of a gain there, which chance alone exceeds one time in ten
+_WORTH: Final = 0.02  # what a head may cost in the mean over domains; such a gain needs no slope
 _STEEP: Final = 0.5  # standard errors by which gains must fall with accuracy
 _HARM: Final = 0.01  # what a nudge may cost there
 _TINY: Final = 1e-9  # a share of answers below any that there are
@@ -99,17 +100,18 @@ def choose(candidates: Sequence[Candidate], scores: Sequence[HeldOutScores]) -> 
     of three, its right and wrong answers being like those here. A candidate that corrects a share c
     of its wrong answers and spoils a share s of its right ones gains c/3 − 2s/3 there. Then
 
-    1. the one that gains most there is chosen of those that gain at least 2 points there, cost at
-       most 2 in the mean over domains, and gain more in harder domains than in easier ones, by at
-       least half a standard error of the slope of gains over accuracies, or at least 2 points in
-       the mean;
+    1. the one whose gain there less 1.28 standard errors is largest is chosen, if that is above 0,
+       of those that cost at most 2 points in the mean over domains, and gain more in harder domains
+       than in easier ones, by at least half a standard error of the slope of gains over accuracies,
+       or at least 2 points in the mean;
     2. else a nudge, the smallest strength of the first kind if that is at most 0.1, unless it costs
        more than 1 point there or changes no answer in any domain;
     3. else the plain head.
 
-    Few domains can tell neither for nor against a nudge: it is a belief, that what differs between
-    domains is worth avoiding a little. Accuracies for the slope are means of both heads, so that a
-    lucky domain of one of them does not make a slope.
+    Errors are those of answers in pairs, right of one head and wrong of the other; a domain of few
+    samples has large ones. Few domains can tell neither for nor against a nudge: it is a belief,
+    that what differs between domains is worth avoiding a little. Accuracies for the slope are means
+    of both heads, so that a lucky domain of one of them does not make a slope.
 
     Args:
         candidates: As `make_candidates` gives them, the plain head first.
@@ -133,28 +135,33 @@ def choose(candidates: Sequence[Candidate], scores: Sequence[HeldOutScores]) -> 
     """
     accuracy = np.stack([own.accuracy for own in scores])
     gains = accuracy - accuracy[:, :1]
-    error = np.stack([_paired_error(own) for own in scores])
-    mean, there = gains.mean(0), _gain_if_wrong(scores, _WRONG)
-    told = _falls(accuracy[:, :1] + gains / 2, gains, error) | (mean >= _WORTH)
-    good = (there >= _WORTH) & (mean >= -_WORTH) & told
+    chance = [_chance(own.right.astype(float) - own.right[0], own.weight) for own in scores]
+    mean, (there, error) = gains.mean(0), _gain_if_wrong(scores, _WRONG)
+    sure = there - _SURE * error
+    told = _falls(accuracy[:, :1] + gains / 2, gains, np.mean(chance, axis=0)) | (mean >= _WORTH)
+    good = (sure > _TINY) & (mean >= -_WORTH) & told
     if good.any():
-        return int(np.where(good, there, 0.0).argmax())
+        return int(np.where(good, sure, 0.0).argmax())
     nudged = len(candidates) > 1 and candidates[1].strength <= _NUDGE
     changed = nudged and any((own.right[1] != own.right[0]).any() for own in scores)
     return int(changed and there[1] >= -_HARM)
 
 
-def _gain_if_wrong(scores: Sequence[HeldOutScores], share: float) -> np.ndarray:
-    """Each candidate's gain where the plain head is wrong so often, like here otherwise."""
+def _gain_if_wrong(scores: Sequence[HeldOutScores], share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Each candidate's gain where the plain head is wrong so often, like here otherwise; errors."""
     right = np.mean([own.right[0] @ own.weight for own in scores])
-    corrected = np.mean([(own.right & ~own.right[0]) @ own.weight for own in scores], axis=0)
-    spoilt = np.mean([(~own.right & own.right[0]) @ own.weight for own in scores], axis=0)
-    return np.asarray(
-        share * corrected / max(1 - right, _TINY) - (1 - share) * spoilt / max(right, _TINY)
-    )
+    per_corrected = share / max(1 - right, _TINY)
+    per_spoilt = (1 - share) / max(right, _TINY)
+    gains, chance = [], []
+    for own in scores:
+        plain = own.right[0]
+        each = per_corrected * (own.right & ~plain) - per_spoilt * (~own.right & plain)
+        gains.append(each @ own.weight)
+        chance.append(_chance(each, own.weight))
+    return np.mean(gains, axis=0), np.sqrt(np.sum(chance, axis=0)) / len(scores)
 
 
-def _falls(level: np.ndarray, gains: np.ndarray, error: np.ndarray) -> np.ndarray:
+def _falls(level: np.ndarray, gains: np.ndarray, chance: np.ndarray) -> np.ndarray:
     """Whether gains [e c] fall with a level, by the slope over domains and its standard error."""
     level, rest = level - level.mean(0), gains - gains.mean(0)
     spread = np.square(level).sum(0)
@@ -162,12 +169,11 @@ def _falls(level: np.ndarray, gains: np.ndarray, error: np.ndarray) -> np.ndarra
     rest = rest - slope * level
     # Three domains leave a single residual: chance is at least that of the answers.
     noise = np.square(rest).sum(0) / max(len(gains) - 2, 1)
-    noise = np.maximum(noise, np.square(error).mean(0))
+    noise = np.maximum(noise, chance)
     return np.asarray(-slope * np.sqrt(spread) > _STEEP * np.sqrt(noise))
 
 
-def _paired_error(scores: HeldOutScores) -> np.ndarray:
-    """The standard error of each candidate's gain in accuracy over the first."""
-    gains = scores.right.astype(float) - scores.right[0]
-    spread = np.square(gains - (gains @ scores.weight)[:, None]) @ np.square(scores.weight)
-    return np.asarray(np.sqrt(spread))
+def _chance(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The squared standard error of weighted means of values [c n]."""
+    deviations = values - (values @ weight)[:, None]
+    return np.asarray(np.square(deviations) @ np.square(weight))
