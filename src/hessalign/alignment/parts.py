@@ -56,7 +56,7 @@ from hessalign.curvature.inputs import (
     check_logits,
     check_targets,
     check_weight,
-    read_domains,
+    domain_ids,
     reads_values,
 )
 from hessalign.curvature.losses import CrossEntropy, HeadLoss
@@ -148,7 +148,7 @@ def make_part(
     values = reads_values(z, checks)
     check_features(z, values=values)
     columns = check_logits(logits, len(z), values=values)
-    ids = _ids(domain, z)
+    ids = domain_ids(domain, z)
     check_targets(y, columns, loss, values=values and not _all_ignored(y, loss))
     check_weight(weight, len(z), values=values)
     return Part(z, logits, y, ids, weight)
@@ -167,17 +167,6 @@ def _all_ignored(y: Tensor, loss: HeadLoss) -> bool:
     """Whether no sample of a part counts, which is no fault if there are others."""
     ignored = loss.ignore_index if isinstance(loss, CrossEntropy) else None
     return ignored is not None and isinstance(y, Tensor) and bool((y == ignored).all())
-
-
-def _ids(domain: DomainLike, z: Tensor) -> Int[Tensor, " n"]:
-    """The domain of each sample, whatever says it."""
-    if isinstance(domain, Tensor):
-        check_domain(domain, len(z))
-        return domain.to(z.device, torch.int64)
-    layout = read_domains(domain, z)
-    sizes = torch.tensor(layout.sizes, device=z.device)
-    ids = layout.ids.to(torch.int64).repeat_interleave(sizes, output_size=len(z))
-    return ids if layout.order is None else torch.empty_like(ids).index_copy_(0, layout.order, ids)
 
 
 def joined(parts: Sequence[Part]) -> Part:

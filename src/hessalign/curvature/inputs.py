@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_size, largest
-from hessalign._shapes import Float
+from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import DomainLike, Domains, domain_layout, make_domains
 from hessalign.curvature.fused import is_traced
 from hessalign.curvature.losses import HeadLoss
@@ -106,6 +106,17 @@ def read_domains(domain: DomainLike, z: Tensor) -> Domains:
             "sizes of contiguous domains, and pass that as domain."
         )
     return make_domains(domain)
+
+
+def domain_ids(domain: DomainLike, z: Tensor) -> Int[Tensor, " n"]:
+    """The domain of each sample, whatever says it."""
+    if isinstance(domain, Tensor):
+        check_domain(domain, len(z))
+        return domain.to(z.device, torch.int64)
+    layout = read_domains(domain, z)
+    sizes = torch.tensor(layout.sizes, device=z.device)
+    ids = layout.ids.to(torch.int64).repeat_interleave(sizes, output_size=len(z))
+    return ids if layout.order is None else torch.empty_like(ids).index_copy_(0, layout.order, ids)
 
 
 def check_targets(

@@ -17,6 +17,8 @@ from hessalign._names import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss
+from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.inputs import domain_ids
 from hessalign.diagnosis.causes import CauseReport, cause_report
 from hessalign.diagnosis.comparison import (
     AttributeReport,
@@ -111,7 +113,7 @@ class Diagnosis:
 def diagnose(
     z: Float[Tensor, "n d"],
     y: Int[Tensor, " n"],
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
     head: nn.Linear | Tensor | None = None,
     trained_on: Sequence[int] | None = None,
@@ -132,7 +134,7 @@ def diagnose(
     Args:
         z: Features that enter the head, NaN where a value is missing.
         y: Labels, integers from 0.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
         head: A trained linear head (a layer, or its matrix with the bias last); by default one is
             fitted.
         trained_on: Positions of the domains a given head was trained on, in the order of their
@@ -219,10 +221,11 @@ def diagnose(
     causes = cause_report(draw.raw, draw.y, draw.domain, classes=len(draw.class_names), seed=seed)
     begin("leaving one site out")
     if evidence_l2 > 0:
+        ids = domain_ids(domain, z)
         if samples is not None:
-            z, y, domain = draw.raw, draw.y, draw.domain
+            z, y, ids = draw.raw, draw.y, draw.domain
         z = z.detach() if z.dtype == torch.float64 else z.detach().float()
-        (present, y), (_, where) = (each.unique(return_inverse=True) for each in (y, domain))
+        (present, y), (_, where) = (each.unique(return_inverse=True) for each in (y, ids))
         sites = Sites(z, y, where, len(present), l2, seed).fewer(NUMBERS)
         transfer = transfer_report(sites, focus)
         begin("trying remedies")

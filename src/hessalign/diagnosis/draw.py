@@ -15,8 +15,8 @@ from torch import Tensor
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
 from hessalign._shapes import Float, Int
-from hessalign.curvature.domains import make_domains
-from hessalign.curvature.inputs import check_dense, check_domain, check_features, found_and_remedy
+from hessalign.curvature.domains import DomainLike
+from hessalign.curvature.inputs import check_dense, check_features, found_and_remedy, read_domains
 from hessalign.curvature.losses import Binary, HeadLoss
 from hessalign.diagnosis.preparation import first_copies, fit_preparation
 from hessalign.heads.samples import (
@@ -123,7 +123,7 @@ class Draw:
 def draw_samples(
     z: Float[Tensor, "n d"],
     y: Int[Tensor, " n"],
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
     domain_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
@@ -139,9 +139,8 @@ def draw_samples(
     if samples is not None:
         check_count(samples, "samples", least=None)
     check_count(seed, "seed", least=0)
-    check_domain(domain, len(z))
+    domains = read_domains(domain, z)
     _check_labels(y, len(z))
-    domains = make_domains(domain)
     ids = domains.ids.tolist()
     names = check_names(domain_names, ids, "domain")
     check_several(names)

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._numbers import check_count, check_positive
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.curvature import make_loss
 from hessalign.curvature.activations import Activation, Elementwise
+from hessalign.curvature.domains import DomainLike
 from hessalign.curvature.inputs import check_features
 from hessalign.curvature.losses import HeadLoss
 from hessalign.heads.ascent import Ball
@@ -137,7 +138,7 @@ class WorstCaseGap:
 def worst_case_gap(
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     head: Tensor | nn.Linear,
     delta: float | Sequence[float] | Tensor,
     *,
@@ -162,7 +163,8 @@ def worst_case_gap(
     Args:
         z: Features that enter the head.
         y: Targets.
-        domain: The domain of each sample, any integers; at least two domains.
+        domain: The domain of each sample, any integers, or what `domain_layout` takes or gives; at
+            least two domains.
         head: The head θ*, a linear layer or its matrix with one row per output, weights before
             bias. Whether there is a bias follows from its width.
         delta: The radius δ, or several.
@@ -241,7 +243,7 @@ def _check_deltas(delta: float | Sequence[float] | Tensor) -> tuple[float, ...]:
 
 
 def _prepare(
-    samples: tuple[Tensor, Tensor, Tensor], head: Tensor | nn.Linear, loss: HeadLoss
+    samples: tuple[Tensor, Tensor, DomainLike], head: Tensor | nn.Linear, loss: HeadLoss
 ) -> tuple[HeadSamples, Float[Tensor, "k d"]]:
     """Samples as the given head sees them, and its parameters."""
     z, y, domain = samples

@@ -15,8 +15,9 @@ from torch import Tensor
 from hessalign._errors import InputError
 from hessalign._names import check_name
 from hessalign._numbers import check_positive
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.curvature import make_loss
+from hessalign.curvature.domains import DomainLike
 from hessalign.curvature.losses import CrossEntropy, Squared
 from hessalign.heads.fit import Convexity, FittedHead, StrongConvexity, fit_domain
 from hessalign.heads.measure import TransferMeasure
@@ -90,7 +91,7 @@ class TransferBound:
 def transfer_bound(
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
     source: int,
     target: int,
@@ -123,7 +124,7 @@ def transfer_bound(
     Args:
         z: Features that enter the head.
         y: Targets.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
         source: Id of the source domain S.
         target: Id of the target domain T.
         tolerance: The excess risk δ_S.

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.alignment import HessianAlignment
 from hessalign.alignment.penalties import HessianKind
 from hessalign.curvature import make_loss
+from hessalign.curvature.domains import DomainLike
 from hessalign.curvature.losses import HeadLoss, Squared
 from hessalign.curvature.operators import hessian_operator
 from hessalign.heads.aligned_objective import PLAIN, AlignedObjective, Weights
@@ -242,7 +243,7 @@ def _remedy(data: HeadSamples) -> str:
 def fit_aligned_head(
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
     alpha: float = 0.0,
     beta: float = 0.0,
@@ -269,7 +270,7 @@ def fit_aligned_head(
     Args:
         z: Features that enter the head.
         y: Targets.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
         alpha: Weight α of the Hessian term.
         beta: Weight β of the gradient term.
         hessian: What stands for the Hessian, as in `HessianAlignment`.

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from hessalign._errors import InputError
 from hessalign._numbers import check_count, check_positive
-from hessalign._shapes import Float, Int
+from hessalign._shapes import Float
 from hessalign.curvature import make_loss
+from hessalign.curvature.domains import DomainLike
 from hessalign.heads.ascent import ON_THE_BORDER, ascend, without_normal
 from hessalign.heads.fit import FittedHead, fit_domain
 from hessalign.heads.samples import CHUNK_LOGITS, HeadSamples, Point, Points, Values, make_samples
@@ -85,7 +86,7 @@ class TransferMeasure:
 def transfer_measure(
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"],
+    domain: DomainLike,
     *,
     source: int,
     target: int,
@@ -108,7 +109,7 @@ def transfer_measure(
     Args:
         z: Features that enter the head.
         y: Targets.
-        domain: The domain of each sample, any integers.
+        domain: The domain of each sample, any integers; or what `domain_layout` takes or gives.
         source: Id of the source domain S.
         target: Id of the target domain T.
         tolerance: The excess risk δ_S.

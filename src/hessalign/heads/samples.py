@@ -22,15 +22,15 @@ from hessalign._numbers import HUGE, check_count, number, shown
 from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature import LinearHead
 from hessalign.curvature.activations import ACTIVATIONS
-from hessalign.curvature.domains import Domains, make_domains, sample_weights
+from hessalign.curvature.domains import DomainLike, Domains, sample_weights
 from hessalign.curvature.factors import Features
 from hessalign.curvature.inputs import (
     check_dense,
-    check_domain,
     check_features,
     check_finite,
     check_is_tensor,
     check_targets,
+    read_domains,
 )
 from hessalign.curvature.linear import arranged_head
 from hessalign.curvature.losses import (
@@ -221,7 +221,7 @@ class HeadSamples:
 def make_samples(
     z: Float[Tensor, "n d"],
     y: Tensor,
-    domain: Int[Tensor, " n"] | None,
+    domain: DomainLike | None,
     loss: HeadLoss,
     *,
     outputs: int | None = None,
@@ -232,9 +232,7 @@ def make_samples(
 ) -> HeadSamples:
     """Check samples and arrange them by domain; `outputs` is by default what the targets need."""
     check_features(z)
-    if domain is None:
-        domain = torch.zeros(len(z), dtype=torch.long, device=z.device)
-    check_domain(domain, len(z))
+    domains = read_domains((len(z),) if domain is None else domain, z)
     check_is_tensor(y)
     check_label_loss(loss, y)
     check_l2(l2)
@@ -242,7 +240,6 @@ def make_samples(
         check_count(outputs, "outputs")
     count = _needed_outputs(y, loss) if outputs is None else outputs
     check_targets(y, z.new_zeros(len(z), count), loss)
-    domains = make_domains(domain)
     z = domains.arrange(z.detach() if z.dtype == torch.float64 else z.detach().float())
     if bias:
         z = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)

@@ -11,6 +11,7 @@ import hessalign as ha
 from hessalign.diagnosis import diagnose
 from hessalign.diagnosis.draw import draw_samples
 from hessalign.diagnosis.heads import _rank_correlation
+from hessalign.diagnosis.text import render_diagnosis_json
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,9 @@ def test_seeds_determine_everything():
     assert first.transfer == second.transfer
     assert first.remedies == second.remedies
     assert not torch.equal(first.distances.hessian.measured, other.distances.hessian.measured)
+
+
+def test_sizes_of_contiguous_sites_stand_for_ids():
+    z, y, domain = alike(3, 20, 2, classes=2)
+    by_ids, by_sizes = (diagnose(z, y, each, l2=0.1) for each in (domain, (20, 20, 20)))
+    assert render_diagnosis_json(by_ids) == render_diagnosis_json(by_sizes)

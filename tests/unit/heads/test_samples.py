@@ -5,6 +5,7 @@ import torch
 from tests import oracles
 from tests.transfer_problems import classification, regression
 
+from hessalign import domain_layout
 from hessalign.curvature import make_loss
 from hessalign.heads.samples import make_samples
 
@@ -78,6 +79,19 @@ def test_domains_in_any_order_are_arranged_and_batches_keep_them():
         assert len(features) == 50
         assert drawn.unique().tolist() == rows
         assert torch.equal(targets, y[drawn])
+
+
+@pytest.mark.parametrize("grouped", [domain_layout, lambda ids: tuple(ids.bincount().tolist())])
+def test_layouts_and_sizes_stand_for_ids(grouped):
+    problem, by_ids = samples_of("cross_entropy")
+    z, y, ids = (each[problem.domain.argsort(stable=True)] for each in problem.arguments)
+    samples = make_samples(z, y, grouped(ids), make_loss("cross_entropy"))
+    assert (samples.ids, samples.domains.sizes) == (by_ids.ids, by_ids.domains.sizes)
+    assert torch.equal(samples.features, by_ids.features)
+    mixed = make_samples(*problem.arguments[:2], domain_layout(problem.domain), samples.loss)
+    assert torch.equal(mixed.targets, by_ids.targets)
+    with pytest.raises(ValueError, match=r"domains of \d+ samples in all, one per row of z"):
+        make_samples(z[1:], y[1:], grouped(ids), samples.loss)
 
 
 def test_one_domain_unless_told_otherwise():
