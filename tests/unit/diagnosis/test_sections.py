@@ -130,6 +130,7 @@ def test_seeds_determine_everything():
     assert not torch.equal(first.distances.hessian.measured, other.distances.hessian.measured)
 
 
+@pytest.mark.slow
 def test_sizes_of_contiguous_sites_stand_for_ids():
     z, y, domain = alike(3, 20, 2, classes=2)
     by_ids, by_sizes = (diagnose(z, y, each, l2=0.1) for each in (domain, (20, 20, 20)))
