@@ -14,7 +14,6 @@ from hessalign.alignment.parts import (
     DomainSums,
     Part,
     _bytes,
-    _ids,
     _own_sums,
     _read,
     joined,
@@ -143,20 +142,6 @@ def test_other_groups_are_refused(group, kind, message, unchecked):
     align = ha.HessianAlignment(1.0, 1.0, group=group)
     with pytest.raises(kind, match=message):
         align(*CASES[1].build())
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [torch.tensor([7, 2, 7, 2, 9]), ha.domain_layout(torch.tensor([7, 2, 7, 2, 9]))],
-    ids=["ids", "layout"],
-)
-def test_ids_from_whatever_says_the_domain(domain):
-    assert _ids(domain, torch.zeros(5, 1)).tolist() == [7, 2, 7, 2, 9]
-
-
-def test_ids_from_sizes():
-    assert _ids((1, 3), torch.zeros(4, 1)).tolist() == [0, 1, 1, 1]
-    assert _ids(ha.domain_layout((1, 3)), torch.zeros(4, 1)).tolist() == [0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

@@ -5,12 +5,14 @@ import re
 import pytest
 import torch
 
+import hessalign as ha
 from hessalign.curvature.inputs import (
     check_domain,
     check_features,
     check_finite,
     check_logits,
     check_targets,
+    domain_ids,
 )
 from hessalign.curvature.losses import make_loss
 
@@ -205,3 +207,17 @@ def untyped(outcomes_without_type_checks):
 @pytest.mark.parametrize("name", UNTYPED)
 def test_what_is_no_tensor_is_named(untyped, name):
     assert re.match(UNTYPED[name][1], untyped[name]), untyped[name]
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [torch.tensor([7, 2, 7, 2, 9]), ha.domain_layout(torch.tensor([7, 2, 7, 2, 9]))],
+    ids=["ids", "layout"],
+)
+def test_ids_from_whatever_says_the_domain(domain):
+    assert domain_ids(domain, torch.zeros(5, 1)).tolist() == [7, 2, 7, 2, 9]
+
+
+def test_ids_from_sizes():
+    assert domain_ids((1, 3), torch.zeros(4, 1)).tolist() == [0, 1, 1, 1]
+    assert domain_ids(ha.domain_layout((1, 3)), torch.zeros(4, 1)).tolist() == [0, 1, 1, 1]
