@@ -99,8 +99,10 @@ def test_workers_may_be_killed_at_any_moment(name, jobs, expected, tmp_path):
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_workers, tmp_path, KILLS, ended)
-        outcomes = list(launcher.run(make_tasks(tmp_path, jobs), sweep_jobs.train_in_sight))
-        ended.set()
+        try:
+            outcomes = list(launcher.run(make_tasks(tmp_path, jobs), sweep_jobs.train_in_sight))
+        finally:  # else a failure waits for the thread, for ever
+            ended.set()
     assert len(killed.result()) == KILLS
     assert states(outcomes) == {"done": JOBS}
     assert results(tmp_path, jobs) == expected
