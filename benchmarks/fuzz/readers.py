@@ -154,17 +154,18 @@ def _manifest(folder: Path, name: str, text: str) -> Attempt:
         (folder / f"{number}.png").touch()
 
     def entries() -> list[Mapping[str, Any]]:
+        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+    def check(data: DomainDataset) -> None:
         if lines:
-            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-            return [json.loads(line) for line in text.split("\n") if line.strip()]
-        return _manifest_rows(path)
+            _check_manifest(path, independent(entries, "a manifest"), data)
+        else:
+            _check_table(path, {}, data)
 
     def attempt(source: random.Random) -> str:
         path.write_bytes((damaged_lines if lines else damaged)(source, text.encode()))
-        return judged(
-            lambda: read_dataset(path),
-            lambda data: _check_manifest(path, independent(entries, "a manifest"), data),
-        )
+        return judged(lambda: read_dataset(path), check)
 
     return attempt
 
@@ -586,14 +587,14 @@ def backbone_weights(folder: Path) -> Attempt:
                 raise FindingError("weights with a wrong checksum were accepted")
             if kind == "tensors":
                 expected = independent(lambda: _read_tensors(content), "weights")
-                same = all(
+                alike = all(
                     np.array_equal(
                         value.numpy(), expected[name], equal_nan=value.is_floating_point()
                     )
                     for name, value in found.items()
                     if value.dtype != torch.bfloat16
                 )
-                same(same, True, "tensors")
+                same(alike, True, "tensors")
 
         return judged(lambda: weights.read_state(path), check)
 
