@@ -170,8 +170,8 @@ def diagnose(
     """
     check_name("loss of a diagnosis", loss, ("cross_entropy", "binary"))
     check_positive(tolerance, "tolerance")
+    l2 = None if l2 is None else check_l2(l2)
     evidence_l2 = _EVIDENCE_L2 if l2 is None else l2
-    check_l2(evidence_l2)
     number = count()
 
     def begin(stage: str) -> None:

@@ -235,7 +235,7 @@ def make_samples(
     domains = read_domains((len(z),) if domain is None else domain, z)
     check_is_tensor(y)
     check_label_loss(loss, y)
-    check_l2(l2)
+    l2 = check_l2(l2)
     if outputs is not None:
         check_count(outputs, "outputs")
     count = _needed_outputs(y, loss) if outputs is None else outputs
@@ -246,7 +246,7 @@ def make_samples(
     y = domains.arrange(y.detach())
     arranged = replace(domains, order=None)
     counted = sample_weights(None if weight is None else domains.arrange(weight), None, arranged)
-    return HeadSamples(z, y, arranged, loss, count, float(l2), bias and free_bias, counted)
+    return HeadSamples(z, y, arranged, loss, count, l2, bias and free_bias, counted)
 
 
 _MOST_CLASSES: Final = 2**20
@@ -272,10 +272,12 @@ def _needed_outputs(y: Tensor, loss: HeadLoss) -> int:
     return y.shape[1] if y.ndim == 2 else 1
 
 
-def check_l2(l2: object) -> None:
-    """Raise an InputError if the weight of an L2 term is negative, not finite, or no number."""
-    if not 0 <= number(l2) <= HUGE:
+def check_l2(l2: object) -> float:
+    """The weight of an L2 term; raise an InputError if it is negative, not finite, or no number."""
+    found = number(l2)
+    if not 0 <= found <= HUGE:
         raise InputError(f"Expected an L2 weight of 0 or more, got {shown(l2)}")
+    return found
 
 
 def check_several(ids: Sequence[object]) -> None:

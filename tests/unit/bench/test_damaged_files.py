@@ -181,6 +181,19 @@ def test_code_in_weights_is_not_run(tmp_path, old):
     assert not (tmp_path / "canary").exists()
 
 
+def test_weights_that_promise_more_bytes_than_there_is_memory_are_refused(tmp_path):
+    promise = b"\x80\x04" + b"\x8e" + struct.pack("<Q", 2**46)  # BINBYTES8
+    (tmp_path / "w.pth").write_bytes(promise + bytes(100))
+    with pytest.raises(WeightsError, match=r"Cannot read the weights .* 70368744177664 bytes"):
+        read_state(tmp_path / "w.pth")
+
+
+def test_an_empty_file_of_weights_is_refused(tmp_path):
+    (tmp_path / "w.pth").touch()
+    with pytest.raises(WeightsError, match=r"Cannot read the weights .* empty file"):
+        read_state(tmp_path / "w.pth")
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """A run that was stopped after some checkpoints, and what has it go on and looks at its end."""

@@ -80,6 +80,18 @@ def test_separable_data_without_l2_have_no_best_head():
         diagnose(z, y, domain, l2=0.0)
 
 
+def test_an_l2_of_more_digits_than_torch_takes(outcomes_without_type_checks):
+    outcomes = outcomes_without_type_checks(
+        "z, y, domain = torch.randn(80, 2), torch.arange(80) % 2, torch.arange(80) // 20",
+        {
+            "long": f"ha.diagnose(z, y, domain, l2={10**20}).transfer",
+            "float": "ha.diagnose(z, y, domain, l2=1e20).transfer",
+        },
+    )
+    assert outcomes["long"].startswith("TransferReport")
+    assert outcomes["long"] == outcomes["float"]
+
+
 def test_without_l2_what_needs_single_heads_is_left_out():
     z, y, domain = shifted("diversity", samples=200, core=2, other=2)
     y = torch.where(torch.rand(800) < 0.2, 1 - y, y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import mmap
 import os
 import pickle
 import pickletools
@@ -13,7 +14,7 @@ import struct
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import IO, Any, Final, cast, final
 from urllib.error import URLError
 
 import torch
@@ -145,15 +146,17 @@ def load_tensors(path: Path) -> Any:  # noqa: ANN401
                     if name.endswith("data.pkl"):
                         _check_names(io.BytesIO(archive.read(name)), 1)
         else:
-            _check_names(file, _OLD_PICKLES)
+            # A map, unlike a file, does not make room for what a damaged length promises.
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                _check_names(mapped, _OLD_PICKLES)
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _check_names(file: io.BufferedReader | io.BytesIO, pickles: int) -> None:
+def _check_names(file: io.BytesIO | mmap.mmap, pickles: int) -> None:
     """Refuse long names of types, for which torch takes a time quadratic in their length."""
     # It searches its own message about a name that it does not know.
     for _ in range(pickles):
-        for opcode, argument, _position in pickletools.genops(file):
+        for opcode, argument, _position in pickletools.genops(cast("IO[bytes]", file)):
             if opcode.name == "GLOBAL" and len(str(argument)) > _LONGEST_NAME:
                 raise InputError(f"It names a type by {len(str(argument)):,} characters.")
 
