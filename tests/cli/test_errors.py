@@ -26,6 +26,16 @@ def test_names_in_errors_and_warnings_move_no_cursor(capsys, tmp_path):
     assert shown.endswith("the site b�[2J\nis small\n")
 
 
+@pytest.mark.parametrize("words", [["reproduce", "list"], ["algorithms"]])
+def test_output_that_nobody_reads_any_more_is_no_error(words):
+    command = [sys.executable, "-m", "hessalign", *words]
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (141, b"")
+
+
 # --- bugs -----------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 if a verb that checks something has findings or for an
-        unexpected error, 2 for an error the user can mend, 130 after Ctrl-C.
+        unexpected error, 2 for an error the user can mend, 130 after Ctrl-C, 141 if nobody reads
+        its output any more.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     options = parse(words)
@@ -50,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module, function = options.run.split(":")
             do = getattr(import_module(f"hessalign.cli.{module}"), function)
             code: int | None = do(options)
+        sys.stdout.flush()
     except MENDABLE as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return 141  # as of a program that SIGPIPE ended
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exception(error)
         sys.stderr.write(f"hessalign: error: {plain_lines(describe_error(error))}\n")
@@ -64,6 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"hessalign: error: {plain_lines(_describe_bug(error))}\n")
         return 1
     return code or 0
+
+
+def _is_unread() -> bool:
+    """Whether whoever read the output, such as `head`, has gone; what is left goes nowhere then."""
+    try:
+        sys.stdout.write("\n")  # what could not be written before is not tried again
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else the end of the process raises it again
+        os.close(nowhere)
+        return True
+    return False
 
 
 def _how_to_continue(options: argparse.Namespace, words: Sequence[str]) -> str:

@@ -65,9 +65,8 @@ def theirs(optimizer, factors, reset=None):
 @pytest.mark.parametrize(("schedule", "warmup"), FACTORS)
 @pytest.mark.parametrize("optimizer", PLAIN)
 def test_training_equals_a_plain_loop(optimizer, schedule, warmup):
-    found = ours(
-        optimizer=optimizer, momentum=0.7, lr_schedule=schedule, warmup_steps=warmup
-    )  # fmt: skip
+    momentum = {"momentum": 0.7} if optimizer == "sgd" else {}
+    found = ours(optimizer=optimizer, lr_schedule=schedule, warmup_steps=warmup, **momentum)
     expected = theirs(optimizer, FACTORS[schedule, warmup])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
@@ -164,6 +163,10 @@ def test_a_factor_is_never_0():
         ({"optimizer": "nowhere:Adam"}, "Cannot find the optimizer 'nowhere:Adam'"),
         ({"optimizer": 3}, "Expected optimizer as text, got 3"),
         ({"momentum": 1.0}, "Expected momentum as a number of at least 0 and below 1, got 1.0"),
+        (
+            {"optimizer": "adamw", "momentum": 0.5},
+            "Expected momentum with optimizer=sgd only, got momentum=0.5 with adamw",
+        ),
         ({"lr_schedule": "cosin"}, "Unknown lr_schedule 'cosin'.*Did you mean 'cosine'"),
         ({"warmup_steps": -1}, "Expected warmup_steps of 0 or more, got -1"),
         ({"warmup_steps": 2.5}, "Expected warmup_steps as a whole number of 0 or more, got 2.5"),

@@ -124,6 +124,11 @@ class LoopConfig(LoopOptions):
         elif self.optimizer not in _OPTIMIZERS:
             known = (*_OPTIMIZERS, "package.module:Name")
             raise UnknownNameError("optimizer", self.optimizer, known)
+        if self.optimizer != "sgd" and self.momentum != LoopOptions.momentum:
+            raise InputError(
+                f"Expected momentum with optimizer=sgd only, got momentum={self.momentum} with "
+                f"{self.optimizer}, which does not take it."
+            )
         if self.warmup_steps > self.steps:
             raise InputError(
                 f"Expected warmup_steps of at most the {self.steps} steps of the run, got "
