@@ -213,11 +213,28 @@ class Evil:
         return (os._exit, (1,))
 
 
+def with_betas(path):
+    content = torch.load(path, weights_only=True)
+    [optimizer] = content["state"]["optimizers"].values()
+    optimizer["param_groups"][0]["betas"] = (1e9, 0.999)
+    torch.save(content, path)
+
+
+def with_negative_steps(path):
+    content = torch.load(path, weights_only=True)
+    [optimizer] = content["state"]["optimizers"].values()
+    for entry in optimizer["state"].values():
+        entry["step"] *= -1
+    torch.save(content, path)
+
+
 DAMAGES = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "empty": lambda path: path.write_bytes(b""),
     "noise": lambda path: path.write_bytes(b"not a checkpoint" * 50),
     "foreign": foreign,
+    "other betas": with_betas,
+    "negative steps": with_negative_steps,
     "code": lambda path: torch.save({"config": Evil()}, path),
     "incomplete": lambda path: torch.save(
         {"config": json.dumps(stored(path), sort_keys=True)}, path

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hessalign._errors import InputError
 from hessalign._names import UnknownNameError
+from hessalign._numbers import check_count, is_whole
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign._shapes import Float
 from hessalign.bench.models.backbones import feature_width, make_backbone
@@ -126,13 +127,8 @@ class NetworkSpec:
     head: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.input_shape or min(*self.input_shape, self.outputs) < 1:
-            raise InputError(
-                f"Expected sizes of 1 or more, got inputs of {self.input_shape} and {self.outputs} "
-                "outputs."
-            )
-        if self.hidden < 0:
-            raise InputError(f"Expected hidden of 0 or more units, got {self.hidden}.")
+        check_sizes(self.input_shape, self.outputs)
+        check_count(self.hidden, "hidden", 0)
         if not 0 <= self.dropout < 1:
             raise InputError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
         if self.backbone is not None and len(self.input_shape) != 3:
@@ -144,6 +140,14 @@ class NetworkSpec:
             raise InputError(f"Expected a backbone for the weights {self.weights!r}, got none.")
         if self.head is not None and self.nonlinear_head:
             raise InputError(f"Expected one head, got {self.head!r} and a nonlinear classifier.")
+
+
+def check_sizes(input_shape: tuple[int, ...], outputs: int) -> None:
+    """Refuse inputs and outputs of a network that are not whole numbers of 1 or more."""
+    if not input_shape or not all(is_whole(each) and each > 0 for each in (*input_shape, outputs)):
+        raise InputError(
+            f"Expected sizes of 1 or more, got inputs of {input_shape} and {outputs} outputs."
+        )
 
 
 def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int = 1) -> Network:

@@ -24,9 +24,11 @@ import torch
 from hessalign._errors import InputError, UserError
 from hessalign._files import parse_json, write_atomically
 from hessalign._names import check_name
+from hessalign._numbers import check_count
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
+from hessalign.bench.models.network import check_sizes
 from hessalign.bench.runs.given_inputs import InputKind, TableInputs, read_table_inputs
 
 DESCRIPTION: Final = "model.json"
@@ -52,6 +54,10 @@ class ColouredMlp:
     input_shape: tuple[int, ...]
     width: int
     outputs: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_sizes(self.input_shape, self.outputs)
+        check_count(self.width, "width")
 
     @property
     def row_shape(self) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ class TrainingState:
         """Put everything back."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            _restore(optimizer, state["optimizers"][name])
         self.sampler.load_state_dict(state["sampler"])
         self.generator.set_state(state["generator"])
         torch.set_rng_state(state["torch"])
@@ -148,6 +148,23 @@ class TrainingState:
         if self.average is not None:
             self.average.load_state_dict(state["average"], device_of(self.algorithm))
         self.step, self.seconds = state["step"], state["seconds"]
+
+
+def _restore(optimizer: Optimizer, state: Any) -> None:  # noqa: ANN401
+    """Put the state of an optimiser back, which torch takes without looking at most of it."""
+    optimizer.load_state_dict(state)
+    steps = [float(each["step"]) for each in optimizer.state.values() if "step" in each]
+    if not all(step >= 0 for step in steps):
+        raise InputError(f"its optimiser has taken {min(steps):g} steps")
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return  # others may count in their options
+    for group in optimizer.param_groups:
+        for key in optimizer.defaults.keys() & group.keys() - {"lr"}:
+            if group[key] != optimizer.defaults[key]:
+                raise InputError(
+                    f"its optimiser has {key} {group[key]!r}, that of the run "
+                    f"{optimizer.defaults[key]!r}"
+                )
 
 
 @final

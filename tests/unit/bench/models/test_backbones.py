@@ -305,7 +305,7 @@ def test_channels_that_are_treated_apart_cannot_change():
         ({"input_shape": (5,), "backbone": "resnet18"}, r"got inputs of \(5,\). Vectors, such as"),
         ({"input_shape": (5,), "weights": "imagenet"}, "Expected a backbone for the weights 'ima"),
         ({"input_shape": (5,), "dropout": 1.0}, "Expected dropout from 0 to below 1, got 1.0"),
-        ({"input_shape": (5,), "hidden": -1}, "Expected hidden of 0 or more units, got -1"),
+        ({"input_shape": (5,), "hidden": -1}, "Expected hidden of 0 or more, got -1"),
         ({"input_shape": (0,)}, "Expected sizes of 1 or more"),
         ({"input_shape": (5,), "head": "a:b", "nonlinear_head": True}, "Expected one head, got"),
     ],
@@ -313,3 +313,23 @@ def test_channels_that_are_treated_apart_cannot_change():
 def test_descriptions_that_make_no_sense(options, message):
     with pytest.raises(ValueError, match=message):
         NetworkSpec(outputs=2, **options)
+
+
+def test_sizes_that_are_no_whole_numbers(outcomes_without_type_checks):
+    outcomes = outcomes_without_type_checks(
+        """
+        from hessalign.bench.models import NetworkSpec
+        from hessalign.bench.runs.model_description import ColouredMlp
+        """,
+        {
+            "inputs": "NetworkSpec((5.0,), 2)",
+            "outputs": "NetworkSpec((5,), 2.0)",
+            "hidden": "NetworkSpec((5,), 2, hidden=8.0)",
+            "coloured": "ColouredMlp((2, 14, 14.0), 8)",
+            "width": "ColouredMlp((2, 14, 14), 8.0)",
+        },
+    )
+    for name in ("inputs", "outputs", "coloured"):
+        assert "Expected sizes of 1 or more" in outcomes[name]
+    assert "Expected hidden as a whole number of 0 or more, got 8.0" in outcomes["hidden"]
+    assert "Expected width as a whole number of 1 or more, got 8.0" in outcomes["width"]
