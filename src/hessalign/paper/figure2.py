@@ -35,7 +35,7 @@ from hessalign.report.tables import markdown_table
 
 DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _SAMPLES: Final = 1000
-_METHODS: Final = (*paper_six(), *plain("coral", "full"))
+METHODS: Final = (*paper_six(), *plain("coral", "full"))
 _BANK_DELTAS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _BANK_SAMPLES: Final = 500
 
@@ -73,7 +73,7 @@ def _attack(run: Run) -> dict[str, Any]:
 
 def _present(finished: Finished) -> Report:
     """Attack all runs."""
-    attacked = finished.measure(_METHODS, _attack, "attacking on Colored MNIST", "heads")
+    attacked = finished.measure(METHODS, _attack, "attacking on Colored MNIST", "heads")
     entries = [method.entry(**found) for method, found in attacked.items()]
     radii = (0.0, *DELTAS)
     tables = []
@@ -84,7 +84,7 @@ def _present(finished: Finished) -> Report:
             rows = [[x["method"], str(len(x["gap"])), *_cells(x, key)] for x in entries]
             tables.append(markdown_table(header, rows))
         figures["figure2"] = partial(_plot_methods, radii, entries)
-    missing = no_runs([method.title for method in _METHODS if method not in attacked])
+    missing = no_runs([method.title for method in METHODS if method not in attacked])
     texts = [*tables, *missing]
     data: dict[str, Any] = {"deltas": list(radii), "heads": entries}
     bank = swept_bank(finished.options)
@@ -116,7 +116,7 @@ def _attack_twice(trained: TrainedHead) -> dict[str, Any]:
 
 def _present_features(bank: str, options: Options) -> Report:
     """Attack the selected heads of all methods on a feature bank."""
-    methods = plain(*(method.algorithm for method in _METHODS))
+    methods = plain(*(method.algorithm for method in METHODS))
     chosen = select_jobs(options, [method.algorithm for method in methods])
     runs = train_all(options, [job for group in chosen.values() for job in group])
     found = [(job, each) for group in chosen.values() for job, each in group.items() if job in runs]
@@ -268,4 +268,4 @@ def plot_worst_case(result: WorstCaseGap, names: Sequence[str], path: Path, titl
     save(figure, path)
 
 
-FIGURE_2: Final = Experiment("figure2", "Figure 2: heads under attack", _present, {None: _METHODS})
+FIGURE_2: Final = Experiment("figure2", "Figure 2: heads under attack", _present, {None: METHODS})

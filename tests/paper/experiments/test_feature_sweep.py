@@ -159,7 +159,7 @@ def reproduce(name, root, tmp_path, *more):
 def few(monkeypatch):
     """Two methods, of which one has no runs, and two radii."""
     methods = plain("vrex", "coral")
-    monkeypatch.setattr(figure2, "_METHODS", methods)
+    monkeypatch.setattr(figure2, "METHODS", methods)
     monkeypatch.setattr(table1, "_METHODS", methods)
     monkeypatch.setattr(figure2, "_BANK_DELTAS", (0.1, 1.0))
     monkeypatch.setattr(figure2, "_BANK_SAMPLES", 20)

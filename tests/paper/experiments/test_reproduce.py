@@ -319,7 +319,7 @@ def test_interrupted_it_saves_and_continues(tmp_path):
 
 def test_figure2_attacks_every_head(tmp_path, capsys, monkeypatch):
     coral = plain("coral")
-    monkeypatch.setattr(figure2, "_METHODS", coral)
+    monkeypatch.setattr(figure2, "METHODS", coral)
     few = dataclasses.replace(figure2.FIGURE_2, rows={None: coral})
     monkeypatch.setattr("hessalign.cli.reproduce.EXPERIMENTS", {"figure2": few})
     assert main(command(tmp_path, "figure2")) == 0
