@@ -53,6 +53,7 @@ _MOST_WORDS: Final = 32
 _MOST_CODES: Final = 10_000  # classes or domains
 _FEW_CODES: Final = 20  # of which each may occur once
 _FEW_NUMBERS: Final = 10  # different numbers beside words that may be names
+_THOUSANDS: Final = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")  # what may be, of a point
 _SAFE: Final = 50  # rows from which something that always holds is no chance
 _LARGE: Final = 1 << 25  # bytes from which reading shows how far it is
 _ROWS: Final = 1024  # at a time
@@ -298,6 +299,7 @@ class _Seen:
     missing: Counter[int] = field(default_factory=Counter)  # by domain
     label_of: dict[str, int | None] | None = field(default_factory=dict)  # None if not a single one
     text_of: dict[int, str | None] = field(default_factory=dict)  # by domain, likewise
+    signs: dict[str, tuple[int, str]] = field(default_factory=dict)  # of decimals: where first seen
     values: list[np.ndarray] = field(default_factory=list)  # of what may be an identifier
     digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
@@ -327,6 +329,8 @@ class _Seen:
         else:
             check_held(table.path, self.name, lines, cells, numbers)
             missing = np.isnan(numbers)
+            if table.comma:
+                self._find_signs(lines, cells)
             self.numbers += len(cells) - int(missing.sum())
             if _NAMES_OF_IDS.fullmatch(self.name):
                 self.values.append(numbers)
@@ -347,6 +351,24 @@ class _Seen:
             self.like_numbers += count * is_like_number(cell)
         return np.array([cell in missing for cell in cells])
 
+    def _find_signs(self, lines: Sequence[int], cells: Sequence[str]) -> None:
+        """Where numbers first have a decimal comma, a point of thousands, perhaps, or another."""
+        together = "".join(cells)
+        for sign in {",", "."}.difference(self.signs):
+            if sign not in together:
+                continue
+            for line, cell in zip(lines, map(str.strip, cells), strict=True):
+                if sign in cell and not is_missing(cell):
+                    kind = "thousands" if _THOUSANDS.fullmatch(cell) else sign
+                    self.signs.setdefault(kind, (line, cell))
+                    if kind == sign:
+                        break
+
+    @property
+    def thousands(self) -> tuple[int, str] | None:
+        """A number whose point may be one of thousands, with its line, if all points may be."""
+        return None if "." in self.signs else self.signs.get("thousands")
+
     @property
     def is_id(self) -> bool:
         """Whether the name is one of identifiers, and its whole numbers hardly repeat."""
@@ -361,6 +383,13 @@ class _Seen:
             return None, f"{title} is left out: it has no value."
         if self.is_id:
             return None, f"{title} is left out: whole numbers that hardly repeat, an identifier."
+        if self.thousands is not None and "," in self.signs:
+            found = (self.signs[","], self.thousands)
+            places = " and ".join(f"{cell!r} on line {line}" for line, cell in found)
+            raise InputError(
+                f"Expected one way to write decimals in column {self.name!r} of {table.path}, "
+                f"found {places}. Write thousands without a point."
+            )
         if not self.words:
             return Column(self.name), None
         few = self.texts is not None and 2 * len(self.texts) <= rows
@@ -458,9 +487,21 @@ def _form(table: _Table, survey: _Survey) -> TableForm:
         notes.append(f"Several columns are called {name!r}: the others have a number behind it.")
     kept = {column.name for column in columns}
     used = [seen for seen in survey.columns if seen.name in kept]
-    for find in (_copies, _suspects, _frozen, _gaps):
+    for find in (_points, _copies, _suspects, _frozen, _gaps):
         notes += find(survey, used)
     return TableForm(survey.label, survey.domain, tuple(columns), tuple(notes))
+
+
+def _points(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:
+    """Points of thousands, perhaps, in a table with decimal commas."""
+    if any("," in seen.signs for seen in columns):
+        for seen in columns:
+            if seen.thousands is not None:
+                line, cell = seen.thousands
+                yield (
+                    f"Column {seen.name!r} has {cell!r} on line {line}, which is read as "
+                    f"{float(cell):g}; others have decimal commas. Write thousands without a point."
+                )
 
 
 def _copies(survey: _Survey, columns: Sequence[_Seen]) -> Iterator[str]:

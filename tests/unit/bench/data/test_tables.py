@@ -76,6 +76,24 @@ def test_separators_ends_of_lines_and_byte_order_marks(tmp_path, separator, end,
     assert (y, domain) == (["ill", "w, e; l\tl"], ["north", 'so "uth"'])
 
 
+def test_points_of_thousands_among_decimal_commas_are_refused(tmp_path):
+    path = write(tmp_path, "kg;y;domain\n12,5;0;a\n1.250;1;a\n.;0;b\n7;1;b\n")
+    with pytest.raises(ValueError, match=r"'kg' of .* '12,5' on line 2 and '1\.250' on line 3\. W"):
+        read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("kg", "steps", "told"),
+    [("12,5", "1.250", True), ("12.5", "1.250", False), ("12,5", "1.25", False)],
+)
+def test_points_beside_decimal_commas_are_told(tmp_path, kg, steps, told):
+    text = f"kg;steps;y;domain\n{kg};900;0;a\n3;{steps};1;a\n4;?;0;b\n7;2;1;b\n"
+    data = read_table(write(tmp_path, text))
+    wanted = "Column 'steps' has '1.250' on line 3, which is read as 1.25; others"
+    assert any(note.startswith(wanted) for note in data.table.notes) == told
+    assert 1.25 in rows_of(data)[0]
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_decimal_commas(tmp_path, separator):
     text = "kg;cm;y;domain\n80,5;1,8e2;a;b\n-0,25;170.5;c;d\n".replace(";", separator)
