@@ -28,7 +28,7 @@ from hessalign.bench.sweep import SerialLauncher
 from hessalign.paper.experiment import Options, cached_runs
 from hessalign.paper.figure2 import METHODS
 from hessalign.paper.sweeps import select_jobs, train_all
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import grouped, markdown_table
 
 FIGURE = "figure2"
 TOLERANCE = 0.01
@@ -96,8 +96,11 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
 
 def agreement(found: Sequence[dict[str, Any]], name: str, wanted: str) -> list[str]:
     """Rank correlation of a prediction with what was found; mean and spread of their log ratio."""
+    # Ranks are those among heads with the same pair of domains; the correlation is their mean.
     kept = [each for each in found if each[wanted] > 0 and each[name] > 0]
-    rank = np.corrcoef(_ranks([x[name] for x in kept]), _ranks([x[wanted] for x in kept]))[0, 1]
+    alike = grouped(kept, lambda each: each["pair"]).values()
+    ranks = [[_ranks([x[key] for x in group]) for key in (name, wanted)] for group in alike]
+    rank = fmean(float(np.corrcoef(ours, theirs)[0, 1]) for ours, theirs in ranks)
     ratios = [float(np.log10(each[name] / each[wanted])) for each in kept]
     return [f"{rank:+.2f}", f"{fmean(ratios):+.2f}", f"{stdev(ratios):.2f}", str(len(kept))]
 
@@ -119,8 +122,9 @@ def describe(found: Sequence[dict[str, Any]], command: str) -> str:
         f"the heads of Figure 2; mean ‖z‖ from {min(norms):.2g} to {max(norms):.2g}; the "
         "source is the first training domain. *Gap* is the transfer measure at an excess risk of "
         f"{TOLERANCE}, by direct maximisation; *attack* the largest gap within {RADIUS} of the "
-        "trained head, as in Figure 2. Rank correlation of a prediction with it over heads, and "
-        "mean and standard deviation of the decadic logarithm of their ratio.",
+        "trained head, as in Figure 2. Rank correlation of a prediction with it over heads with the "
+        "same pair of domains (the mean over pairs, if there are several), and mean and standard "
+        "deviation of the decadic logarithm of their ratio.",
     ]
     for wanted, names in PREDICTIONS.items():
         rows = []
@@ -153,7 +157,8 @@ def main() -> None:
         source, other, *_ = trained.sources
         unseen = trained.targets[-1]
         for target, kind in ((other, "other training domain"), (unseen, "unseen domain")):
-            names = {"method": title, "seed": trained.seed, "target": kind}
+            pair = f"{trained.names[source]} → {trained.names[target]}"
+            names = {"method": title, "seed": trained.seed, "target": kind, "pair": pair}
             found.append(names | measure(trained, source, target))
         sys.stderr.write(f"{len(found) // 2} heads, {title}\n")
     text = describe(found, f"python -m benchmarks.bound {options.data} {chosen}")
