@@ -122,8 +122,8 @@ def describe(found: Sequence[dict[str, Any]], command: str) -> str:
         f"the heads of Figure 2; mean ‖z‖ from {min(norms):.2g} to {max(norms):.2g}; the "
         "source is the first training domain. *Gap* is the transfer measure at an excess risk of "
         f"{TOLERANCE}, by direct maximisation; *attack* the largest gap within {RADIUS} of the "
-        "trained head, as in Figure 2. Rank correlation of a prediction with it over heads with the "
-        "same pair of domains (the mean over pairs, if there are several), and mean and standard "
+        "trained head, as in Figure 2. Rank correlation of a prediction with it over heads with "
+        "the same pair of domains (the mean over pairs, if there are several), mean and standard "
         "deviation of the decadic logarithm of their ratio.",
     ]
     for wanted, names in PREDICTIONS.items():
