@@ -27,7 +27,7 @@ import torch
 from benchmarks.output import add_output, write_result
 from benchmarks.report import table
 from benchmarks.shift_cases import CASES, Case, Draws, Sites
-from hessalign._names import check_name
+from hessalign._errors import check_name
 from hessalign.diagnosis.causes import cause_report
 from hessalign.diagnosis.remedies import RemedyModels, remedy_report, right_answers
 from hessalign.diagnosis.transfer import Sites as Samples

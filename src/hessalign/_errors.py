@@ -1,9 +1,10 @@
-"""The errors that users can mend; anything else that is raised is a bug."""
+"""The errors that users can mend, and names in their messages; any other error is a bug."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final, TypeVar, final
 
 _Returned = TypeVar("_Returned")
@@ -40,6 +41,24 @@ class ConfigurationError(InputError):
 
     def __reduce__(self) -> tuple[type[ConfigurationError], tuple[list[str]]]:
         return ConfigurationError, (self.problems,)
+
+
+@final
+class UnknownNameError(InputError):
+    """A name that is not one of the valid ones, which `summary` describes if there are too many."""
+
+    def __init__(
+        self, what: str, name: object, valid: Iterable[object], summary: str | None = None
+    ) -> None:
+        names = list(valid)
+        expected = summary or f"one of: {', '.join(map(repr, names))}"
+        super().__init__(
+            f"Unknown {what} {name!r}. Expected {expected}.{did_you_mean(name, names)}"
+        )
+        self._arguments = (what, name, names, summary)
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[object, ...]]:
+        return UnknownNameError, self._arguments
 
 
 Warn = Callable[[str], None]
@@ -99,3 +118,22 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, MENDABLE):
         return str(error) or type(error).__name__
     return f"{BUG}{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def did_you_mean(name: object, valid: Iterable[object]) -> str:
+    """A question after the nearest of some names, with a space before it; empty if none is near."""
+    spelled = {str(each).lower(): each for each in valid}
+    nearest = get_close_matches(str(name).lower(), spelled, n=1)
+    return f" Did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+
+
+def check_name(what: str, name: object, valid: Iterable[object]) -> None:
+    """Refuse a name that is not one of the valid ones."""
+    if name not in (names := list(valid)):
+        raise UnknownNameError(what, name, names)
+
+
+def some(names: Sequence[object], shown: int) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(map(str, names[:shown])) + (f" and {more:,} more" if more > 0 else "")

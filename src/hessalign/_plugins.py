@@ -13,8 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import MENDABLE, InputError, MissingPackageError, UserError
-from hessalign._names import UnknownNameError
+from hessalign._errors import MENDABLE, InputError, MissingPackageError, UnknownNameError, UserError
 
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 import numpy as np
 import torch
 
-from hessalign._errors import InputError, MissingPackageError
-from hessalign._names import check_name
+from hessalign._errors import InputError, MissingPackageError, check_name
 from hessalign._numbers import (
     check_count,
     check_not_negative,

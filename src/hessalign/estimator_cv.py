@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._numbers import check_not_negative
 from hessalign.alignment.penalties import HESSIAN_KINDS
 from hessalign.estimator import (

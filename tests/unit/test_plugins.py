@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._plugins import (
     call_plugin,
     entry_point_names,

@@ -11,8 +11,7 @@ from typing import Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import distances
 from hessalign.alignment.moments import Evaluation

@@ -10,8 +10,7 @@ from typing import final, get_args
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._errors import InputError, UnknownNameError, check_name
 from hessalign._numbers import check_not_negative, check_positive, is_whole, shown
 from hessalign._shapes import Float
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading

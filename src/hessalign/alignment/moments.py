@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.curvature.domains import PAIR_ELEMENTS, Domains

@@ -23,8 +23,7 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.metrics import (

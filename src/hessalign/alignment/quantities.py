@@ -28,8 +28,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import (

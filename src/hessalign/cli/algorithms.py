@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign._plugins import is_path
 from hessalign.bench.algorithms import AlgorithmInfo, algorithm_names, find_algorithm
 from hessalign.report.tables import markdown_table

@@ -12,9 +12,8 @@ from typing import Any, Final, get_args
 
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, check_name
 from hessalign._files import make_folder, write_atomically
-from hessalign._names import check_name
 from hessalign.bench.runs.run import TrainedHead, load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run
 from hessalign.heads import WorstCaseGap

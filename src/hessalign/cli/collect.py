@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Final
 
+from hessalign._errors import check_name
 from hessalign._files import write_atomically
-from hessalign._names import check_name
 from hessalign.bench.sweep.printed import FORMATS
 from hessalign.bench.sweep.selection import SELECTIONS, Collection, Note, collect
 from hessalign.report.tables import first_notes

@@ -11,8 +11,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from hessalign._errors import MENDABLE, describe_error
-from hessalign._names import UnknownNameError
+from hessalign._errors import MENDABLE, UnknownNameError, describe_error
 from hessalign.cli.arguments import TRACEBACK_VARIABLE, VERBS, make_parser
 from hessalign.report.progress import whole_lines
 from hessalign.report.tables import plain_lines

@@ -13,8 +13,7 @@ from typing import Final
 
 import torch
 
-from hessalign._errors import ConfigurationError, InputError
-from hessalign._names import check_name
+from hessalign._errors import ConfigurationError, InputError, check_name
 from hessalign.bench import sweep
 from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import lone_domain_warning, plan_job

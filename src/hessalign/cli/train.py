@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from hessalign._errors import ConfigurationError, InputError, attempt
-from hessalign._names import check_name
+from hessalign._errors import ConfigurationError, InputError, attempt, check_name
 from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import DATASETS, find_dataset

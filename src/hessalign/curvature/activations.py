@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 
 Elementwise = Callable[[Tensor], Tensor]
 

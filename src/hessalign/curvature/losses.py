@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
-from hessalign._errors import InputError, InputTypeError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, InputTypeError, UnknownNameError
 from hessalign._numbers import check_count, check_number
 from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation

@@ -13,7 +13,7 @@ from typing import Final, final
 import torch
 from torch import Tensor, nn
 
-from hessalign._names import check_name
+from hessalign._errors import check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float, Int
 from hessalign.curvature import make_loss

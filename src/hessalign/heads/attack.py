@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._numbers import check_count, check_positive
 from hessalign._shapes import Float
 from hessalign.curvature import make_loss

@@ -12,8 +12,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._numbers import check_positive
 from hessalign._shapes import Float
 from hessalign.curvature import make_loss

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, check_name
 from hessalign._files import make_folder, write_atomically
-from hessalign._names import check_name
 from hessalign.bench.runs.machine import describe_software
 from hessalign.bench.sweep import check_jobs, sweep_jobs
 from hessalign.paper.accuracies import TABLES_2_3_9_10

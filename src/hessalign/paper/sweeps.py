@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.registry import DOMAINBED, FIDELITY
 from hessalign.bench.data.catalog import DEFAULT_STEPS

@@ -11,8 +11,7 @@ from tests.sweep_jobs import write_bank
 from torch import nn
 
 import hessalign as ha
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS, make_algorithm
 from hessalign.bench.models import FrozenBatchNorm, Network
 from hessalign.bench.runs import (

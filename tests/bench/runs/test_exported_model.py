@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hessalign._errors import MissingPackageError
-from hessalign._names import UnknownNameError
+from hessalign._errors import MissingPackageError, UnknownNameError
 from hessalign.bench.algorithms import Setting, make_algorithm
 from hessalign.bench.models import NetworkSpec, make_coloured_mlp, make_network
 from hessalign.bench.runs import trained

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.algorithms.search import run_hyper_parameters

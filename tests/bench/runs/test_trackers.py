@@ -9,8 +9,7 @@ import pytest
 from tests.sweep_jobs import make_jobs, write_bank
 from tests.trackers import Diary, read_diary
 
-from hessalign._errors import InputError, MissingPackageError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, MissingPackageError, UnknownNameError
 from hessalign.bench.runs import plan_job, read_records, trackers, train_job
 from hessalign.bench.runs.trackers import find_tracker, run_name, tracked_work, tracking
 from hessalign.bench.sweep import LocalLauncher, RayLauncher, SerialLauncher, run_jobs

@@ -16,8 +16,7 @@ from tests.colored import colored_job
 from torch import nn
 
 import hessalign as ha
-from hessalign._errors import InputError, InputTypeError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, InputTypeError, UnknownNameError
 from hessalign.bench.algorithms import ALGORITHMS, Setting, make_algorithm
 from hessalign.bench.data import load_mnist14
 from hessalign.bench.models import NetworkSpec, make_coloured_mlp, make_network

@@ -11,8 +11,7 @@ from tests.colored import colored_job
 from tests.sweep_jobs import write_bank
 
 import hessalign as ha
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.runs import Job, load_run, plan_job, train_job

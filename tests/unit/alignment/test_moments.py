@@ -5,8 +5,7 @@ import torch
 from tests.cases import CASES, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign.alignment import QUANTITIES, Moment, dispersion, inner_products, moments
 from hessalign.alignment.moments import TooCostlyError
 from hessalign.alignment.quantities import moment, quantity_dispersion

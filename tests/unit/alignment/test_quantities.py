@@ -7,7 +7,7 @@ from tests.cases import CASES, UNSORTED, Case
 from tests.comparison import assert_agrees, assert_same_slopes
 from torch import nn
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign.alignment import QUANTITIES, TABLE_1, inner_products
 from hessalign.alignment.quantities import moment
 from hessalign.curvature import autograd_head, linear_head

@@ -6,7 +6,7 @@ from tests import oracles
 from tests.comparison import assert_agrees
 from torch.func import grad, vmap
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign.curvature import ACTIVATIONS, Activation, make_activation
 
 POINTS = torch.linspace(-6, 6, 25, dtype=torch.float64).view(5, 5)

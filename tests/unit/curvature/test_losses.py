@@ -6,7 +6,7 @@ from tests import cases, oracles
 from tests.cases import CASES
 from tests.comparison import assert_agrees
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign.curvature import ACTIVATIONS, LOSSES, make_loss
 from hessalign.curvature.inputs import check_targets
 from hessalign.curvature.losses import Binary, CrossEntropy, Squared

@@ -30,8 +30,7 @@ from typing import (
 
 import numpy as np
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._numbers import check_count, check_number
 
 Fidelity = Literal["paper", "domainbed"]

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final, get_args, get_type_hints
 
-from hessalign._errors import InputError, InputTypeError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, InputTypeError, UnknownNameError
 from hessalign._plugins import entry_point_names, find_plugin, told_as_theirs
 from hessalign.alignment.penalties import HessianKind
 from hessalign.bench.algorithms import (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._protocol import seed_hash as seed_hash
 from hessalign.bench.algorithms.options import (
     FEATURES_LR,

@@ -27,8 +27,7 @@ from typing import Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float, Int
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.mnist import load_mnist14

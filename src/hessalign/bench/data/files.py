@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, check_name, some
 from hessalign._files import parse_json
-from hessalign._names import check_name, some
 from hessalign.bench.data.columns import LARGEST
 from hessalign.bench.data.delimited import not_utf8, read_rows
 from hessalign.bench.data.samples import DomainDataset, DomainSamples, group_samples

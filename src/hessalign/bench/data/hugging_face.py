@@ -19,9 +19,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, check_name
 from hessalign._files import exclusive, parse_json, write_atomically
-from hessalign._names import check_name
 from hessalign._plugins import import_optional
 from hessalign.bench.data.catalog import split_options
 from hessalign.bench.data.files import read_manifest

@@ -14,8 +14,7 @@ from typing import IO, Any, Final, Literal, final
 
 import numpy as np
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign._plugins import import_optional
 from hessalign.bench.data.catalog import PRESETS, ImageFolderPreset
 from hessalign.bench.data.files import read_utf8

@@ -34,8 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, MissingPackageError
-from hessalign._names import check_name
+from hessalign._errors import InputError, MissingPackageError, check_name
 from hessalign._shapes import Int
 from hessalign.bench.data.images import import_pillow
 from hessalign.bench.data.samples import DomainDataset, DomainSamples

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._errors import InputError, UnknownNameError, check_name
 from hessalign._protocol import seed_hash
 from hessalign._shapes import Int
 from hessalign.bench.data.columns import TableForm

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from hessalign._errors import InputError
-from hessalign._names import check_name, did_you_mean
+from hessalign._errors import InputError, check_name, did_you_mean
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.data import files
 from hessalign.bench.data.catalog import COLORED_MNIST, PRESETS, split_options

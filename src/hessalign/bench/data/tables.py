@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 import numpy as np
 import torch
 
-from hessalign._errors import InputError
-from hessalign._names import check_name, some
+from hessalign._errors import InputError, check_name, some
 from hessalign.bench.data.columns import (
     MISSING_WORD,
     Column,

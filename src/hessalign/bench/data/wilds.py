@@ -21,8 +21,7 @@ from typing import Final, final
 
 import numpy as np
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name, some
+from hessalign._errors import InputError, UnknownNameError, check_name, some
 from hessalign.bench.data.catalog import PRESETS, split_options
 from hessalign.bench.data.files import read_columns
 from hessalign.bench.data.images import find_root, read_exclusions

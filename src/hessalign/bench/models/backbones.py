@@ -16,8 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign.bench.models import published
 from hessalign.bench.models.weights import IMAGENET, WeightsError, load_file, named_file

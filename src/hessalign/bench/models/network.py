@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._numbers import check_count, is_whole
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin
 from hessalign._shapes import Float

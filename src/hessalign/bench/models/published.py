@@ -20,8 +20,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError, MissingPackageError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._errors import InputError, MissingPackageError, UnknownNameError, check_name
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign._shapes import Float
 from hessalign.bench.models.weights import (

@@ -20,9 +20,8 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign._files import file_digest
-from hessalign._names import UnknownNameError
 
 _FOLDER_VARIABLE: Final = "HESSALIGN_WEIGHTS"  # the variable that names a folder of weights
 IMAGENET: Final = "imagenet"  # the name of the weights that most people mean

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError, check_name
+from hessalign._errors import InputError, UnknownNameError, check_name
 from hessalign._numbers import check_count, is_whole
 from hessalign._protocol import LARGEST_SEED
 from hessalign.alignment import distances, inner_products

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from hessalign._errors import InputError, InputTypeError
-from hessalign._names import UnknownNameError, check_name, some
+from hessalign._errors import InputError, InputTypeError, UnknownNameError, check_name, some
 from hessalign._numbers import check_count
 from hessalign._plugins import call_plugin, is_path, load_object, told_as_theirs
 from hessalign._processes import Interruption

@@ -21,9 +21,8 @@ from typing import Any, ClassVar, Final, Literal, final, get_args
 
 import torch
 
-from hessalign._errors import InputError, UserError
+from hessalign._errors import InputError, UserError, check_name
 from hessalign._files import parse_json, write_atomically
-from hessalign._names import check_name
 from hessalign._numbers import check_count
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config

@@ -21,8 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessalign._errors import ConfigurationError, InputError, UserError, Warn, attempt
-from hessalign._names import UnknownNameError, some
+from hessalign._errors import (
+    ConfigurationError,
+    InputError,
+    UnknownNameError,
+    UserError,
+    Warn,
+    attempt,
+    some,
+)
 from hessalign.bench.algorithms import AbstractAlgorithm, AlgorithmInfo, find_algorithm
 from hessalign.bench.algorithms.options import Value
 from hessalign.bench.data import DomainDataset, Split, split_dataset

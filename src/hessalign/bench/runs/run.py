@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError, Warn, describe_error
-from hessalign._names import check_name
+from hessalign._errors import InputError, Warn, check_name, describe_error
 from hessalign._plugins import told_as_theirs
 from hessalign.bench.algorithms import AbstractAlgorithm
 from hessalign.bench.data import find_dataset

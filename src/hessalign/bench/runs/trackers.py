@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Protocol, final
 
-from hessalign._errors import BUG, InputError, describe_error
-from hessalign._names import UnknownNameError
+from hessalign._errors import BUG, InputError, UnknownNameError, describe_error
 from hessalign._plugins import call_plugin, entry_point_names, find_plugin, import_optional
 from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.job import Job

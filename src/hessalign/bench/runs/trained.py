@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import MENDABLE, InputError
+from hessalign._errors import MENDABLE, InputError, check_name
 from hessalign._files import atomic_file
-from hessalign._names import check_name
 from hessalign._plugins import import_optional
 from hessalign.bench.models import Network
 from hessalign.bench.runs.given_inputs import Given, given_batches

@@ -21,9 +21,8 @@ from typing import Any, Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, Warn
+from hessalign._errors import InputError, Warn, check_name
 from hessalign._files import make_folder, parse_json, write_atomically
-from hessalign._names import check_name
 from hessalign.bench.models import Network
 from hessalign.bench.runs.averaging import Mean, install
 from hessalign.bench.runs.job import job_from

@@ -14,8 +14,7 @@ from typing import Final, get_args
 
 from markupsafe import Markup
 
-from hessalign._errors import UserError
-from hessalign._names import some
+from hessalign._errors import UserError, some
 from hessalign._numbers import finite
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.algorithms.options import Power

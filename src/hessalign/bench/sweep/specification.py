@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from hessalign._errors import ConfigurationError, InputError, attempt
-from hessalign._names import UnknownNameError, check_name
+from hessalign._errors import ConfigurationError, InputError, UnknownNameError, attempt, check_name
 from hessalign.bench.algorithms import ALGORITHMS, find_algorithm
 from hessalign.bench.algorithms.options import Count, check_options
 from hessalign.bench.algorithms.search import Preset

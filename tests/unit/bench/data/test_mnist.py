@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tests.pictures import MNIST, needs_mnist
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign.bench.data import (
     Mnist,
     load_mnist,

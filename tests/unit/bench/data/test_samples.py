@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.pictures import PACS, make_folder, needs_pacs, save
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 from hessalign.bench.data import (
     DATASETS,
     PRESETS,

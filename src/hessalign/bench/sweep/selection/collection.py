@@ -12,8 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import final
 
-from hessalign._errors import InputError
-from hessalign._names import check_name
+from hessalign._errors import InputError, check_name
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import catalog_entry
 from hessalign.bench.data.samples import domain_index

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from hessalign._names import check_name, some
+from hessalign._errors import check_name, some
 from hessalign.bench.data.catalog import DATASETS, catalog_entry
 from hessalign.bench.sweep.selection.reading import Record, Run, braces
 from hessalign.report.tables import grouped

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from tests.sweeps import record, write
 
-from hessalign._errors import InputError
-from hessalign._names import UnknownNameError
+from hessalign._errors import InputError, UnknownNameError
 from hessalign.bench.sweep.selection.collection import best_run
 
 NAMES = ["art", "cartoon", "photo"]

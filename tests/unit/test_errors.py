@@ -1,8 +1,8 @@
-"""The error for an unknown name."""
+"""The errors that users can mend: the one for an unknown name."""
 
 import pytest
 
-from hessalign._names import UnknownNameError
+from hessalign._errors import UnknownNameError
 
 
 def test_says_what_was_found_what_is_valid_and_what_is_nearest():
