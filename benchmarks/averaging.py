@@ -16,7 +16,7 @@ from benchmarks.output import write_result
 from benchmarks.study import train_missing
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import collect
-from hessalign.bench.sweep.selection.differences import paired_difference
+from hessalign.bench.sweep.selection.tables import paired_difference
 from hessalign.paper.experiment import cached_runs
 from hessalign.report.tables import markdown_table
 

@@ -14,17 +14,16 @@ from hessalign.bench.runs.machine import describe_software
 from hessalign.bench.sweep import check_jobs, sweep_jobs
 from hessalign.paper.accuracies import TABLES_2_3_9_10
 from hessalign.paper.changed_images import FIGURE_5, PROFILE
-from hessalign.paper.domainbed import TABLES_4_7_8
+from hessalign.paper.domainbed import TABLES_4_6_7_8
 from hessalign.paper.experiment import Experiment, Finished, Options, Report, have_done, reading
 from hessalign.paper.figure2 import FIGURE_2
 from hessalign.paper.sweeps import read_sweep
 from hessalign.paper.table1 import TABLE_1_MEASURED
-from hessalign.paper.table6 import TABLE_6_EXPERIMENT
 from hessalign.paper.training import FIGURE_3, FIGURE_4, TABLE_5_MEASURED
 
 _ALL: Final = (
     *(TABLE_1_MEASURED, *TABLES_2_3_9_10, FIGURE_2, FIGURE_3, FIGURE_4, PROFILE, FIGURE_5),
-    *(TABLE_5_MEASURED, TABLES_4_7_8[0], TABLE_6_EXPERIMENT, *TABLES_4_7_8[1:]),
+    *(TABLE_5_MEASURED, *TABLES_4_6_7_8),
 )
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {each.name: each for each in _ALL}
 """All by name, those on Colored MNIST first."""

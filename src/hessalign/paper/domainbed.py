@@ -1,19 +1,24 @@
-"""Tables 4, 7 and 8: DomainBed under its three methods of model selection."""
+"""Tables of DomainBed: 4, 7 and 8, by its three methods of model selection, and 6.
+
+Table 6 asks which of the two terms helps, on PACS with sketch as the test domain.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.sweep.selection import Run, Table, build_tables, find_selection
-from hessalign.bench.sweep.selection.differences import LEVEL, clear_errors, paired_difference
+from hessalign.bench.sweep.selection.tables import LEVEL, clear_errors, paired_difference
 from hessalign.paper.experiment import Experiment, Finished, Options, Report
 from hessalign.paper.figures import Rows, plot_trials
 from hessalign.paper.published import (
     AVERAGE,
     DATASETS,
     TABLE_4,
+    TABLE_6,
     TABLE_7,
     TABLE_8,
     PublishedTable,
@@ -30,15 +35,16 @@ from hessalign.paper.sweeps import (
     find_scale,
     head_sweeps,
 )
-from hessalign.report.tables import markdown_table
+from hessalign.report.tables import grouped, markdown_table
 
 _ALL_DATASETS: Final = "All data sets"
 
-ByTrial = Mapping[int, float]  # accuracies in percent by trial
-_Cells = Mapping[str, Mapping[str, ByTrial]]  # by algorithm and column
+_ByTrial = Mapping[int, float]  # accuracies in percent by trial
+_Cells = Mapping[str, Mapping[str, _ByTrial]]
+"""By algorithm and column, or by what is aligned and algorithm."""
 
 
-def selected(runs: Sequence[Run], selection: str) -> dict[str, _Cells]:
+def _selected(runs: Sequence[Run], selection: str) -> dict[str, _Cells]:
     """Selected accuracies by data set, algorithm and test domain, without empty columns."""
     tables = build_tables(runs, [find_selection(selection)]) if runs else ()
     return {table.dataset: _accuracies(table) for table in tables if table.dataset is not None}
@@ -59,7 +65,7 @@ def _accuracies(table: Table) -> _Cells:
     }
 
 
-def judge(values: Sequence[float], paper: float | None, *, comparable: bool) -> str | None:
+def _judge(values: Sequence[float], paper: float | None, *, comparable: bool) -> str | None:
     """What accuracies say of a published one, if there are any."""
     if not values or paper is None:
         return None
@@ -100,7 +106,7 @@ def _make_rows(
                 "std": ours and ours.std,
                 "published": paper,
                 "difference": None if ours is None or paper is None else ours.mean - paper,
-                "verdict": judge(values, paper, comparable=comparable),
+                "verdict": _judge(values, paper, comparable=comparable),
                 "against_erm": against,
             }
         )
@@ -113,7 +119,7 @@ def _accuracy_table(rows: Rows) -> str:
     cells = [
         [
             row["method"] + ("" if row["complete"] else " *"),
-            *(shown(row["accuracy"][column]) for column in columns),
+            *(_shown(row["accuracy"][column]) for column in columns),
             or_dash(row["published"], ".1f"),
             or_dash(row["difference"], "+.1f"),
             or_dash(row["verdict"]),
@@ -142,7 +148,7 @@ def _who_wins(rows: Rows) -> str:
     if not others or len(others) == len(ranked):
         return ""
     best = ranked[0]
-    text = f"**{best['method']} is best on average**: {shown(best['accuracy'][AVERAGE])}"
+    text = f"**{best['method']} is best on average**: {_shown(best['accuracy'][AVERAGE])}"
     if best["algorithm"] != REFERENCE:
         text += f", {or_dash(best['against_erm'][AVERAGE])} against ERM"
     leaders = [
@@ -173,7 +179,7 @@ def _clear_differences(rows: Rows) -> str:
     )
 
 
-def shown(values: ByTrial | None) -> str:
+def _shown(values: _ByTrial | None) -> str:
     """Accuracies by trial as text."""
     return or_dash(measured(values.values()) if values else None)
 
@@ -220,11 +226,11 @@ def _dataset_rows(
 
     sections = {
         dataset: make_rows(methods, dataset.partition("@")[0])
-        for dataset, methods in selected(sweep.runs, selection).items()
+        for dataset, methods in _selected(sweep.runs, selection).items()
         if any(methods.values())
     }
     if len(sections) > 1:
-        averages: dict[str, dict[str, ByTrial]] = {}
+        averages: dict[str, dict[str, _ByTrial]] = {}
         for dataset, rows in sections.items():
             for row in rows:
                 averages.setdefault(row["algorithm"], {})[dataset] = row["accuracy"][AVERAGE]
@@ -232,8 +238,208 @@ def _dataset_rows(
     return sections
 
 
-TABLES_4_7_8: Final = (
+# --- Table 6 --------------------------------------------------------------------------------------
+
+_SELECTION: Final = "training-domain"
+"""Of steps and, where there are several draws, of weights; the paper does not say."""
+
+_PUBLISHED: Final = "hutchinson"  # the algorithm of the published ablation
+_ALGORITHMS: Final = (_PUBLISHED, "diagonal", "full")
+_TERMS: Final[Mapping[str, Mapping[str, float]]] = {
+    "both": {},
+    "gradient": {"alpha": 0.0},
+    "hessian": {"beta": 0.0},
+}
+"""Which terms are aligned, and the weights without which the others are not."""
+_NEITHER: Final = "neither"
+_TITLES: Final = {
+    "both": "Hessian and gradient",
+    "gradient": "gradient only",
+    "hessian": "Hessian only",
+    _NEITHER: "neither (ERM)",
+}
+_WEIGHTS: Final[Mapping[str, Mapping[str, float]]] = {
+    "published": {"alpha": 1e-5, "beta": 1e-5},
+    "searched": {},
+}
+"""How the terms are weighed: α and β that are set; without any they are drawn."""
+_WEIGHT_TITLES: Final = {
+    "published": "α = β = 1e-5, as published",
+    "searched": (
+        "α and β by default or drawn from the ranges for features, chosen by training domains"
+    ),
+}
+_SYMBOLS: Final = {"α": "penalty_alpha", "β": "penalty_beta"}
+"""The weights, with their names in records."""
+
+
+def _make_term_sweeps(options: Options) -> list[Sweep]:
+    """Those of Table 6: one for each choice of terms and weights."""
+    features = find_scale(options.scale).features
+    entries = {
+        "datasets": ["PACS"],
+        "algorithms": ["erm", *(_ALGORITHMS if features else (_PUBLISHED,))],
+        "test_domains": ["sketch"],
+    }
+    # At the small size weights are also drawn from ranges in which they matter, since those that
+    # were published carry the units of another network. The sweep with both terms drawn has the
+    # runs of Table 7, and its folder; those of the others are named after it.
+    settings = [("published", terms) for terms in _TERMS]
+    if features:
+        settings += [("searched", "gradient"), ("searched", "hessian")]
+    found = []
+    for sweep in head_sweeps(options, entries, _SELECTION):
+        base = whole = sweep.spec
+        if not features:  # of the sweep as it is, ERM alone is wanted
+            base = dataclasses.replace(whole, draws=1)
+            whole = dataclasses.replace(base, algorithms=("erm",))
+        found.append(dataclasses.replace(sweep, setting="searched both", spec=whole))
+        for weights, terms in settings:
+            wanted = [name for name in base.algorithms if name != "erm"]
+            if terms == "gradient":
+                wanted = [name for name in wanted if name == _PUBLISHED]
+            spec = dataclasses.replace(
+                base,
+                algorithms=tuple(wanted),
+                draws=base.draws if weights == "searched" else 1,
+                overrides={**base.overrides, **_WEIGHTS[weights], **_TERMS[terms]},
+            )
+            folder = sweep.folder.with_name(f"{sweep.folder.name}-{weights}-{terms}")
+            found.append(Sweep(sweep.head, f"{weights} {terms}", spec, folder))
+    return found
+
+
+def _present_terms(finished: Finished) -> Report:
+    """Table 6: accuracies, what each term adds, and a figure."""
+    sweeps, scale = finished.sweeps, finished.options.scale
+    published = next(each for each in sweeps if each.setting == "published both")
+    departed = departures(published.spec, draws=1)
+    texts = disclaimer(departed)
+    sections: dict[str, dict[str, _Cells]] = {}
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for head, of_head in grouped(sweeps, lambda sweep: sweep.head).items():
+        group = {sweep.setting: sweep for sweep in of_head}
+        texts.append(f"## {head.title.capitalize()}")
+        sections[head.title] = {}
+        for weights in _WEIGHTS if find_scale(scale).features else ("published",):
+            cells = _accuracies_by_terms(group, weights)
+            sections[head.title][weights] = cells
+            draws = group[f"{weights} both"].spec.draws
+            texts += [
+                f"### {_WEIGHT_TITLES[weights]}" + (f" ({draws} draws)" if draws > 1 else ""),
+                _terms_table(cells, comparable=not departed),
+                _gain_table(cells),
+                *(_chosen_weights(group) if weights == "searched" else ()),
+            ]
+            panels[f"{head.title}, {weights} weights"] = _panel(cells)
+        texts += [f"{name}: {line}" for name, each in group.items() for line in each.lacking()]
+    data = {"scale": scale, "published": TABLE_6, "heads": sections}
+    figures = {"table6": lambda path: plot_trials(panels, path)}
+    return Report(texts, data, figures)
+
+
+def _accuracies_by_terms(group: Mapping[str, Sweep], weights: str) -> _Cells:
+    """Selected accuracies by terms, algorithm and trial; ERM stands for neither."""
+    erm = [run for run in group["searched both"].runs if run.key.algorithm == "ERM"]
+    if weights == "published":  # which has the default hyper-parameters only
+        erm = [run for run in erm if run.key.hparams_seed == 0]
+    runs = {terms: _aligned(group[f"{weights} {terms}"]) for terms in _TERMS}
+    cells = {}
+    for terms, each in {**runs, _NEITHER: erm}.items():
+        (methods,) = _selected(each, _SELECTION).values() or ({},)  # of one data set
+        cells[terms] = {name: x for name, domains in methods.items() for x in domains.values()}
+    return cells
+
+
+def _aligned(sweep: Sweep) -> list[Run]:
+    return [run for run in sweep.runs if run.key.algorithm != "ERM"]
+
+
+def _chosen_weights(group: Mapping[str, Sweep]) -> list[str]:
+    """Nothing, or a paragraph on which weights were selected where they were drawn."""
+    texts = []
+    for terms in _TERMS:
+        runs = _aligned(group[f"searched {terms}"])
+        for row in build_tables(runs, [find_selection(_SELECTION)])[0].rows if runs else ():
+            pairs = [
+                ", ".join(
+                    f"{symbol} {candidate.run.hparams[name]:.1g}"
+                    for symbol, name in _SYMBOLS.items()
+                    if candidate.run.hparams[name]
+                )
+                for cell in row.cells
+                for candidate in cell.chosen
+            ]
+            title = find_algorithm(row.algorithm).title
+            texts.append(f"{title}, {_TITLES[terms]}: {'; '.join(pairs)}")
+    return [f"Weights chosen, by trial. {'. '.join(texts)}."] if texts else []
+
+
+def _algorithms(cells: _Cells) -> list[str]:
+    found = dict.fromkeys(name for group in cells.values() for name in group if name != "erm")
+    return sorted(found, key=lambda name: name != _PUBLISHED)
+
+
+def _terms_table(cells: _Cells, *, comparable: bool) -> str:
+    """Accuracies by terms and algorithm, and the published ones."""
+    names = _algorithms(cells)
+    rows = []
+    for terms, title in _TITLES.items():
+        group = cells[terms]
+        ours = [_shown(group.get(name)) for name in names]
+        if terms == _NEITHER:
+            ours[:1] = [_shown(group.get("erm"))] if names else []
+        paper = TABLE_6.get(terms)
+        judged = _judge(list(group.get(_PUBLISHED, {}).values()), paper, comparable=comparable)
+        words = ["–", "–"] if paper is None else [f"{paper}", judged or "not comparable"]
+        rows.append([title, *ours, *words])
+    titles = [find_algorithm(name).title for name in names]
+    return markdown_table(["aligned", *titles, "published (Hutchinson)", "verdict"], rows)
+
+
+_GAINS: Final = (
+    ("the Hessian term, beside the gradient", "both", "gradient"),
+    ("the gradient term, beside the Hessian", "both", "hessian"),
+    ("the Hessian rather than the gradient", "hessian", "gradient"),
+    ("both, over ERM", "both", _NEITHER),
+)
+"""What is compared: title, and which terms against which."""
+
+
+def _gain_table(cells: _Cells) -> str:
+    """What each term adds in the same trials, mean ± standard error."""
+    names = _algorithms(cells)
+    shared = {"gradient": _PUBLISHED, _NEITHER: "erm"}
+    rows = []
+    for title, more, less in _GAINS:
+        gains = []
+        for name in names:
+            first = cells[more].get(shared.get(more, name), {})
+            second = cells[less].get(shared.get(less, name), {})
+            gains.append(or_dash(paired_difference(first, second)))
+        paper = f"{TABLE_6[more] - TABLE_6[less]:+.1f}" if less in TABLE_6 else "–"
+        rows.append([title, *gains, paper])
+    titles = [find_algorithm(name).title for name in names]
+    return markdown_table(["gain by", *titles, "published (Hutchinson)"], rows)
+
+
+def _panel(cells: _Cells) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": "ERM" if name == "erm" else f"{find_algorithm(name).title}: {_TITLES[terms]}",
+            "algorithm": name,
+            "values": list(values.values()),
+            "published": TABLE_6.get(terms) if name == _PUBLISHED else None,
+        }
+        for terms, group in cells.items()
+        for name, values in group.items()
+    ]
+
+
+_WHAT: Final = "Table 6: which term helps, PACS with test domain sketch"
+TABLES_4_6_7_8: Final = (
     _make_table(4, "leave-one-domain-out cross-validation", "leave-one-out", TABLE_4),
+    Experiment("table6", _WHAT, _present_terms, sweeps=_make_term_sweeps),
     _make_table(7, "training-domain validation set", "training-domain", TABLE_7),
     _make_table(8, "test-domain validation set (oracle)", "oracle", TABLE_8),
 )

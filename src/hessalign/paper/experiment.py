@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from hessalign._errors import InputError
+from hessalign._numbers import check_count
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.data.catalog import COLORED_MNIST
 from hessalign.bench.data.colored_mnist import Imbalance
@@ -76,8 +77,7 @@ class Options:
     display: _Display = lambda title, unit: lambda done, total: None  # of long measurements
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise InputError(f"Expected restarts of 1 or more, got {self.restarts}.")
+        check_count(self.restarts, "restarts")
 
     @property
     def seeds(self) -> range:

@@ -11,10 +11,16 @@ from tests.sweeps import run
 
 from hessalign.bench.runs.job import Job
 from hessalign.bench.sweep import SweepSpec, make_specification, progress, sweep_jobs
-from hessalign.bench.sweep.selection.differences import paired_difference
+from hessalign.bench.sweep.selection.tables import paired_difference
 from hessalign.cli import main
 from hessalign.paper.catalogue import EXPERIMENTS
-from hessalign.paper.domainbed import _accuracy_table, _dataset_rows, _make_rows, _who_wins
+from hessalign.paper.domainbed import (
+    _accuracy_table,
+    _dataset_rows,
+    _gain_table,
+    _make_rows,
+    _who_wins,
+)
 from hessalign.paper.experiment import Options
 from hessalign.paper.published import (
     AVERAGE,
@@ -24,7 +30,6 @@ from hessalign.paper.published import (
     TABLE_8,
 )
 from hessalign.paper.sweeps import Sweep, _find_banks, departures, find_scale
-from hessalign.paper.table6 import _gain_table
 
 DOMAINS = ["art_painting", "photo", "sketch"]
 TINY = ["draws=2", "trials=2", "steps=3"]

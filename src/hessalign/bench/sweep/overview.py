@@ -19,9 +19,14 @@ from hessalign.bench.sweep.execution import SPECIFICATION, JobStatus, failure, s
 from hessalign.bench.sweep.jobs import sweep_jobs
 from hessalign.bench.sweep.selection import SELECTIONS, Cell, Collection, Note, Row, Run, Table
 from hessalign.bench.sweep.selection.collection import finished_runs, tabulate
-from hessalign.bench.sweep.selection.differences import Difference, paired_difference
 from hessalign.bench.sweep.selection.reading import Reader, read_run, read_runs
-from hessalign.bench.sweep.selection.tables import Candidate, oracle, training_domain
+from hessalign.bench.sweep.selection.tables import (
+    Candidate,
+    Difference,
+    oracle,
+    paired_difference,
+    training_domain,
+)
 from hessalign.bench.sweep.specification import make_specification
 from hessalign.report.tables import grouped
 

@@ -23,7 +23,7 @@ from hessalign.bench.data import Family
 from hessalign.bench.runs import irm
 from hessalign.bench.sweep.overview import REFERENCE, Overview, Result, domain_differences, results
 from hessalign.bench.sweep.selection import SELECTIONS, Candidate, Cell, Run, Table
-from hessalign.bench.sweep.selection.differences import Difference
+from hessalign.bench.sweep.selection.tables import Difference
 from hessalign.report.page import Figure, Mark, render_page
 from hessalign.report.plot import Plot, make_axis, names_axis
 from hessalign.report.progress import duration
