@@ -127,7 +127,7 @@ def test_runs_that_fail_are_shown_at_the_end_and_can_be_tried_again(folder, caps
         (["sweep.yaml", "--launcher", "slurm", "--slurm", "tme=1"], "Did you mean 'time'"),
         (["sweep.yaml", "--launcher", "slurm"], "Expected Slurm's commands .* on this machine"),
         (["sweep.yaml", "workers=-1"], "Expected workers of 0 or more, got -1"),
-        (["sweep.yaml", "--jobs", "0"], "Expected 1 or more jobs, got 0"),
+        (["sweep.yaml", "--jobs", "0"], "Expected jobs of 1 or more, got 0"),
         (["sweep.yaml", "--launcher", "serial", "--jobs", "2"], "Expected one run at a time"),
         (["sweep.yaml", "other.yaml"], "Expected one file or folder of a sweep, got: sweep.yaml"),
         (["nowhere.yaml"], r"Cannot read nowhere\.yaml: No such file"),

@@ -12,8 +12,9 @@ from typing import Any, Final, get_args
 
 from torch import Tensor
 
-from hessalign._errors import InputError, check_name
+from hessalign._errors import check_name
 from hessalign._files import make_folder, write_atomically
+from hessalign._numbers import check_count
 from hessalign.bench.runs.run import TrainedHead, load_run, trained_head
 from hessalign.bench.runs.run_folder import find_run
 from hessalign.heads import WorstCaseGap
@@ -30,8 +31,7 @@ _KEPT: Final = (
 
 def run(options: argparse.Namespace) -> None:
     """Attack, show a table, and save it with a figure."""
-    if options.samples < 1:
-        raise InputError(f"Expected --samples of 1 or more, got {options.samples}.")
+    check_count(options.samples, "--samples")
     load_pyplot()  # better missed now than after the attack
     check_name("mode", options.mode, get_args(Mode))
     run_folder = find_run(options.folder)

@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from hessalign._errors import ConfigurationError, InputError, check_name
+from hessalign._numbers import check_count
 from hessalign.bench import sweep
 from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import lone_domain_warning, plan_job
@@ -68,8 +69,7 @@ def _read_specification(options: argparse.Namespace) -> sweep.SweepSpec:
 
 def run_plan(options: argparse.Namespace) -> None:
     """Show what a sweep will take."""
-    if options.jobs is not None and options.jobs < 1:
-        raise InputError(f"Expected --jobs of 1 or more, got {options.jobs}.")
+    check_count(1 if options.jobs is None else options.jobs, "--jobs")
     spec = _read_specification(options)
     jobs = sweep.sweep_jobs(spec, without_data=options.no_measure)
     everything = dataclasses.replace(spec, selections=tuple(SELECTIONS))

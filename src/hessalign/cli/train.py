@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from hessalign._errors import ConfigurationError, InputError, attempt, check_name
+from hessalign._numbers import check_count
 from hessalign._plugins import entry_point_names, is_path
 from hessalign.bench.algorithms import find_algorithm
 from hessalign.bench.data import DATASETS, find_dataset
@@ -23,7 +24,7 @@ from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.computing import COMPUTING_KEYS, Computing, take_computing
 from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.job import parse_words, read_file
-from hessalign.bench.runs.plan import Plan, describe_untrained, domain_warnings, lone_domain_warning
+from hessalign.bench.runs.plan import Plan, lone_domain_warning, plan_warnings
 from hessalign.bench.runs.processes import leads, taking_part
 from hessalign.bench.runs.records import run_progress
 from hessalign.bench.runs.trackers import named_trackers, tracking, with_means
@@ -57,8 +58,7 @@ def run(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     """Train, show progress, and print the final accuracies."""
     options.continues = options.output is not None
-    if options.restarts < 1:
-        raise InputError(f"Expected --restarts of 1 or more, got {options.restarts}.")
+    check_count(options.restarts, "--restarts")
     entries = {} if options.config is None else read_file(options.config)
     flags = {key: getattr(options, key) for key in _FLAGS}
     entries |= {key: value for key, value in flags.items() if value is not None}
@@ -76,7 +76,7 @@ def _train(options: argparse.Namespace) -> None:
             sys.stdout.write(_describe(plan) + "\n")
         if not runs:
             lone = lone_domain_warning([job], {job.dataset: len(plan.inner)})
-            for note in filter(None, (describe_untrained(plan), lone, *domain_warnings(plan))):
+            for note in filter(None, (lone, *plan_warnings(plan))):
                 warn(note)
         folder = options.output and options.output / _folder_name(plan)
         saved += f"Saved in {folder}\n" if folder else ""

@@ -248,7 +248,7 @@ def _running(pid):
     ("rows", "batch_size", "workers", "message"),
     [
         ({0: [0]}, 0, 0, "Expected a batch size of 1 or more, got 0"),
-        ({0: [0]}, 1, -1, "Expected 0 or more workers, got -1"),
+        ({0: [0]}, 1, -1, "Expected workers of 0 or more, got -1"),
         ({}, 1, 0, "Expected one or more training domains, got none"),
         ({0: [0], 1: []}, 1, 0, "Expected images to train on in every domain, 'b' has none"),
     ],
@@ -283,7 +283,7 @@ def test_chunks_change_at_random_only_if_asked_to(reader):
 
     assert torch.equal(chunks(0), chunks(0))
     assert not torch.equal(chunks(0), chunks(1))
-    with pytest.raises(ValueError, match="Expected chunks of 1 or more images, got 0"):
+    with pytest.raises(ValueError, match="Expected images per chunk of 1 or more, got 0"):
         ImageChunks(reader, 1, [0], size=0)
 
 

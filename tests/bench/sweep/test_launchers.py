@@ -291,5 +291,5 @@ def train_interrupted_early(job, folder):
 
 
 def test_the_number_of_processes_is_checked():
-    with pytest.raises(ValueError, match="Expected 1 or more jobs, got 0"):
+    with pytest.raises(ValueError, match="Expected jobs of 1 or more, got 0"):
         LocalLauncher(0)

@@ -256,7 +256,7 @@ def test_a_missing_ray_says_what_to_install(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"jobs": 0}, "Expected 1 or more jobs, got 0"),
+        ({"jobs": 0}, "Expected jobs of 1 or more, got 0"),
         ({"cpus_per_run": 0}, "Expected more than 0 CPUs and 0 or more GPUs per run, got 0 and 0"),
         ({"gpus_per_run": -1}, "per run, got 1 and -1"),
         ({"gpus_per_run": 1.5}, "a fraction of one GPU or a whole number of them per run, got 1.5"),

@@ -219,7 +219,7 @@ def test_claims_of_restarted_jobs_give_way(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"jobs": 0}, "Expected 1 or more jobs, got 0"),
+        ({"jobs": 0}, "Expected jobs of 1 or more, got 0"),
         ({"cpus_per_run": 0.5}, "Expected whole numbers for Slurm, .* got 0.5 and 0"),
         ({"gpus_per_run": 0.5}, "0 or more GPUs per run, got 1 and 0.5"),
     ],

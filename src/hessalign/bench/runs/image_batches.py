@@ -89,8 +89,7 @@ class ImageMinibatches:
     ) -> None:
         check_count(batch_size, "a batch size")
         self._workers = default_workers() if workers is None else workers
-        if self._workers < 0:
-            raise InputError(f"Expected 0 or more workers, got {workers}.")
+        check_count(self._workers, "workers", 0)
         if not rows:
             raise InputError("Expected one or more training domains, got none.")
         if empty := [domain for domain, chosen in rows.items() if len(chosen) == 0]:
@@ -283,8 +282,7 @@ class ImageChunks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise InputError(f"Expected chunks of 1 or more images, got {self.size}.")
+        check_count(self.size, "images per chunk")
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.size)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from hessalign._errors import InputError, InputTypeError, UnknownNameError, check_name, some
-from hessalign._numbers import check_count
 from hessalign._plugins import call_plugin, is_path, load_object, told_as_theirs
 from hessalign._processes import Interruption
 from hessalign._shapes import Float
@@ -33,7 +32,7 @@ from hessalign.bench.algorithms import (
     Terms,
 )
 from hessalign.bench.algorithms.kinds import REMEDY
-from hessalign.bench.algorithms.options import Range, Whole, check_options
+from hessalign.bench.algorithms.options import Count, NonNegative, Range, Whole
 from hessalign.bench.models import Network
 from hessalign.bench.models.sharded import LostProcessError
 from hessalign.bench.runs.averaging import AVERAGED, AverageOptions, Mean, averaged, install
@@ -98,10 +97,10 @@ class LoopConfig(LoopOptions):
         InputError: If a number is out of its range, or a name is not known.
     """
 
-    steps: int
-    learning_rate: float
+    steps: Count
+    learning_rate: NonNegative
     loss: str
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     l2: float = 0.0
     clip: float | None = None
     schedule: PenaltySchedule = field(default_factory=PenaltySchedule)
@@ -110,14 +109,8 @@ class LoopConfig(LoopOptions):
     checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
-        check_count(self.steps, "steps")
-        rate = self.learning_rate
-        if not (math.isfinite(rate) and rate >= 0):
-            raise InputError(f"Expected a learning rate of 0 or more, got lr = {rate}.")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise InputError(f"Expected weight_decay of 0 or more, got {self.weight_decay}.")
+        super().__post_init__()
         check_name("loss", self.loss, LABEL_LOSSES)
-        check_options(LoopOptions, self.loop_options)
         if is_path(self.optimizer):
             load_object(self.optimizer, "optimizer")
         elif self.optimizer not in _OPTIMIZERS:

@@ -229,20 +229,15 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
     return list(dict.fromkeys(problems))
 
 
-def describe_untrained(plan: Plan) -> str | None:
-    """A warning if a backbone has random weights, unless it has to: those for digits."""
-    spec = plan.protocol.network(plan)
-    if isinstance(spec, ColouredMlp) or not isinstance(spec.backbone, str):
-        return None
-    if spec.backbone == MNIST_CNN:
-        return None
-    return describe_random_weights(spec.backbone, spec.weights)
-
-
-def domain_warnings(plan: Plan) -> Iterator[str]:
-    """What to tell about a table, what an official split tests on, and many domains."""
-    yield from plan.data.table.notes if plan.data.table is not None else ()
-    data, names = plan.data, [plan.data.domain_names[source] for source in plan.sources]
+def plan_warnings(plan: Plan) -> Iterator[str]:
+    """What to tell about random weights, a table, what an official split tests on, many domains."""
+    data, spec = plan.data, plan.protocol.network(plan)
+    if isinstance(spec, NetworkSpec) and isinstance(spec.backbone, str):
+        random = describe_random_weights(spec.backbone, spec.weights)
+        if random and spec.backbone != MNIST_CNN:  # that for digits has to have them
+            yield random
+    yield from data.table.notes if data.table is not None else ()
+    names = [data.domain_names[source] for source in plan.sources]
     if trained := [name for name in names if name in data.official_tests]:
         yield (
             f"The official split of {data.name} does not train on {some(trained, _SHOWN)}; here "

@@ -16,7 +16,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -270,7 +270,7 @@ def run_jobs(
     *,
     retry_failed: bool = False,
     report: Callable[[Outcome], None] = lambda outcome: None,
-    report_record: _ReportRecord | None = None,
+    report_record: _ReportRecord = lambda job, record: None,
 ) -> list[Outcome]:
     """Have the jobs done that are not.
 
@@ -304,13 +304,11 @@ def run_jobs(
     if not tasks:
         return outcomes
     _mark(folder, [task.job for task in tasks])
-    with nullcontext() if report_record is None else _Watch(report_record) as watch:
-        begin = nothing if watch is None else watch.begin
-        with closing(launcher.run(tasks, work, begin)) as results:
-            for outcome in results:
-                outcomes.append(outcome)
-                with nullcontext() if watch is None else watch.ended(outcome.task):
-                    report(outcome)
+    with _Watch(report_record) as watch, closing(launcher.run(tasks, work, watch.begin)) as results:
+        for outcome in results:
+            outcomes.append(outcome)
+            with watch.ended(outcome.task):
+                report(outcome)
     return outcomes
 
 

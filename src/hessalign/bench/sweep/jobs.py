@@ -14,7 +14,7 @@ from hessalign.bench.data import PRESETS, find_dataset
 from hessalign.bench.data.catalog import catalog_entry, split_options
 from hessalign.bench.data.samples import HOLDOUT_FRACTION, domain_index
 from hessalign.bench.runs.job import Job, read_file
-from hessalign.bench.runs.plan import describe_untrained, domain_warnings, plan_job
+from hessalign.bench.runs.plan import plan_job, plan_warnings
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 from hessalign.report.tables import grouped
@@ -222,8 +222,6 @@ def check_jobs(
     plans = [attempt(problems, plan_job, job, data_dir) for job in first_jobs(jobs).values()]
     if problems:
         raise ConfigurationError(problems)
-    planned = [plan for plan in plans if plan is not None]
-    notes = [describe_untrained(plan) for plan in planned]
-    notes += [note for plan in planned for note in domain_warnings(plan)]
-    for note in filter(None, dict.fromkeys(notes)):
+    notes = [note for plan in plans if plan is not None for note in plan_warnings(plan)]
+    for note in dict.fromkeys(notes):
         warn(note)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Final, final
 
-from hessalign._errors import InputError
+from hessalign._numbers import check_count
 from hessalign._processes import (
     SAVING_SECONDS,
     Interruption,
@@ -123,8 +123,7 @@ class LocalLauncher:
     """
 
     def __init__(self, jobs: int, retries: Retries | None = None) -> None:
-        if jobs < 1:
-            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
+        check_count(jobs, "jobs")
         self.parallel = jobs
         self.retries = retries or Retries()
 

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, final
 
 from hessalign._errors import InputError
+from hessalign._numbers import check_count
 from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute_there, nothing
@@ -76,8 +77,7 @@ class RayLauncher:
         retries: Retries | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
+        check_count(1 if jobs is None else jobs, "jobs")
         if cpus_per_run <= 0 or gpus_per_run < 0:
             raise InputError(
                 "Expected more than 0 CPUs and 0 or more GPUs per run, got "

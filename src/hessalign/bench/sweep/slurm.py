@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Annotated, Any, Final, final
 
 from hessalign._errors import InputError
+from hessalign._numbers import check_count
 from hessalign._plugins import import_optional
 from hessalign._processes import SAVING_SECONDS, Interruption
 from hessalign.bench.algorithms.options import Count, Options, Range, check_options
@@ -87,8 +88,7 @@ class SlurmLauncher:
         retries: Retries | None = None,
         cluster: str = "slurm",
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise InputError(f"Expected 1 or more jobs, got {jobs}.")
+        check_count(1 if jobs is None else jobs, "jobs")
         whole = cpus_per_run == int(cpus_per_run) and gpus_per_run == int(gpus_per_run)
         if cpus_per_run < 1 or gpus_per_run < 0 or not whole:
             raise InputError(
