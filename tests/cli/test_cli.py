@@ -118,25 +118,62 @@ def test_demo_draws_a_figure_and_prints_a_table(tmp_path, capsys, monkeypatch):
     assert table in capsys.readouterr().out
 
 
-def test_algorithms_lists_every_row(capsys):
+def described(out: str) -> dict[str, str]:
+    """What is said of each algorithm that was named."""
+    return {text.partition(":")[0].strip(): text for text in out.split("\n\n\n")}
+
+
+def test_algorithms_lists_every_row(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["algorithms"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split("|")[1].strip() for line in out.splitlines()[2:]] == list(ALGORITHMS)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines[1:-3] if not line.startswith(" ")]
+    assert names == list(ALGORITHMS)
+    # What is wrapped stands in its own column, and without a terminal nothing is.
+    at = lines[0].index("aligns")
+    wrapped = [line for line in lines[1:-3] if line.startswith(" ")]
+    assert wrapped
+    assert {line[:at].strip() for line in wrapped} == {""}
+    monkeypatch.delenv("COLUMNS")
+    assert main(["algorithms"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(ALGORITHMS) + 4
 
 
 def test_the_closed_form_is_credited_where_it_is_used(capsys):
-    assert main(["algorithms"]) == 0
-    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()[2:]}
-    credited = {name for name, row in rows.items() if "CMA, Chen et al., 2025" in row}
+    assert main(["algorithms", "*"]) == 0
+    said = described(capsys.readouterr().out)
+    credited = {name for name, text in said.items() if "CMA, Chen et al., 2025" in text}
     assert credited == {"full", "diagonal"}
-    assert not [name for name, row in rows.items() if "| this package" in row]
+    assert not [name for name, text in said.items() if "reference  this package" in text]
 
 
 def test_algorithms_can_be_picked_by_pattern(capsys):
     assert main(["algorithms", "h*", "*mask"]) == 0
-    out = capsys.readouterr().out
-    names = [line.split("|")[1].strip() for line in out.splitlines()[2:]]
-    assert names == ["hgp", "hutchinson", "andmask", "sandmask"]
+    assert list(described(capsys.readouterr().out)) == ["hgp", "hutchinson", "andmask", "sandmask"]
+
+
+def test_a_named_algorithm_tells_its_options_and_where_they_are_drawn(capsys):
+    """Every option and every range of the registry stands there."""
+    assert main(["algorithms", *ALGORITHMS]) == 0
+    said = described(capsys.readouterr().out)
+    assert list(said) == list(ALGORITHMS)
+    for name, info in ALGORITHMS.items():
+        lines = {line.split()[0]: line for line in said[name].split("\n\n")[-1].splitlines()}
+        names = [each.name for each in fields(info.config)]
+        assert list(lines) == (["option", *names] if names else ["no"])
+        for space in (info.search, info.search_small, info.search_features, info.search_released):
+            for option, each in space.items():
+                recorded, source = each if isinstance(each, tuple) else (option, each)
+                assert str(source) in lines[option]
+                assert (f"recorded as {recorded}" in lines[option]) == (recorded != option)
+    assert "10^-5 to 10^-3; features: 10^-4.5 to 10^-0.5" in said["hgp"]
+    assert "0.1 to 10; PACS: 1 to 10, default 5.0" in said["rdm"]
+    assert "one of 0.0, 0.1, 0.5" in said["dann"]
+    assert "2^0 to 2^3, whole" in said["dann"]
+    assert "small images: always 0.0" in said["cdann"]
+    assert "conditional                 true " in said["cdann"]
+    assert said["erm"].endswith("no options")
 
 
 def test_a_pattern_without_match_suggests_a_name(capsys):

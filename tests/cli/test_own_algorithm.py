@@ -92,7 +92,7 @@ def test_the_example_package_is_installed_and_swept(tmp_path):
         capture_output=True,
         timeout=200,
     )  # fmt: skip
-    assert "| spread " in hessalign(tmp_path, "algorithms", "spread", site=site)
+    assert "spread: " in hessalign(tmp_path, "algorithms", "spread", site=site)
     words = ["sweep", "run", "--datasets", "wards", "--data-dir", ".", "--algorithms", "erm",
              "spread", "--trials", "1", "--draws", "2", "--steps", "31", "--output", "out",
              "--launcher", "local", "--jobs", "2", "hidden=4"]  # fmt: skip

@@ -237,6 +237,9 @@ SearchSpace = Mapping[str, Distribution | tuple[str, Distribution]]
 """For options of an algorithm: a distribution, after DomainBed's name where that is another."""
 
 
+_WHOLE: Final = ", whole"
+
+
 @final
 @dataclass(frozen=True)
 class Uniform:
@@ -255,6 +258,10 @@ class Uniform:
         """One value."""
         value = float(random_state.uniform(self.low, self.high))
         return int(value) if self.integer else value
+
+    def __str__(self) -> str:
+        low, high = sorted((self.low, self.high))
+        return f"{low:g} to {high:g}{_WHOLE * self.integer}"
 
 
 @final
@@ -281,6 +288,10 @@ class Power:
         value = float(self.base ** random_state.uniform(self.low, self.high))
         return int(value) if self.integer else value
 
+    def __str__(self) -> str:
+        low, high = sorted((self.low, self.high))
+        return f"{self.base:g}^{low:g} to {self.base:g}^{high:g}{_WHOLE * self.integer}"
+
 
 @final
 @dataclass(frozen=True)
@@ -303,6 +314,9 @@ class Choice:
         # The index is drawn as RandomState.choice(values) draws it; the value keeps its own type.
         return self.values[random_state.choice(len(self.values))]
 
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(str, self.values))
+
 
 @final
 @dataclass(frozen=True)
@@ -314,6 +328,9 @@ class Fixed:
     def draw(self, random_state: np.random.RandomState) -> Value:
         """The value."""
         return self.value
+
+    def __str__(self) -> str:
+        return f"always {self.value}"
 
 
 FEATURES_LR: Final = Power(10, -4, -2)

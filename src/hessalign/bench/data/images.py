@@ -30,6 +30,7 @@ EXCLUSIONS: Final = "exclude.txt"  # beside the domains: lists images to leave o
 _Damage = Literal["truncated", "unreadable"]
 
 _DEEP_MODES: Final = ("I", "F")  # Pillow's with more than 8 bits for a grey value begin so
+_LEAST_BRIGHTEST: Final = 2**12  # of 16 bits: what stays below holds 12 bits or fewer, or is black
 
 
 def read_image_folder(root: Path, preset: str | None = None) -> DomainDataset:
@@ -213,7 +214,7 @@ class ResizedImage:
 
 
 def read_image(path: Path, size: int, *, allow_truncated: bool = False) -> ResizedImage:
-    """Read an image and resize it to a square.
+    """Read an image and resize it to a square; of grey values of 16 bits, the upper 8 are read.
 
     Args:
         path: The file.
@@ -268,13 +269,28 @@ def _loaded(pillow: Any, path: Path, allow_truncated: bool) -> Any:  # noqa: ANN
     try:
         with path.open("rb") as file, _checked(pillow, file, allow_truncated) as image:
             if image.mode.startswith(_DEEP_MODES):
-                raise InputError(
-                    f"it has more than 8 bits for a grey value (mode {image.mode}), and would be "
-                    "cut off at 255; scale it to 8 bits first"
-                )
+                image = pillow.fromarray(_upper_byte(image))
             return image.convert("RGB")
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _upper_byte(image: Any) -> np.ndarray:  # noqa: ANN401
+    """The upper 8 of 16 bits of grey values, which Pillow keeps of colours; refuses deeper ones."""
+    deep = np.asarray(image)
+    # What has 16 bits in the file, some versions of Pillow give as 32.
+    if deep.dtype.itemsize != 2 and (image.mode != "I" or image.format not in {"PNG", "PPM"}):
+        raise InputError(
+            f"it has more than 16 bits for a grey value (mode {image.mode}), whose range is not "
+            "known; scale it to 8 or 16 bits first"
+        )
+    if 0 < (brightest := int(deep.max())) < _LEAST_BRIGHTEST:
+        raise InputError(
+            f"it has 16 bits for a grey value, of which its brightest, {brightest}, uses 12 or "
+            "fewer, and would be all but black; scale it to the full range, 0 to 65535, or to 8 "
+            "bits first"
+        )
+    return (deep >> 8).astype(np.uint8)
 
 
 def _checked(pillow: Any, file: IO[bytes], allow_truncated: bool) -> Any:  # noqa: ANN401

@@ -136,13 +136,64 @@ def test_images_of_other_kinds_become_rgb(tmp_path, mode, colour):
     assert (image.width, image.height) == (5, 4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "suffix"), [("uint16", "png"), ("uint16", "tif"), ("int32", "tif"), ("float32", "tif")]
-)
-def test_images_of_more_than_8_bits_are_refused(tmp_path, kind, suffix):
+@pytest.mark.parametrize("kind", ["<u2", ">u2"])
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_the_upper_byte_of_16_bits_is_read(tmp_path, kind, suffix):
+    deep = np.linspace(0, 65535, 100).reshape(10, 10).astype(kind)
     path = tmp_path / f"deep.{suffix}"
+    if suffix == "pgm":  # which Pillow reads, but writes with 8 bits
+        path.write_bytes(b"P5 10 10 65535\n" + deep.astype(">u2").tobytes())
+    else:
+        Image.fromarray(deep).save(path)
+    pixels = read_image(path, 10).pixels
+    assert pixels.dtype == np.uint8
+    assert (pixels == (deep // 256)[..., None]).all()
+    assert find_damage(path) is None
+    Image.fromarray((deep // 256).astype(np.uint8)).save(tmp_path / "shallow.png")
+    assert (read_image(path, 3).pixels == read_image(tmp_path / "shallow.png", 3).pixels).all()
+
+
+def test_images_of_16_bits_are_kept_as_others(tmp_path):
+    """In the cache and without it; a black one too, and a truncated one is truncated."""
+    deep = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    folder = tmp_path / "scans" / "north" / "well"
+    folder.mkdir(parents=True)
+    for name, pixels in (("a", deep), ("b", np.zeros_like(deep)), ("c", deep[::-1].copy())):
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    scans = read_image_folder(tmp_path / "scans")
+    kept = prepare_images(scans, tmp_path / "cache", SIZE)
+    opened = open_images(scans, tmp_path / "other", SIZE)
+    for images in (kept, opened):
+        pixels = images.read(0, [0, 1, 2]).pixels
+        assert int(pixels[0].max()) == int(pixels[2].max()) > 200
+        assert int(pixels[1].max()) == 0
+    assert (kept.read(0, [0, 1, 2]).pixels == opened.read(0, [0, 1, 2]).pixels).all()
+    cut = folder / "cut.tif"
+    Image.fromarray(deep).save(cut)
+    cut.write_bytes(cut.read_bytes()[:-4000])
+    found = find_damage(cut)
+    assert found is not None
+    assert found.damage == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "uint16",
+            r"its brightest, 4095, uses 12 or fewer, .* all but black; scale it to the full",
+        ),
+        (
+            "int32",
+            r"more than 16 bits .* \(mode I\), whose range is not known; scale it to 8 or 16",
+        ),
+        ("float32", r"more than 16 bits .* \(mode F\), whose range is not known; scale it"),
+    ],
+)
+def test_greys_of_an_unknown_range_are_refused(tmp_path, kind, message):
+    path = tmp_path / "deep.tif"
     Image.fromarray(np.linspace(0, 4095, 100).reshape(10, 10).astype(kind)).save(path)
-    with pytest.raises(ImageError, match=r"more than 8 bits .* cut off at 255; scale it to 8 bits"):
+    with pytest.raises(ImageError, match=message):
         read_image(path, 4)
     found = find_damage(path)
     assert found is not None
