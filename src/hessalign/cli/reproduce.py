@@ -46,10 +46,9 @@ def run(options: argparse.Namespace) -> int:
         wanted = [each for each in EXPERIMENTS.values() if not each.swept]
     else:
         wanted = [find_experiment(options.name)]
-    names = _CACHED if options.name == ALL_REPRODUCED else (options.name,)
     for takers, flags in _TAKERS.items():
         given = given_flags(options, *flags)
-        if given and not {*names} & {*takers}:
+        if given and not any(each.name in takers for each in wanted):
             raise InputError(f"Expected {given} only with: {', '.join(takers)}.")
     if options.finished:
         wanted = [each for each in wanted if each.rows or each.swept]

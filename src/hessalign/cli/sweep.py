@@ -17,12 +17,10 @@ from hessalign._errors import ConfigurationError, InputError, check_name
 from hessalign._numbers import check_count
 from hessalign.bench import sweep
 from hessalign.bench.runs.job import parse_words, read_file
-from hessalign.bench.runs.plan import lone_domain_warning, plan_job
 from hessalign.bench.runs.processes import in_processes
 from hessalign.bench.runs.trackers import named_trackers, tracked_work
 from hessalign.bench.sweep import progress
 from hessalign.bench.sweep.execution import SPECIFICATION, STATES
-from hessalign.bench.sweep.jobs import domain_names, first_jobs
 from hessalign.bench.sweep.selection import SELECTIONS
 from hessalign.bench.sweep.slurm import make_slurm_options
 from hessalign.cli.arguments import LAUNCHERS, given_flags
@@ -94,17 +92,16 @@ def _measure(
     spec: sweep.SweepSpec, jobs: Sequence[sweep.Job]
 ) -> tuple[dict[tuple[str, str], float], float]:
     """Seconds of one run by data set and algorithm, and bytes of all runs."""
-    sweep.check_jobs(jobs, data_dir=spec.place)
+    plans = sweep.check_jobs(jobs, data_dir=spec.place)
     torch.set_num_threads(1)
     work, seconds, sizes = sweep.training_work(spec), {}, {}
-    firsts = first_jobs(jobs)
     with Progress("measuring", "algorithms", bar=True) as show:
-        show(0, len(firsts))
-        for number, (cell, job) in enumerate(firsts.items(), 1):
-            cost, plan = sweep.measure_cost(job, work), plan_job(job, spec.place)
+        show(0, len(plans))
+        for number, plan in enumerate(plans, 1):
+            cell, cost = (plan.job.dataset, plan.job.algorithm), sweep.measure_cost(plan.job, work)
             count = progress.evaluations(plan.steps, plan.evaluate_every)
             seconds[cell], sizes[cell] = cost.seconds(plan.steps, count), cost.size(count)
-            show(number, len(firsts))
+            show(number, len(plans))
     return seconds, sum(sizes[job.dataset, job.algorithm] for job in jobs)
 
 
@@ -115,9 +112,6 @@ def run_run(options: argparse.Namespace) -> int:
     spec = _read_specification(options)
     jobs = sweep.sweep_jobs(spec)
     sweep.check_jobs(jobs, warn, spec.place)
-    counts = {each: len(domain_names(each, str(spec.place))) for each in spec.datasets}
-    if lone := lone_domain_warning(jobs, counts):
-        warn(lone)
     folder = sweep.open_sweep(Path(str(spec.output)), spec)
     work = sweep.training_work(spec)
     if trackers:

@@ -29,9 +29,9 @@ from hessalign.bench.runs.processes import leads, taking_part
 from hessalign.bench.runs.records import run_progress
 from hessalign.bench.runs.trackers import named_trackers, tracking, with_means
 from hessalign.paper.accuracies import accuracy_table
-from hessalign.paper.published import TABLE_2, TABLE_3
+from hessalign.paper.published import TABLE_2, TABLE_3, measured
 from hessalign.report.progress import warn
-from hessalign.report.tables import markdown_table, mean_and_std
+from hessalign.report.tables import markdown_table
 
 _ALIAS: Final = "colored_mnist"  # what users may call Colored MNIST as the paper trains on it
 _DEFAULT_ALGORITHM: Final = {COLORED_MNIST: "hutchinson"}
@@ -49,14 +49,9 @@ _FLAGS: Final = (
 """Flags that are keys of a file and of words too."""
 
 
+@taking_part()
 def run(options: argparse.Namespace) -> None:
     """Train, with other processes if there are some, and print the final accuracies."""
-    with taking_part():
-        _train(options)
-
-
-def _train(options: argparse.Namespace) -> None:
-    """Train, show progress, and print the final accuracies."""
     options.continues = options.output is not None
     check_count(options.restarts, "--restarts")
     entries = {} if options.config is None else read_file(options.config)
@@ -209,15 +204,14 @@ def _accuracies(runs: list[Run]) -> str:
     """Final accuracies: the paper's beside ours, or one row per domain, as a Markdown table."""
     plan = runs[0].plan
     kinds = {"": ""} if plan.options.average is None else {"": "", AVERAGED: "averaged: "}
-
-    def told(name: str) -> list[str]:
-        return [mean_and_std([run.final[f"{kind}{name}"] for run in runs]) for kind in kinds]
-
     if isinstance(plan.protocol, Irm):
         table = accuracy_table(runs, TABLE_2 if plan.options.imbalance is None else TABLE_3)
         if AVERAGED not in kinds:
             return table
-        train, test = (told(f"{part}_accuracy")[1] for part in ("train", "test"))
+        train, test = (
+            measured([100 * run.final[f"{AVERAGED}{part}_accuracy"] for run in runs])
+            for part in ("train", "test")
+        )
         return f"{table}\naveraged: train {train}, OOD test {test}"
     rows = []
     for number, name in enumerate(plan.data.domain_names):
@@ -226,12 +220,12 @@ def _accuracies(runs: list[Run]) -> str:
         cells: list[str] = []
         for kind in kinds:
             inner, outer = (
-                [run.final[f"{kind}env{number}_{part}_acc"] for run in runs]
+                [100 * run.final[f"{kind}env{number}_{part}_acc"] for run in runs]
                 for part in ("in", "out")
             )
             parts = zip(share, inner, outer, strict=True)
             mixed = [of * out + (1 - of) * inside if of else inside for of, inside, out in parts]
-            cells += map(mean_and_std, (inner, outer, mixed))
+            cells += [str(measured(each)) for each in (inner, outer, mixed)]
         rows.append([name, role, *cells])
     parts_told = ("larger part", "held out", "all")
     columns = [f"{said}{part}" for said in kinds.values() for part in parts_told]

@@ -33,7 +33,7 @@ from hessalign.paper.experiment import (
 )
 from hessalign.paper.figures import plot_accuracies
 from hessalign.paper.published import TABLE_2, TABLE_3, Accuracy, measured, verdict
-from hessalign.report.tables import grouped, markdown_table, mean_and_std
+from hessalign.report.tables import grouped, markdown_table
 
 _HEADER: Final = (
     *("method", "train", "OOD test", "slope", "‖H₁ − H₂‖"),
@@ -217,8 +217,8 @@ def accuracy_table(runs: Sequence[Run], published: Mapping[str, Accuracy]) -> st
     rows = [
         [
             ALGORITHMS[name].title,
-            mean_and_std([run.final["train_accuracy"] for run in group]),
-            mean_and_std([run.final["test_accuracy"] for run in group]),
+            str(measured([100 * run.final["train_accuracy"] for run in group])),
+            str(measured([100 * run.final["test_accuracy"] for run in group])),
             *(published[name].cells if name in published else ("–", "–")),
             f"{fmean(run.records[-1].seconds for run in group):.0f} s",
         ]

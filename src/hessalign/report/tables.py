@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import floor
-from statistics import fmean, pstdev
 from typing import Protocol, TypeVar
 
 _Item = TypeVar("_Item")
@@ -81,12 +80,6 @@ def whole_percents(shares: Sequence[float]) -> list[int]:
     for i in order[: round(sum(exact)) - sum(found)]:
         found[i] += 1
     return found
-
-
-def mean_and_std(values: Sequence[float]) -> str:
-    """Accuracies as people write them, for example "71.0 ± 0.5"; one alone has no spread."""
-    text = f"{100 * fmean(values):.1f}"
-    return text if len(values) == 1 else f"{text} ± {100 * pstdev(values):.1f}"
 
 
 class _Note(Protocol):

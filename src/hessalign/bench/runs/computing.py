@@ -23,8 +23,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from hessalign._errors import Warn
-from hessalign.bench.algorithms import AbstractAlgorithm, DivergedError
-from hessalign.bench.algorithms.options import Options, Whole
+from hessalign.bench.algorithms import AbstractAlgorithm, DivergedError, Options, Whole
 from hessalign.bench.models import Network
 
 Precision = Literal[32, "bf16", "fp16"]

@@ -135,12 +135,7 @@ class ModelDescription:
                 f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         head = getattr(self.network, "head", None)
-        texts = (
-            *self.classes,
-            self.algorithm,
-            self.weights_sha256,
-            *([] if head is None else [head]),
-        )
+        texts = (*self.classes, self.algorithm, self.weights_sha256, "" if head is None else head)
         if wrong := [each for each in texts if not isinstance(each, str)]:
             raise InputError(f"Expected names and a checksum as text, got {wrong[0]!r}.")
         expected = 2 if self.loss == "binary" else self.outputs

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -156,7 +156,7 @@ def taking_part() -> Iterator[None]:
     store, rank, count = _join()
     stderr = sys.stderr
     try:
-        with sharing(make_processes("world")), _quiet(rank):
+        with sharing(make_processes("world")), _quiet() if rank else nullcontext():
             yield
             agreed(False)  # none leaves before the leader has finished
     except (Exception, KeyboardInterrupt) as error:
@@ -207,13 +207,13 @@ def _join() -> tuple[Store, int, int]:
 
 
 @contextmanager
-def _quiet(rank: int) -> Iterator[None]:
-    """Print nothing unless this is the leader."""
-    with ExitStack() as stack:
-        if rank:
-            nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-            stack.enter_context(redirect_stderr(nowhere))
+def _quiet() -> Iterator[None]:
+    """Print nothing."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as file,
+        redirect_stdout(file),
+        redirect_stderr(file),
+    ):
         yield
 
 
@@ -324,10 +324,9 @@ def _wait_for_all(ranks: Sequence[BaseProcess], interruption: Interruption) -> N
 
 def _read(pipe: Connection) -> BaseException | None:
     """What a process that ended has raised; None if nothing, or it died without a word."""
-    try:
-        found: BaseException | None = pipe.recv() if pipe.poll() else None
-    except EOFError:
-        return None
+    found: BaseException | None = None
+    with suppress(EOFError):
+        found = pipe.recv() if pipe.poll() else None
     return found
 
 

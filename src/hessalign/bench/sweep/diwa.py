@@ -246,7 +246,7 @@ def _check_starts(plan: Plan, folders: Sequence[Path], warn: Warn) -> None:
         start = _plan(path, plan.data_dir)
         begun: list[Tensor] = [*start.protocol.start(start)[0].network.parameters()]
         first = first or begun
-        if any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(first, begun)):  # noqa: B905
+        if not all(map(torch.equal, first, begun)):
             warn(
                 f"{folders[0].name} and {path.name} ({plan.info.name} on {plan.data.name}) began "
                 "with different weights; DiWA wants a shared initialisation, without which "

@@ -26,10 +26,8 @@ from hessalign._errors import MENDABLE, describe_error
 from hessalign._files import make_folder, parse_json, write_atomically
 from hessalign._numbers import finite
 from hessalign._processes import heed_interrupts
-from hessalign.bench.runs.job import Job
+from hessalign.bench.runs import Job, RunFolderError, train_job
 from hessalign.bench.runs.records import DONE, RESULTS, parse_line
-from hessalign.bench.runs.run import train_job
-from hessalign.bench.runs.run_folder import RunFolderError
 from hessalign.bench.sweep.claims import claim_job, is_claimed, this_claimant
 from hessalign.bench.sweep.specification import SweepSpec
 

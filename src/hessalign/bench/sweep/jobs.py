@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hessalign.bench.data import PRESETS, find_dataset
 from hessalign.bench.data.catalog import catalog_entry, split_options
 from hessalign.bench.data.samples import HOLDOUT_FRACTION, domain_index
 from hessalign.bench.runs.job import Job, read_file
-from hessalign.bench.runs.plan import plan_job, plan_warnings
+from hessalign.bench.runs.plan import Plan, lone_domain_warning, plan_job, plan_warnings
 from hessalign.bench.sweep.execution import SPECIFICATION
 from hessalign.bench.sweep.specification import SweepSpec, make_specification
 from hessalign.report.tables import grouped
@@ -125,7 +125,7 @@ def sweep_jobs(spec: SweepSpec, *, without_data: bool = False) -> list[Job]:
     counts: dict[str, int] = {}
     chosen: dict[str, list[int]] = {}
     for dataset in spec.datasets:
-        names = attempt(problems, domain_names, dataset, str(spec.place), without_data)
+        names = attempt(problems, _domain_names, dataset, str(spec.place), without_data)
         if names is None:
             continue
         counts[dataset] = len(names)
@@ -195,7 +195,7 @@ def open_sweep(folder: Path, spec: SweepSpec, *, keep: bool = False) -> Path:
     return folder
 
 
-def domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tuple[str, ...]:
+def _domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tuple[str, ...]:
     """The domains of a data set; the catalog may stand in for one that is not there."""
     try:
         return find_dataset(dataset, data_dir).domain_names
@@ -206,22 +206,20 @@ def domain_names(dataset: str, data_dir: str, without_data: bool = False) -> tup
         return PRESETS[entry.name].domains if entry.name in PRESETS else entry.domains
 
 
-def first_jobs(jobs: Iterable[Job]) -> dict[tuple[str, str], Job]:
-    """One job for each data set and algorithm."""
-    groups = grouped(jobs, lambda job: (job.dataset, job.algorithm))
-    return {cell: group[0] for cell, group in groups.items()}
-
-
 def check_jobs(
-    jobs: Iterable[Job],
+    jobs: Sequence[Job],
     warn: Warn = lambda message: None,
     data_dir: Path | None = None,
-) -> None:
-    """Refuse, with all that is wrong, what would make every run of an algorithm fail."""
+) -> list[Plan]:
+    """Refuse, with all that is wrong, what makes every run of an algorithm fail; a plan of each."""
     problems: list[str] = []
-    plans = [attempt(problems, plan_job, job, data_dir) for job in first_jobs(jobs).values()]
+    cells = grouped(jobs, lambda job: (job.dataset, job.algorithm)).values()
+    found = [attempt(problems, plan_job, group[0], data_dir) for group in cells]
     if problems:
         raise ConfigurationError(problems)
-    notes = [note for plan in plans if plan is not None for note in plan_warnings(plan)]
-    for note in dict.fromkeys(notes):
+    plans = [plan for plan in found if plan is not None]
+    counts = {plan.job.dataset: len(plan.data.domains) for plan in plans}
+    notes = [note for plan in plans for note in plan_warnings(plan)]
+    for note in filter(None, dict.fromkeys([*notes, lone_domain_warning(jobs, counts)])):
         warn(note)
+    return plans

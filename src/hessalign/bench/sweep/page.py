@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from hessalign._errors import UserError, some
 from hessalign._numbers import finite
-from hessalign.bench.algorithms import find_algorithm
-from hessalign.bench.algorithms.options import Power
+from hessalign.bench.algorithms import Power, find_algorithm
 from hessalign.bench.algorithms.search import Preset, common_space, search_space
 from hessalign.bench.data import Family
 from hessalign.bench.runs import irm
