@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, UnknownNameError
+from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import distances
 from hessalign.alignment.moments import Evaluation
@@ -62,10 +62,9 @@ def hessian_distance(
         weight: What each sample counts in the mean of its domain.
 
     Returns:
-        Symmetric distances in float64, domains ordered by id.
+        Symmetric distances in float64, domains ordered by id. An unknown norm is refused.
 
     Raises:
-        UnknownNameError: If the norm is unknown.
         InputError: If the spectral norm is asked for in a graph, or where there are no values.
 
     Example:
@@ -74,9 +73,7 @@ def hessian_distance(
         tensor([[0.0000, 0.7500],
                 [0.7500, 0.0000]], dtype=torch.float64)
     """
-    if norm not in get_args(_Norm):
-        raise UnknownNameError("norm", norm, get_args(_Norm))
-
+    check_name("norm", norm, get_args(_Norm))
     make = partial(linear_head, loss=loss, activation=activation, bias=bias)
     if norm == "fro":
         head = make(z, logits, y, domain, weight=weight)

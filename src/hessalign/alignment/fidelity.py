@@ -39,14 +39,7 @@ class Reading:
     summed: bool = False
 
     def scale(self, domains: int) -> int:
-        """What turns a mean over domains into what is asked for.
-
-        Args:
-            domains: How many there are.
-
-        Returns:
-            Their number for a sum, else 1.
-        """
+        """What turns a mean over so many domains into what is asked for."""
         return domains if self.summed else 1
 
 

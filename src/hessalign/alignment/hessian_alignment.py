@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import final, get_args
+from typing import Any, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hessalign._errors import InputError, UnknownNameError, check_name
+from hessalign._errors import InputError, check_name
 from hessalign._numbers import check_not_negative, check_positive, is_whole, shown
 from hessalign._shapes import Float
 from hessalign.alignment.fidelity import Fidelity, Reading, make_reading
@@ -27,7 +27,7 @@ from hessalign.alignment.parts import (
 )
 from hessalign.alignment.penalties import HessianKind, alignment_dispersions, check_hessian
 from hessalign.alignment.quantities import squared_shares
-from hessalign.curvature import HeadStatistics, autograd_head, linear_head, make_loss
+from hessalign.curvature import HeadStatistics, LinearHead, autograd_head, linear_head, make_loss
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import DomainLike, check_several, check_several_counted
 from hessalign.curvature.inputs import reads_values
@@ -178,8 +178,7 @@ class HessianAlignment:
         if self.probes is not None and not is_whole(self.probes):
             raise InputError(f"Expected probes as a whole number, got {shown(self.probes)}")
         check_hessian(self.hessian)
-        if self.fidelity not in get_args(Fidelity):
-            raise UnknownNameError("fidelity", self.fidelity, get_args(Fidelity))
+        check_name("fidelity", self.fidelity, get_args(Fidelity))
         self.probes = self.reading.probes
         if self.probes < 1:
             raise InputError(f"Expected at least 1 probe, got {self.probes}.")
@@ -229,9 +228,7 @@ class HessianAlignment:
             processes = make_processes(self.group)
             if processes is not None:
                 return self._across(processes, (z, logits, y, domain, weight), head)
-            if head is None:
-                return self._terms(self._linear(z, logits, y, domain, weight), logits)
-            return self._terms(self._automatic(head, z, y, domain, weight), logits)
+            return self._terms(self._statistics(head, z, logits, y, domain, weight), logits)
 
     def _across(
         self,
@@ -263,59 +260,37 @@ class HessianAlignment:
             *hessian, gradient = whole.dispersions()
             first = hessian[0] if hessian else torch.zeros_like(gradient)
             return self._weighed(first, gradient, len(whole), part[1])
-        z, logits, y, domain, weight = whole
-        if head is None:
-            statistics: HeadStatistics = self._linear(z, logits, y, domain, weight)
-        else:
-            statistics = self._automatic(head, z, y, domain, weight)
-        return self._terms(statistics, logits, torch.Generator().manual_seed(seed))
+        statistics = self._statistics(head, *whole)
+        return self._terms(statistics, whole.logits, torch.Generator().manual_seed(seed))
 
     def _settings(self, loss: str) -> str:
         """What must be the same on all processes."""
-        named = {
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "hessian": self.hessian,
-            "loss": loss,
-            "bias": self.bias,
-            "probes": self.probes,
-            "shared_probes": self.shared_probes,
-            "fidelity": self.fidelity,
-            "evaluation": self.evaluation,
-            "unbiased": self.unbiased,
-        }
+        names = "alpha beta hessian bias probes shared_probes fidelity evaluation unbiased"
+        named = {name: getattr(self, name) for name in names.split()} | {"loss": loss}
         return ", ".join(f"{name}={value!r}" for name, value in named.items())
 
-    def _linear(
-        self, z: Tensor, logits: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
+    def _statistics(
+        self,
+        head: nn.Module | None,
+        z: Tensor,
+        logits: Tensor,
+        y: Tensor,
+        domain: DomainLike,
+        weight: Tensor | None,
     ) -> HeadStatistics:
+        """Those of a linear head, or of a head that is given, on checked samples."""
         checks = self._looks()
-        statistics = linear_head(
-            *(z, logits, y, domain),
-            loss=self.loss,
-            activation=self.activation,
-            bias=self.bias,
-            weight=weight,
-            checks=checks,
-        )
+        options: dict[str, Any] = {"activation": self.activation, "weight": weight}
+        options |= {"loss": self.loss, "checks": checks}
+        if head is None:
+            found: HeadStatistics = linear_head(z, logits, y, domain, bias=self.bias, **options)
+        else:
+            found = autograd_head(head, z, y, domain, **options)
         self._checked = True
-        alone = self.unbiased and not self.conditional and statistics.weight is not None
-        if alone and reads_values(z, checks):
-            check_several_counted(squared_shares(statistics))
-        return statistics
-
-    def _automatic(
-        self, head: nn.Module, z: Tensor, y: Tensor, domain: DomainLike, weight: Tensor | None
-    ) -> HeadStatistics:
-        statistics = autograd_head(
-            *(head, z, y, domain),
-            loss=self.loss,
-            activation=self.activation,
-            weight=weight,
-            checks=self._looks(),
-        )
-        self._checked = True
-        return statistics
+        pairs = self.unbiased and not self.conditional and reads_values(z, checks)
+        if pairs and isinstance(found, LinearHead) and found.weight is not None:
+            check_several_counted(squared_shares(found))
+        return found
 
     def _looks(self) -> bool | None:
         """Whether this call looks at values; None for where it costs nothing."""
@@ -360,16 +335,13 @@ class HessianAlignment:
         return AlignmentTerms(penalty, hessian, gradient)
 
     def _nothing(self, logits: Tensor) -> AlignmentTerms:
-        """The terms of one domain."""
-        self._warn_single_domain()
-        zero = (0 * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum()
-        return AlignmentTerms(zero, zero, zero)
-
-    def _warn_single_domain(self) -> None:
+        """The terms of one domain, with a warning the first time."""
         if not self._warned and not torch.compiler.is_compiling():  # a graph cannot warn
             warnings.warn(
                 "All samples come from one domain: there is nothing to align and the penalty is 0. "
                 "Put at least two domains into each batch.",
-                stacklevel=5,
+                stacklevel=4,
             )
             self._warned = True
+        zero = (0 * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum()
+        return AlignmentTerms(zero, zero, zero)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hessalign._errors import InputError, UnknownNameError
+from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.curvature.domains import PAIR_ELEMENTS, Domains
@@ -78,8 +78,7 @@ def softmax_cost(compared: Compared | None, samples: int, width: int, classes: i
 
 def check_evaluation(evaluation: str) -> None:
     """Raise an UnknownNameError if there is no such evaluation."""
-    if evaluation not in get_args(Evaluation):
-        raise UnknownNameError("evaluation", evaluation, get_args(Evaluation))
+    check_name("evaluation", evaluation, get_args(Evaluation))
 
 
 @final
@@ -249,11 +248,7 @@ class Moment:
 def inners(
     moments: Sequence[Moment], evaluation: Evaluation, centred: Sequence[bool]
 ) -> list[Float[Tensor, "e e"]]:
-    """`Moment.inner` of several moments of a head, whose means are formed together.
-
-    Returns:
-        A Gram matrix of the domains for each.
-    """
+    """`Moment.inner` of each of several moments of a head, whose means are formed together."""
     chosen = [each._chosen(evaluation) for each in moments]
     primal = [index for index, how in enumerate(chosen) if how == "primal"]
     means = iter(_mean_inners(moments, primal, [centred[index] for index in primal]))

@@ -27,6 +27,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, final
 
 import torch
@@ -393,28 +394,11 @@ _HEADER = 9
 """Numbers that processes begin with: all is well, seed, samples, domains, and what must agree."""
 
 
-class _Meeting(NamedTuple):
-    """What processes know of each other.
-
-    Attributes:
-        part: The samples of this one.
-        domains: Their grouping.
-        seed: The seed of the first process.
-        samples: How many samples each has.
-        domain_counts: How many domains each has.
-    """
-
-    part: Part
-    domains: Domains
-    seed: int
-    samples: list[int]
-    domain_counts: list[int]
-
-
 def _meet(
     processes: Processes, z: Tensor, read: Callable[[], Part], settings: str, seed: int
-) -> _Meeting:
-    """Say hello; raise on all processes if one of them refuses its part, or parts do not match."""
+) -> tuple[Part, Domains, list[tuple[int, int, int]]]:
+    """Own samples and their grouping; of each process its seed, and its samples and domains."""
+    # It raises on all processes if one of them refuses its part, or parts do not match.
     part: Part | None = None
     domains, refusal = None, None
     told: list[int] = [0] * _HEADER
@@ -446,21 +430,7 @@ def _meet(
                     f"{processes.own} of the group and others on process {place}. Only the number "
                     "of samples may differ."
                 )
-    return _Meeting(part, domains, headers[0][1], [h[2] for h in headers], [h[3] for h in headers])
-
-
-class _Assembled(NamedTuple):
-    """The batch of all processes.
-
-    Attributes:
-        whole: Its samples, or the sums over its domains, connected to what this process gave.
-        seed: A seed that all processes have.
-        communication: What was sent.
-    """
-
-    whole: Part | DomainSums
-    seed: int
-    communication: Communication
+    return part, domains, [(header[1], header[2], header[3]) for header in headers]
 
 
 def assemble(
@@ -474,7 +444,7 @@ def assemble(
     checks: bool | None,
     settings: str,
     seed: int,
-) -> _Assembled:
+) -> tuple[Part | DomainSums, int, Communication]:
     """Put the parts of all processes together, in the form that sends less.
 
     What does not suit, in one of the parts or between them, is an error on all processes.
@@ -491,31 +461,33 @@ def assemble(
         seed: A seed of this process; that of the first one counts.
 
     Returns:
-        The batch.
+        The batch, as samples or as sums over its domains, connected to what this process gave; a
+        seed that all processes have; and what was sent.
 
     Raises:
         InputError: If no process has samples; and for whatever else does not suit.
     """
     z = part[0]
-    met = _meet(processes, z, lambda: make_part(*part, loss, checks), settings, seed)
-    own, most = met.part, max(met.samples)
-    if not most:
+    read = partial(make_part, *part, loss, checks)
+    own, domains, met = _meet(processes, z, read, settings, seed)
+    (seed, *_), samples, counts = zip(*met, strict=True)
+    if not max(samples):
         raise InputError("Expected at least one sample in all processes together, got none.")
-    ids, width = met.domains.ids, None
+    ids, width = domains.ids, None
     if quantities:
         width = _sums_width(len(quantities), own.outputs * (own.z.shape[1] + bias), unbiased)
-        ids = _all_ids(processes, ids, met.domain_counts)
+        ids = _all_ids(processes, ids, counts)
     row = sum(map(_width, own.tensors))
-    sent = _communication(processes.count, most, row, max(met.domain_counts), len(ids), width)
+    sent = _communication(processes.count, max(samples), row, max(counts), len(ids), width)
     if sent.form == "samples":
-        return _Assembled(_all_samples(processes, own, met.samples), met.seed, sent)
-    sums = _own_sums(own, met.domains, loss, quantities, bias=bias, unbiased=unbiased)
-    places = torch.searchsorted(ids, met.domains.ids)
+        return _all_samples(processes, own, samples), seed, sent
+    sums = _own_sums(own, domains, loss, quantities, bias=bias, unbiased=unbiased)
+    places = torch.searchsorted(ids, domains.ids)
     spread = sums.new_zeros((len(ids), sums.shape[1])).index_add(0, places, sums)
     if not len(own.z):  # nothing, but of the network
         spread = spread + 0 * (own.z.sum() + own.logits.sum()).to(spread.dtype)
     total = processes.added(spread)
-    return _Assembled(DomainSums(total, len(quantities), unbiased=unbiased), met.seed, sent)
+    return DomainSums(total, len(quantities), unbiased=unbiased), seed, sent
 
 
 def _all_ids(

@@ -23,7 +23,7 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, UnknownNameError
+from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.metrics import (
@@ -49,8 +49,7 @@ HESSIAN_KINDS: tuple[HessianKind, ...] = get_args(HessianKind)
 
 def check_hessian(kind: object) -> None:
     """Raise unless something is a kind of Hessian term, or None for no such term."""
-    if kind not in (*HESSIAN_KINDS, None):
-        raise UnknownNameError("hessian kind", kind, (*HESSIAN_KINDS, None))
+    check_name("hessian kind", kind, (*HESSIAN_KINDS, None))
 
 
 @final

@@ -28,7 +28,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hessalign._errors import InputError, UnknownNameError
+from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float
 from hessalign.alignment.comparison import dispersion
 from hessalign.alignment.moments import (
@@ -99,8 +99,7 @@ _FIELDS: dict[str, Callable[[HeadStatistics], Tensor]] = {
 
 def moment(head: LinearHead, quantity: str) -> Moment:
     """One quantity of a linear head, by its name in `QUANTITIES`, ready to be compared."""
-    if quantity not in QUANTITIES:
-        raise UnknownNameError("quantity", quantity, QUANTITIES)
+    check_name("quantity", quantity, QUANTITIES)
     left, right = QUANTITIES[quantity](head)
     return Moment(left, right, head.domains)
 
@@ -135,10 +134,8 @@ def inner_products(
         centred: Of the deviations from the mean over domains, which is what distances need.
 
     Returns:
-        The Gram matrix of the domains, in float64.
-
-    Raises:
-        UnknownNameError: If the backend does not know the quantity.
+        The Gram matrix of the domains, in float64. What the backend does not know is refused by an
+        UnknownNameError.
 
     Example:
         >>> from hessalign.curvature import linear_head
@@ -150,8 +147,7 @@ def inner_products(
     """
     if isinstance(statistics, LinearHead):
         return moment(statistics, quantity).inner(evaluation, centred=centred)
-    if quantity not in _FIELDS:
-        raise UnknownNameError("quantity of a head without closed form", quantity, _FIELDS)
+    check_name("quantity of a head without closed form", quantity, _FIELDS)
     values = _FIELDS[quantity](statistics).reshape(len(statistics.domains), -1)
     if centred:
         values = values - values.mean(0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from hessalign._errors import UnknownNameError
+from hessalign._errors import check_name
 
 Elementwise = Callable[[Tensor], Tensor]
 
@@ -75,10 +75,7 @@ def make_activation(activation: str | Elementwise | Activation) -> Activation:
             operations that maps each element on its own.
 
     Returns:
-        The activation with its derivatives.
-
-    Raises:
-        UnknownNameError: If the name is unknown.
+        The activation with its derivatives. An unknown name raises an UnknownNameError.
 
     Example:
         >>> cube = make_activation(lambda a: a**3)
@@ -91,6 +88,5 @@ def make_activation(activation: str | Elementwise | Activation) -> Activation:
         first = _pointwise_derivative(activation)
         second = _pointwise_derivative(grad(activation))
         return Activation(getattr(activation, "__name__", "custom"), activation, first, second)
-    if activation not in ACTIVATIONS:
-        raise UnknownNameError("activation", activation, ACTIVATIONS)
+    check_name("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]

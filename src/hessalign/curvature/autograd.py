@@ -153,15 +153,7 @@ class AutogradHead:
         return self.hessian.diagonal(dim1=1, dim2=2)
 
     def hvp(self, vectors: Float[Tensor, "*m e_or_1 p"]) -> Float[Tensor, "*m e p"]:
-        """Hessian-vector products by forward-over-reverse differentiation.
-
-        Args:
-            vectors: One vector for each domain, or one for all (length 1 on the domain axis);
-                further axes in front run over several vectors.
-
-        Returns:
-            The product of each domain's Hessian with its vectors.
-        """
+        """The products of `LinearHead.hvp`, by forward-over-reverse differentiation."""
         several = vectors.reshape(-1, *vectors.shape[-2:])
         several = several.expand(-1, len(self.domains), -1).to(self.theta.dtype)
         products = []
@@ -177,14 +169,7 @@ class AutogradHead:
         return stacked.view(*vectors.shape[:-2], len(self.domains), -1)
 
     def probed_diagonal(self, signs: Float[Tensor, "m e_or_1 p"]) -> Float[Tensor, "e p"]:
-        """Sum over probes of r ∘ (H_e r), the estimate of eq. 19 times the number of probes.
-
-        Args:
-            signs: Probes r for each domain, or the same for all (length 1 on the domain axis).
-
-        Returns:
-            One sum per domain.
-        """
+        """Sum over probes of r ∘ (H_e r) for each domain, as `LinearHead` has it."""
         return (signs * self.hvp(signs)).sum(0)
 
     @lazy

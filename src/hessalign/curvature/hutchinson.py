@@ -81,13 +81,7 @@ def hutchinson_diagonal(
 def pooled_diagonal(
     statistics: HeadStatistics, probes: int, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, " p"]:
-    """Estimate of the Hessian diagonal of the mean loss, diag H̄, from probes of its own.
-
-    The released code compares each domain's estimate with this one.
-
-    Returns:
-        The estimate.
-    """
+    """Estimate of the mean loss's Hessian diagonal, to which the released code compares domains."""
     return _sum_over_probes(statistics, 1, probes, generator).mean(0) / probes
 
 

@@ -350,14 +350,7 @@ class LinearHead:
         return self.hvp(self.gradient)
 
     def domain(self, index: int) -> LinearHead:
-        """The same head seen from one domain alone.
-
-        Args:
-            index: Position of the domain in `domains.ids`.
-
-        Returns:
-            Statistics with a single domain.
-        """
+        """The same head seen from one domain alone, given its position in `domains.ids`."""
         sizes = self.domains.sizes
         start = sum(sizes[:index])
         rows = slice(start, start + sizes[index])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import grad, vjp, vmap
 from torch.nn import functional
 
-from hessalign._errors import InputError, InputTypeError, UnknownNameError
+from hessalign._errors import InputError, InputTypeError, check_name
 from hessalign._numbers import check_count, check_number
 from hessalign._shapes import Bool, Float, Int
 from hessalign.curvature.activations import ACTIVATIONS, Activation, Elementwise, make_activation
@@ -433,10 +433,9 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
         activation: For "squared" only: a name, or any twice differentiable elementwise function.
 
     Returns:
-        The loss.
+        The loss. An unknown name raises an UnknownNameError.
 
     Raises:
-        UnknownNameError: If the name is unknown.
         InputError: If an activation is given to a loss that has its own, or class weights to a
             function that takes means.
 
@@ -452,8 +451,7 @@ def make_loss(loss: LossLike, activation: str | Elementwise | Activation = "iden
             'with loss="squared".'
         )
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise UnknownNameError("loss", loss, LOSSES)
+        check_name("loss", loss, LOSSES)
         return _NAMED[loss]
     if isinstance(loss, nn.CrossEntropyLoss) and loss.weight is not None:
         raise InputError(

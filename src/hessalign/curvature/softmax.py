@@ -128,11 +128,7 @@ class _SoftmaxGram(Fused):
 
 
 def softmax_gram(probs: Float[Tensor, "n c"]) -> Float[Tensor, "n n"]:
-    """Inner products between the softmax curvatures of all pairs of samples; see `softmax_inner`.
-
-    Returns:
-        The inner products.
-    """
+    """Inner products between softmax curvatures of all pairs of samples; see `softmax_inner`."""
     products: Tensor = call(_SoftmaxGram, probs)
     return products
 
