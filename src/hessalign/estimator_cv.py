@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -28,7 +29,6 @@ from hessalign.heads.held_out import (
     held_out_scores,
     make_candidates,
 )
-from hessalign.heads.labelled import Labelled
 
 # isort: split
 # After hessalign.estimator, which says how to install it.
@@ -143,7 +143,17 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen, self.cv_results_, self.best_score_ = 0, {}, float("nan")
         if data.count > 2:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            scores = [self._test(data, candidates, e, seed) for e in range(data.count)]
+            test = partial(
+                held_out_scores,
+                data,
+                candidates,
+                tolerance=float(self.tol),
+                still=STILL * float(self.tol),
+                max_steps=self.max_iter,
+                probes=self.probes,
+                seed=seed,
+            )
+            scores = [test(e) for e in range(data.count)]
             chosen = choose(candidates, scores)
             self.cv_results_ = _results(candidates, scores)
             self.best_score_ = float(self.cv_results_["mean_test_score"][chosen])
@@ -163,32 +173,10 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _aligned(self, candidate: Candidate) -> AlignedClassifier:
         """The classifier that a candidate is."""
-        return AlignedClassifier(
-            candidate.kind,
-            alpha=candidate.strength,
-            beta=candidate.strength,
-            l2=self.l2,
-            standardize=self.standardize,
-            class_weight=self.class_weight,
-            probes=self.probes,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            random_state=self.random_state,
-        )
-
-    def _test(
-        self, data: Labelled, candidates: list[Candidate], held: int, seed: int
-    ) -> HeldOutScores:
-        return held_out_scores(
-            data,
-            candidates,
-            held,
-            tolerance=float(self.tol),
-            still=STILL * float(self.tol),
-            max_steps=self.max_iter,
-            probes=self.probes,
-            seed=seed,
-        )
+        kind, strength = candidate
+        options = self.get_params(deep=False)
+        del options["alignments"], options["strengths"]
+        return AlignedClassifier(kind, alpha=strength, beta=strength, **options)
 
     def _check_options(self) -> None:
         """Kinds and strengths; the others are those of the classifier."""

@@ -5,17 +5,18 @@ Indices: e and f domain, n sample, d feature, p parameter of the head.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar, cast, get_args
+from typing import Literal, TypeVar, cast, final, get_args
 
 import torch
 from torch import Tensor
 
 from hessalign._errors import InputError, check_name
 from hessalign._shapes import Float
-from hessalign.alignment.comparison import distances
-from hessalign.alignment.moments import Evaluation
-from hessalign.alignment.quantities import TABLE_1, inner_products
+from hessalign.alignment.comparison import dispersion, distances
+from hessalign.alignment.moments import Evaluation, Moment
+from hessalign.alignment.quantities import TABLE_1, inner_products, moment
 from hessalign.curvature import linear_head
 from hessalign.curvature.activations import Activation, Elementwise
 from hessalign.curvature.domains import DomainLike, accumulation_dtype
@@ -158,3 +159,67 @@ def attribute_distances(
     return {
         name: distances(inner_products(head, name, evaluation, centred=True)) for name in TABLE_1
     }
+
+
+@final
+@dataclass(frozen=True)
+class AttributeDispersion:
+    """How much the domains differ in an attribute of Table 1, and how much of that is chance.
+
+    An attribute has a value m for each sample, for example r ⊗ z, and a mean for each domain. The
+    dispersion of the means has the units of the attribute squared, so it shrinks with the features
+    whether or not domains come closer. Divided by the mean squared norm of m it has none. (The
+    squared norm of the means would not do: at the optimum of the mean risk the mean error is 0, and
+    of what is left all is dispersion.)
+
+    Attributes:
+        dispersion: Mean squared distance of the domains' means to their mean.
+        mean_square: Mean over domains of the mean squared norm over samples.
+        chance: What finite samples add to the dispersion on average, see `Moment.chance`; not a
+            number if a domain has one sample.
+    """
+
+    dispersion: float
+    mean_square: float
+    chance: float
+
+    @property
+    def relative(self) -> float:
+        """The share of the attribute's second moment that lies between domains, from 0 to 1."""
+        return self.dispersion / self.mean_square if self.mean_square > 0 else 0.0
+
+
+def attribute_dispersions(
+    z: Float[Tensor, "n d"],
+    logits: Tensor,
+    y: Tensor,
+    domain: DomainLike,
+    *,
+    loss: LossLike = "cross_entropy",
+) -> dict[str, AttributeDispersion]:
+    """All attributes of Table 1, of samples as `attribute_distances` takes them.
+
+    Returns:
+        By attribute, in the order of Table 1.
+
+    Example:
+        >>> z, y = torch.tensor([[1.0], [1.0], [3.0], [3.0]]), torch.tensor([0, 1, 0, 1])
+        >>> domain = torch.tensor([0, 0, 1, 1])
+        >>> found = attribute_dispersions(z, torch.zeros(4), y, domain, loss="binary")
+        >>> found["feature"]
+        AttributeDispersion(dispersion=1.0, mean_square=5.0, chance=0.0)
+        >>> found["feature"].relative
+        0.2
+    """
+    with torch.no_grad():
+        head = linear_head(z, logits, y, domain, loss=loss)
+        return {name: _measure(moment(head, name)) for name in TABLE_1}
+
+
+def _measure(attribute: Moment) -> AttributeDispersion:
+    squares = attribute.domains.weights.averaging @ attribute.squared_norms()
+    return AttributeDispersion(
+        max(0.0, float(dispersion(attribute.inner()))),
+        float(squares.mean()),
+        float(attribute.chance().clamp(min=0)),
+    )

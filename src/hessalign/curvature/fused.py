@@ -47,8 +47,14 @@ class Fused(Function):
     """A function with a backward pass of its own; subclasses are final.
 
     `forward` saves its tensors by `ctx.save_for_backward(*inputs, *more)`, the inputs first, and
-    other arguments as `ctx.others`; `backward` is `pulled_back`.
+    other arguments as `ctx.others`.
     """
+
+    def __init_subclass__(cls) -> None:
+        def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+            return _pulled_back(cls, ctx, slopes)
+
+        cls.backward = staticmethod(backward)  # type: ignore[method-assign]
 
     @staticmethod
     @abstractmethod
@@ -61,7 +67,7 @@ class Fused(Function):
         """The slopes in the inputs, given those in the results."""
 
 
-def pulled_back(
+def _pulled_back(
     function: type[Fused], ctx: Context, slopes: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
     """The backward pass: by hand, or by autograd where its result is to be differentiated again."""

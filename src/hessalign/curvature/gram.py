@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import accumulation_dtype
-from hessalign.curvature.fused import Context, Fused, call, is_traced, pulled_back
+from hessalign.curvature.fused import Context, Fused, call, is_traced
 
 _Number = float | Tensor
 
@@ -63,10 +63,6 @@ class _Gram(Fused):
         ctx.save_for_backward(z, products)
         ctx.others = (bias,)
         return products
-
-    @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_Gram, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor]:
@@ -174,10 +170,6 @@ class _PairSums(Fused):
         ctx.save_for_backward(base, *lefts, *kept)
         ctx.others = (weights, (kinds, bias))
         return tuple(sums)
-
-    @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_PairSums, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:

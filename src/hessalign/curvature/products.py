@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from hessalign._shapes import Float
 from hessalign.curvature.domains import Domains, accumulation_dtype
-from hessalign.curvature.fused import Context, Fused, call, is_traced, pulled_back
+from hessalign.curvature.fused import Context, Fused, call, is_traced
 
 _CHUNK_ELEMENTS = 1 << 19
 """Elements of the intermediate product of one chunk of samples: about the L2 cache in float32."""
@@ -327,10 +327,6 @@ class _Means(Fused):
         return _form(right, [left], (form,))[0]
 
     @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_Means, ctx, slopes)
-
-    @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:
         right, left = ctx.saved_tensors
         return _pull_back(right, [left], ctx.others, slopes)
@@ -367,10 +363,6 @@ class _MeansGrams(Fused):
         ctx.save_for_backward(right, *lefts, *means)
         ctx.others = (forms, centred)
         return tuple(each.flatten(1) @ each.flatten(1).mT for each in means)
-
-    @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_MeansGrams, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:
@@ -510,10 +502,6 @@ class _DomainProducts(Fused):
         )
 
     @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_DomainProducts, ctx, slopes)
-
-    @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, Tensor]:
         z, matrices = ctx.saved_tensors
         sizes = ctx.others[0].sizes
@@ -595,10 +583,6 @@ class _MeanProducts(Fused):
         ctx.save_for_backward(right, left, means)
         ctx.others = (form,)
         return result, right.view_as(right)
-
-    @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_MeanProducts, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import Weights
-from hessalign.curvature.fused import Context, Fused, call, pulled_back
+from hessalign.curvature.fused import Context, Fused, call
 from hessalign.curvature.gram import (
     gram_plain,
     is_large,
@@ -118,10 +118,6 @@ class _SoftmaxGram(Fused):
         return result
 
     @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_SoftmaxGram, ctx, slopes)
-
-    @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor]:
         probs, *saved = ctx.saved_tensors
         return (_softmax_slope(probs, saved, slopes[0] + slopes[0].mT),)
@@ -201,10 +197,6 @@ class _SoftmaxSums(Fused):
         ctx.small = len(found.small)
         ctx.others = rest
         return tuple(value.to(wide) for value in found.values)
-
-    @staticmethod
-    def backward(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return pulled_back(_SoftmaxSums, ctx, slopes)
 
     @staticmethod
     def pull_back(ctx: Context, *slopes: Tensor) -> tuple[Tensor | None, ...]:

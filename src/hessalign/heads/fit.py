@@ -323,12 +323,14 @@ def minimise(
     begin = torch.zeros(objective.shape) if start is None else start
     begin = begin.to(objective.device, torch.float64)
     factor = None if start is None else objective.metric(begin, weights)
-    seen = _Seen()
+    last: Tensor | None = None
+    there: tuple[float, Tensor]
 
     def at(head: Tensor) -> tuple[float, Tensor]:
-        if seen.head is None or not torch.equal(seen.head, head):
-            seen.head, seen.found = head, objective.value_and_gradient(head, weights)
-        return seen.found
+        nonlocal last, there
+        if last is None or not torch.equal(last, head):
+            last, there = head, objective.value_and_gradient(head, weights)
+        return there
 
     scale = 1.0
     if factor is not None:
@@ -390,14 +392,6 @@ def minimise(
         smallest_eigenvalue=0.0,
         quadratic=objective.quadratic,
     )
-
-
-@final
-class _Seen:
-    """The head that was evaluated last, and what was found there."""
-
-    head: Tensor | None = None
-    found: tuple[float, Tensor]
 
 
 def _slopes(factor: Float[Tensor, "d d"], gradient: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:

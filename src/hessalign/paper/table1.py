@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, final
 import torch
 
 from hessalign.alignment import TABLE_1
-from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
+from hessalign.alignment.distance import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.job import Job
 from hessalign.bench.runs.run import TrainedHead, trained_head
 from hessalign.paper import sweeps

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hessalign.alignment.attribute_dispersion import AttributeDispersion, attribute_dispersions
+from hessalign.alignment.distance import AttributeDispersion, attribute_dispersions
 from hessalign.bench.runs.run import TrainedHead
 from hessalign.paper.table1 import Reduction, _log_ratio, chance_share, measure, reductions
 

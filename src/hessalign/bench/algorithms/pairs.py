@@ -44,6 +44,7 @@ from hessalign.bench.algorithms.options import (
     Range,
     SearchSpace,
 )
+from hessalign.bench.models.network import make_nonlinear
 from hessalign.curvature import make_loss
 
 
@@ -244,12 +245,8 @@ class Adrmx(AbstractStepOwner):
         head, features = self.network.head, head_inputs(self.network.head)
         self.domain_featurizer = setting.make_network().featurizer
         self.second_head = fresh_copy(head, generator)
-        half, quarter = max(1, features // 2), max(1, features // 4)
-        layers: list[nn.Module] = []
         with seeded(generator):
-            for before, after in ((features, half), (half, quarter), (quarter, setting.domains)):
-                layers += [nn.Linear(before, after), nn.ReLU()]
-        self.domain_head = nn.Sequential(*layers[:-1])
+            self.domain_head = make_nonlinear(features, setting.domains)
         self.discriminator = make_perceptron(
             features, setting.domains, config.width, config.depth, config.dropout, generator
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
 
 import torch
@@ -185,11 +186,16 @@ def make_network(spec: NetworkSpec, *, extra_channels: int = 0, head_factor: int
 def _head(width: int, spec: NetworkSpec) -> nn.Module:
     if spec.head is not None:
         return _own_head(spec.head, width, spec.outputs)
-    if not spec.nonlinear_head:
-        return nn.Linear(width, spec.outputs)
-    half, quarter = width // 2, width // 4
-    layers = nn.Linear(width, half), nn.Linear(half, quarter), nn.Linear(quarter, spec.outputs)
-    return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    if spec.nonlinear_head:
+        return make_nonlinear(width, spec.outputs)
+    return nn.Linear(width, spec.outputs)
+
+
+def make_nonlinear(width: int, outputs: int) -> nn.Sequential:
+    """A head with two ReLU layers, of a half and a quarter of the features."""
+    sides = pairwise((width, max(1, width // 2), max(1, width // 4), outputs))
+    layers = [layer for side in sides for layer in (nn.Linear(*side), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
 
 
 def _own_head(name: str, features: int, outputs: int) -> nn.Module:
