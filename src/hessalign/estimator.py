@@ -214,7 +214,10 @@ class AlignedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] #
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """The probability of every class, one column each, in the order of `classes_`."""
-        return _probabilities(self.decision_function(X))
+        logits = torch.from_numpy(self.decision_function(X))
+        if logits.ndim == 1:
+            logits = torch.stack([torch.zeros_like(logits), logits], dim=1)
+        return np.asarray(logits.softmax(1))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each sample, a label as it was in `fit`."""
@@ -308,14 +311,6 @@ def choose_kind(kind: Kind, data: Labelled) -> HessianKind | None:
             stacklevel=3,
         )
     return "diagonal"
-
-
-def _probabilities(logits: np.ndarray) -> np.ndarray:
-    """One column per class of logits."""
-    found = torch.from_numpy(logits)
-    if found.ndim == 1:
-        found = torch.stack([torch.zeros_like(found), found], dim=1)
-    return np.asarray(found.softmax(1))
 
 
 def _check_domain(domain: Any, weight: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:  # noqa: ANN401

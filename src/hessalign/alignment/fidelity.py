@@ -26,17 +26,11 @@ Fidelity = Literal["paper", "domainbed", "released"]
 @final
 @dataclass(frozen=True)
 class Reading:
-    """What the sources differ in.
+    """What the sources differ in."""
 
-    Attributes:
-        target: What each domain is compared with.
-        probes: Probes per domain, for what is sampled and for its expectation.
-        summed: Add the domains up instead of taking their mean.
-    """
-
-    target: Target
-    probes: int
-    summed: bool = False
+    target: Target  # what each domain is compared with
+    probes: int  # probes per domain, for what is sampled and for its expectation
+    summed: bool = False  # add the domains up instead of taking their mean
 
     def scale(self, domains: int) -> int:
         """What turns a mean over so many domains into what is asked for."""

@@ -315,11 +315,7 @@ def _communication(
 @final
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a group.
-
-    Attributes:
-        group: The group.
-    """
+    """The processes of a group."""
 
     group: ProcessGroup
 

@@ -55,17 +55,11 @@ def check_several_counted(shares: Float[Tensor, " e"]) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Matrices of constants that follow from the sizes of contiguous domains, made when asked for.
+    """Constant matrices that follow from the sizes of contiguous domains, made when asked for."""
 
-    Attributes:
-        sizes: Samples in each domain.
-        device: Where they are.
-        dtype: Their precision.
-    """
-
-    sizes: tuple[int, ...]
-    device: torch.device
-    dtype: torch.dtype
+    sizes: tuple[int, ...]  # samples in each domain
+    device: torch.device  # where they are
+    dtype: torch.dtype  # their precision
 
     @lazy
     def counts(self) -> Float[Tensor, " e"]:

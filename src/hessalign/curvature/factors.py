@@ -48,15 +48,10 @@ the choice of an evaluation needs only their ratios.
 
 
 class Cost(NamedTuple):
-    """What an evaluation takes, forward and backward.
+    """What an evaluation takes, forward and backward."""
 
-    Attributes:
-        time: Nanoseconds on one core.
-        memory: Bytes that are held between forward and backward.
-    """
-
-    time: float
-    memory: float
+    time: float  # nanoseconds on one core
+    memory: float  # bytes that are held between forward and backward
 
 
 def _outer_cost(components: int, width: int, samples: int, domains: int) -> Cost:
@@ -69,13 +64,9 @@ def _outer_cost(components: int, width: int, samples: int, domains: int) -> Cost
 @final
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A left factor given by its rows, such as the error p − y.
+    """A left factor given by its rows, such as the error p − y."""
 
-    Attributes:
-        values: One row per sample.
-    """
-
-    values: Float[Tensor, "n l"]
+    values: Float[Tensor, "n l"]  # one row per sample
 
     @property
     def size(self) -> int:
@@ -98,9 +89,6 @@ class Rows:
 class SoftmaxCurvature:
     r"""Second derivative of softmax cross-entropy in the logits, S = diag(p) − p pᵀ (eq. 14).
 
-    Attributes:
-        probs: The probabilities p.
-
     Example:
         >>> p = torch.tensor([[0.5, 0.5], [0.2, 0.8]], dtype=torch.float64)
         >>> curvature = SoftmaxCurvature(p)
@@ -109,7 +97,7 @@ class SoftmaxCurvature:
         True
     """
 
-    probs: Float[Tensor, "n c"]
+    probs: Float[Tensor, "n c"]  # the probabilities p
 
     @property
     def size(self) -> int:
@@ -179,12 +167,9 @@ class DiagonalCurvature:
     r"""Second derivative of a loss that treats each output on its own, S = diag(s).
 
     Binary cross-entropy has s = p(1 − p); squared error has s = σ'² + (ŷ − y)σ'' (eq. 36).
-
-    Attributes:
-        values: The diagonals s.
     """
 
-    values: Float[Tensor, "n k"]
+    values: Float[Tensor, "n k"]  # the diagonals s
 
     @property
     def size(self) -> int:
@@ -218,13 +203,9 @@ class DiagonalCurvature:
 @final
 @dataclass(frozen=True, eq=False)
 class DenseCurvature:
-    """Second derivative of a loss without special structure.
+    """Second derivative of a loss without special structure."""
 
-    Attributes:
-        values: The symmetric matrices S.
-    """
-
-    values: Float[Tensor, "n k k"]
+    values: Float[Tensor, "n k k"]  # the symmetric matrices S
 
     @property
     def size(self) -> int:
@@ -317,13 +298,9 @@ def pair_term(left: LeftFactor, power: Literal[1, 2]) -> PairTerm:
 @final
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of all samples, with the Gram matrix that several factors share.
+    """The features of all samples, with the Gram matrix that several factors share."""
 
-    Attributes:
-        z: The features, domains contiguous, float32 or float64.
-    """
-
-    z: Float[Tensor, "n d"]
+    z: Float[Tensor, "n d"]  # the features, domains contiguous, float32 or float64
 
     @lazy
     def gram(self) -> Float[Tensor, "n n"]:
@@ -361,13 +338,9 @@ class Features:
 @final
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """The right factor 1: the moment is the mean of the left factor alone.
+    """The right factor 1: the moment is the mean of the left factor alone."""
 
-    Attributes:
-        like: Any tensor with one row per sample, on the right device.
-    """
-
-    like: Tensor
+    like: Tensor  # any tensor with one row per sample, on the right device
 
     size = 1
     dual_size = 0
@@ -395,15 +368,10 @@ class Constant:
 @final
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """The right factor z̃: features, and a constant for the bias.
-
-    Attributes:
-        features: The features.
-        bias: Whether z̃ = [z, 1] or just z.
-    """
+    """The right factor z̃: features, and a constant for the bias."""
 
     features: Features
-    bias: bool
+    bias: bool  # whether z̃ = [z, 1] or just z
 
     @property
     def size(self) -> int:
@@ -437,15 +405,10 @@ class Linear:
 @final
 @dataclass(frozen=True, eq=False)
 class Squares:
-    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant.
-
-    Attributes:
-        features: The features.
-        bias: Whether z̃ = [z, 1] or just z.
-    """
+    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant."""
 
     features: Features
-    bias: bool
+    bias: bool  # whether z̃ = [z, 1] or just z
 
     @property
     def size(self) -> int:
@@ -481,15 +444,10 @@ class Squares:
 @final
 @dataclass(frozen=True, eq=False)
 class Outer:
-    """The right factor z̃ z̃ᵀ: all products of two features.
-
-    Attributes:
-        features: The features.
-        bias: Whether z̃ = [z, 1] or just z.
-    """
+    """The right factor z̃ z̃ᵀ: all products of two features."""
 
     features: Features
-    bias: bool
+    bias: bool  # whether z̃ = [z, 1] or just z
 
     @property
     def size(self) -> int:

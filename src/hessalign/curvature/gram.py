@@ -116,17 +116,11 @@ def inner(rows: Float[Tensor, "n d"], block: slice) -> Float[Tensor, "b n"]:
 
 
 class PairTerm(NamedTuple):
-    """One of the sums over pairs of w L Kᵖ.
+    """One of the sums over pairs of w L Kᵖ."""
 
-    Attributes:
-        left: What L is made of: rows, or L itself.
-        kind: "rows" for the rows' inner products, "gram" for L.
-        power: p, 1 or 2.
-    """
-
-    left: Tensor
-    kind: Literal["rows", "gram"]
-    power: Literal[1, 2]
+    left: Tensor  # what L is made of: rows, or L itself
+    kind: Literal["rows", "gram"]  # "rows" for the rows' inner products, "gram" for L
+    power: Literal[1, 2]  # p, 1 or 2
 
 
 @final

@@ -33,17 +33,11 @@ _MAX_PRODUCTS = 1000
 @final
 @dataclass(frozen=True, eq=False)
 class SymmetricOperator:
-    """A symmetric matrix A, by its products.
+    """A symmetric matrix A, by its products."""
 
-    Attributes:
-        product: From vectors, one per row, to A's products with them.
-        size: Its number of rows.
-        device: Where the products are computed.
-    """
-
-    product: _Product
-    size: int
-    device: torch.device
+    product: _Product  # from vectors, one per row, to products with them
+    size: int  # its number of rows
+    device: torch.device  # where the products are computed
 
     def __call__(self, vectors: Float[Tensor, "b p"]) -> Float[Tensor, "b p"]:
         """The products with some vectors, one per row."""

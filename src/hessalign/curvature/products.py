@@ -93,11 +93,7 @@ class OuterMeans:
 @final
 @dataclass(frozen=True)
 class SecondMoments:
-    """Means of s_n z_n z_nᵀ.
-
-    Attributes:
-        domains: The grouping of the samples.
-    """
+    """Means of s_n z_n z_nᵀ."""
 
     domains: Domains
 
@@ -123,17 +119,11 @@ _MeanForm = OuterMeans | SecondMoments
 @final
 @dataclass(frozen=True)
 class _Pass:
-    """Means that the same products of right rows give: second moments first, then outer ones.
+    """Means that the same products of right rows give: second moments first, then outer ones."""
 
-    Attributes:
-        members: Which of the means.
-        seconds: How many of their left components have second moments.
-        squared: Whether the squares of the right rows are taken.
-    """
-
-    members: list[int]
-    seconds: int
-    squared: bool
+    members: list[int]  # which of the means
+    seconds: int  # how many of their left components have second moments
+    squared: bool  # whether the squares of the right rows are taken
 
     def together(self, lefts: Sequence[Tensor], dtype: torch.dtype) -> Float[Tensor, "e n l"]:
         """The left rows of the members, side by side."""
@@ -378,19 +368,12 @@ class _MeansGrams(Fused):
 
 
 class MeanTerm(NamedTuple):
-    """A mean that takes part in an inner product.
-
-    Attributes:
-        left: The left rows.
-        form: What the mean is of.
-        weight: What its inner products are multiplied by.
-        centred: Whether these are of its deviations from the mean over domains.
-    """
+    """A mean that takes part in an inner product."""
 
     left: Tensor
-    form: _MeanForm
-    weight: float = 1.0
-    centred: bool = False
+    form: _MeanForm  # what the mean is of
+    weight: float = 1.0  # what its inner products are multiplied by
+    centred: bool = False  # whether these are of its deviations from the mean over domains
 
 
 def _sharing(term: MeanTerm, terms: Sequence[MeanTerm]) -> _MeanForm:

@@ -255,11 +255,9 @@ def _grouped(rows: _Rows, groups: str) -> _Rows:
     return replace(rows, domain=domains, order=order)
 
 
-_READERS: Final[
-    Mapping[
-        str, tuple[Callable[[Path, Mapping[str, str], Collection[str]], _Rows], tuple[str, ...]]
-    ]
-] = {
+_Reader = Callable[[Path, Mapping[str, str], Collection[str]], _Rows]
+
+_READERS: Final[Mapping[str, tuple[_Reader, tuple[str, ...]]]] = {
     "WILDSCamelyon": (_camelyon, ("hospital",)),
     "WILDSFMoW": (_fmow, ("region", "year")),
     "WILDSiWildCam": (_iwildcam, ("group", "location")),
