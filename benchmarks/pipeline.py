@@ -41,7 +41,7 @@ from hessalign.bench.data import (
     split_domain,
 )
 from hessalign.bench.models import NetworkSpec, make_network
-from hessalign.bench.models.published import import_library
+from hessalign.bench.models.backbones import import_library
 from hessalign.bench.runs.domainbed import evaluated_parts
 from hessalign.bench.runs.image_batches import ImageMinibatches
 from hessalign.bench.runs.job import Job

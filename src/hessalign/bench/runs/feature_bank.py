@@ -26,8 +26,7 @@ from hessalign._files import atomic_file, parse_json, write_atomically
 from hessalign._processes import completed
 from hessalign.bench.data import DomainDataset, DomainSamples, ImageReader, normalise, open_images
 from hessalign.bench.models import make_backbone, state_digest
-from hessalign.bench.models.backbones import describe_random_weights, feature_width
-from hessalign.bench.models.published import make_importable
+from hessalign.bench.models.backbones import describe_random_weights, feature_width, make_importable
 from hessalign.bench.runs.image_batches import ImageChunks
 from hessalign.bench.runs.machine import describe_software, device_of, find_device
 

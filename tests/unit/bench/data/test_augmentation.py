@@ -29,7 +29,7 @@ from hessalign.bench.data.augmentation import (
     _resized_crop,
     _turn_hue,
 )
-from hessalign.bench.models.published import import_library
+from hessalign.bench.models.backbones import import_library
 
 SCALE, RATIO = (0.7, 1.0), (3 / 4, 4 / 3)
 

@@ -15,8 +15,7 @@ from hessalign.bench.models import (
     make_backbone,
     make_network,
 )
-from hessalign.bench.models.backbones import feature_width, is_published
-from hessalign.bench.models.published import import_library
+from hessalign.bench.models.backbones import feature_width, import_library, is_published
 
 SIZE = 32
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hessalign.bench.models import WeightsError, make_backbone, state_digest
-from hessalign.bench.models.published import import_library
+from hessalign.bench.models.backbones import import_library
 from hessalign.bench.models.weights import read_state
 
 URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
@@ -271,7 +271,7 @@ def test_the_checksum_covers_values_and_names():
 def test_torchvision_can_be_imported_in_a_fresh_process(python):
     printed = python(
         """
-        from hessalign.bench.models.published import import_library
+        from hessalign.bench.models.backbones import import_library
         timm = import_library("timm")
         import torchvision
         assert import_library("torchvision") is torchvision
