@@ -93,15 +93,7 @@ def _deviation(values: Float[Tensor, "e p"], target: Float[Tensor, " p"]) -> Flo
 def gradient_dispersion(
     statistics: HeadStatistics, evaluation: Evaluation = "auto"
 ) -> Float[Tensor, ""]:
-    r"""Dispersion of the gradients, $\frac1E \sum_e \|g_e - \bar g\|^2$ (eq. 17 and 20).
-
-    Args:
-        statistics: Either backend.
-        evaluation: How the closed form evaluates it.
-
-    Returns:
-        The dispersion.
-    """
+    r"""Dispersion of the gradients, $\frac1E \sum_e \|g_e - \bar g\|^2$ (eq. 17 and 20)."""
     return quantity_dispersion(statistics, "gradient", evaluation)
 
 
@@ -228,12 +220,10 @@ def hessian_dispersion(
     Returns:
         The dispersion.
     """
-    if kind == "full":
-        return quantity_dispersion(statistics, "hessian", evaluation)
-    if kind == "diagonal":
-        return quantity_dispersion(statistics, "hessian_diagonal", evaluation)
     if kind == "product":
         return product_dispersion(statistics, target, evaluation)
+    if kind in _MOMENTS:
+        return quantity_dispersion(statistics, _MOMENTS[kind], evaluation)
     if kind == "sampled":
         return sampled_dispersion(
             statistics, probes, shared=shared_probes, generator=generator, target=target

@@ -60,14 +60,10 @@ from hessalign.curvature.softmax import Compared, softmax_sums
 _Factors = tuple[LeftFactor, RightFactor]
 
 
-def _ones(head: LinearHead) -> Rows:
-    return Rows(head.counts)
-
-
 QUANTITIES: dict[str, Callable[[LinearHead], _Factors]] = {
     "loss": lambda head: (Rows(head.losses.unsqueeze(1)), Constant(head.logits)),
-    "feature": lambda head: (_ones(head), Linear(head.features, bias=False)),
-    "covariance": lambda head: (_ones(head), Outer(head.features, bias=False)),
+    "feature": lambda head: (Rows(head.counts), Linear(head.features, bias=False)),
+    "covariance": lambda head: (Rows(head.counts), Outer(head.features, bias=False)),
     "error": lambda head: (Rows(head.error), Constant(head.logits)),
     "error_feature": lambda head: (Rows(head.error), Linear(head.features, bias=False)),
     "logit": lambda head: (head.curvature, Constant(head.logits)),

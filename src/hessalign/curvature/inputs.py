@@ -34,13 +34,17 @@ def check_dense(value: object, name: str) -> None:
         )
 
 
+def _check_floating(value: Tensor, what: str, name: str) -> None:
+    """Raise an InputTypeError unless an argument is a dense tensor of floating-point numbers."""
+    check_dense(value, what)
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        found = found_and_remedy(value, name, "float")
+        raise InputTypeError(f"Expected floating-point {what}, got {found}")
+
+
 def check_features(z: Tensor, *, values: bool = True) -> None:
     """Raise unless features are a non-empty floating-point matrix of finite numbers."""
-    check_dense(z, "features z")
-    if not isinstance(z, Tensor) or not z.is_floating_point():
-        raise InputTypeError(
-            f"Expected floating-point features z, got {found_and_remedy(z, 'z', 'float')}"
-        )
+    _check_floating(z, "features z", "z")
     if z.ndim != 2:
         raise InputError(
             f"Expected features z of shape [n, d], got {list(z.shape)}. Flatten what comes after "
@@ -56,10 +60,7 @@ def check_features(z: Tensor, *, values: bool = True) -> None:
 
 def check_logits(logits: Tensor, samples: int, *, values: bool = True) -> Float[Tensor, "n k"]:
     """The logits as a matrix; raise unless they are one row of finite numbers per sample."""
-    check_dense(logits, "logits")
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        found = found_and_remedy(logits, "logits", "float")
-        raise InputTypeError(f"Expected floating-point logits, got {found}")
+    _check_floating(logits, "logits", "logits")
     if logits.ndim not in {1, 2} or len(logits) != samples:
         raise InputError(
             f"Expected logits of shape [{samples}, classes], one row per row of z, "
@@ -138,10 +139,7 @@ def check_weight(weight: Tensor | None, samples: int, *, values: bool = True) ->
     """Raise unless weights are one finite number of 0 or more per sample."""
     if weight is None:
         return
-    check_dense(weight, "weight")
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        found = found_and_remedy(weight, "weight", "float")
-        raise InputTypeError(f"Expected floating-point weights of samples, got {found}")
+    _check_floating(weight, "weights of samples", "weight")
     if weight.shape != (samples,):
         raise InputError(
             f"Expected one weight per row of z, shape [{samples}], got {list(weight.shape)}."
