@@ -130,9 +130,7 @@ class Moment:
         pair, left, right = _PAIR_PRICES if self._pairs_fit() else _BLOCK_PRICES
         if not self._pairs_fit() and self.left.dual_size < self.left.size:
             pair += _NOT_WRITTEN_OUT_PRICE
-        multiplied = (
-            0 if shared and isinstance(self.right, Linear | Outer) else self.right.dual_size
-        )
+        multiplied = 0 if shared and self.right.power else self.right.dual_size
         price = pair + left * self.left.dual_size + right * multiplied
         begin = (0.7 if multiplied else 0.45) * OVERHEAD  # else the products are there
         return Cost(begin + pairs * price, 8 * 16 * min(pairs, PAIR_ELEMENTS))
@@ -289,7 +287,7 @@ def dispersions(
     found: dict[int, Tensor] = {}
     for index, each in enumerate(moments):
         chosen = each._chosen(evaluation, shared=bool(joint))
-        if chosen == "dual" and isinstance(each.right, Linear | Outer) and each._pairs_fit():
+        if chosen == "dual" and each.right.power and each._pairs_fit():
             joint.append(index)
         elif chosen == "primal" and not unbiased:
             means.append(index)

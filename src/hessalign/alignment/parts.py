@@ -48,7 +48,7 @@ from hessalign.curvature.domains import (
     check_several_counted,
     make_domains,
 )
-from hessalign.curvature.factors import Features, Linear, Squares
+from hessalign.curvature.factors import Features, Linear
 from hessalign.curvature.fused import is_traced
 from hessalign.curvature.inputs import (
     check_domain,
@@ -624,6 +624,6 @@ def _own_sums(
         means = mean_outer(rows, features.z, domains, bias=bias, squared=squared)
         sums.append(means.flatten(1) * sizes)
         if unbiased:
-            right = Squares(features, bias) if squared else Linear(features, bias)
+            right = Linear(features, bias, squared)
             columns.append(rows.square().sum(1) * right.squared_norms())
     return torch.cat([*sums, domains.weights.membership.mT @ torch.stack(columns, dim=1)], dim=1)

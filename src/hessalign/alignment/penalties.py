@@ -93,7 +93,15 @@ def _deviation(values: Float[Tensor, "e p"], target: Float[Tensor, " p"]) -> Flo
 def gradient_dispersion(
     statistics: HeadStatistics, evaluation: Evaluation = "auto"
 ) -> Float[Tensor, ""]:
-    r"""Dispersion of the gradients, $\frac1E \sum_e \|g_e - \bar g\|^2$ (eq. 17 and 20)."""
+    r"""Dispersion of the gradients, $\frac1E \sum_e \|g_e - \bar g\|^2$ (eq. 17 and 20).
+
+    Args:
+        statistics: Either backend.
+        evaluation: How the closed form evaluates it.
+
+    Returns:
+        The dispersion.
+    """
     return quantity_dispersion(statistics, "gradient", evaluation)
 
 

@@ -51,7 +51,6 @@ from hessalign.curvature.factors import (
     RightFactor,
     Rows,
     SoftmaxCurvature,
-    Squares,
 )
 from hessalign.curvature.linear import MOST_BYTES
 from hessalign.curvature.losses import CrossEntropy
@@ -73,7 +72,7 @@ QUANTITIES: dict[str, Callable[[LinearHead], _Factors]] = {
     "hessian": lambda head: (head.curvature, Outer(head.features, head.bias)),
     "hessian_diagonal": lambda head: (
         Rows(head.curvature.diagonal()),
-        Squares(head.features, head.bias),
+        Linear(head.features, head.bias, squared=True),
     ),
     "hessian_gradient": lambda head: (
         Rows(head.curvature.apply(head.gradient_logits, slice(None))),

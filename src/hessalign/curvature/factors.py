@@ -5,8 +5,8 @@ is small (errors, curvature of the loss in the logits) and can be written out as
 factor* is built from the features (1, z, z², z zᵀ), and knows how to average itself against left
 rows without being written out. Both know the inner products between samples, which is all the
 dual evaluation needs. `size` counts the components of one sample's factor, `dual_size` the
-multiplications of one inner product, and `mean_cost` tells what forming the domains' means and
-going back through them costs.
+multiplications of one inner product, `power` says which power of z̃·z̃' that is, 0 if none, and
+`mean_cost` what forming the domains' means and going back through them costs.
 
 A head with a bias sees the features z̃ = [z, 1]. The constant is never stored: it adds 1 to an
 inner product, and splits z̃ z̃ᵀ into z zᵀ, twice z, and 1.
@@ -342,6 +342,7 @@ class Constant:
 
     like: Tensor  # any tensor with one row per sample, on the right device
 
+    power = 0
     size = 1
     dual_size = 0
 
@@ -368,10 +369,16 @@ class Constant:
 @final
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """The right factor z̃: features, and a constant for the bias."""
+    """The right factor z̃: features and a constant for the bias; or z̃ ∘ z̃, of a Hessian diagonal."""
 
     features: Features
     bias: bool  # whether z̃ = [z, 1] or just z
+    squared: bool = False  # whether it is z̃ ∘ z̃, in which the constant is 1 as well
+
+    @property
+    def power(self) -> int:
+        """The power of z̃·z̃' that inner products are."""
+        return 0 if self.squared else 1
 
     @property
     def size(self) -> int:
@@ -380,8 +387,8 @@ class Linear:
 
     @property
     def dual_size(self) -> int:
-        """Multiplications per inner product: those of z·z'."""
-        return self.features.dual_size
+        """Multiplications per inner product: those of z·z', which others may have made."""
+        return self.features.z.shape[1] if self.squared else self.features.dual_size
 
     def mean_cost(self, components: int, domains: int) -> Cost:
         """The cost of the means of left ⊗ z̃."""
@@ -390,53 +397,18 @@ class Linear:
     def mean_terms(
         self, left: Float[Tensor, "n l"], domains: Domains
     ) -> tuple[Tensor, list[MeanTerm]]:
-        """The means of left ⊗ z̃."""
-        return self.features.z, [MeanTerm(left, OuterMeans(domains, float(self.bias)))]
-
-    def squared_norms(self) -> Float[Tensor, " n"]:
-        """‖z̃‖²."""
-        return self.features.powers(2) + self.bias
-
-    def inner(self, block: slice) -> Float[Tensor, "b n"]:
-        """z̃·z̃' = z·z' + 1."""
-        return self.features.inner(block, bias=self.bias)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Squares:
-    """The right factor z̃ ∘ z̃ of a Hessian diagonal; the square of the constant is the constant."""
-
-    features: Features
-    bias: bool  # whether z̃ = [z, 1] or just z
-
-    @property
-    def size(self) -> int:
-        """Components of z̃ ∘ z̃."""
-        return self.features.z.shape[1] + self.bias
-
-    @property
-    def dual_size(self) -> int:
-        """Multiplications per inner product."""
-        return self.features.z.shape[1]
-
-    def mean_cost(self, components: int, domains: int) -> Cost:
-        """The cost of the means of left ⊗ z̃²."""
-        return _outer_cost(components, self.size, len(self.features.z), domains)
-
-    def mean_terms(
-        self, left: Float[Tensor, "n l"], domains: Domains
-    ) -> tuple[Tensor, list[MeanTerm]]:
-        """The means of left ⊗ z̃²."""
-        form = OuterMeans(domains, float(self.bias), squared=True)
+        """The means of left ⊗ z̃, or of left ⊗ z̃²."""
+        form = OuterMeans(domains, float(self.bias), self.squared)
         return self.features.z, [MeanTerm(left, form)]
 
     def squared_norms(self) -> Float[Tensor, " n"]:
-        """‖z̃ ∘ z̃‖² = Σ z⁴ + 1."""
-        return self.features.powers(4) + self.bias
+        """‖z̃‖², or ‖z̃ ∘ z̃‖² = Σ z⁴ + 1."""
+        return self.features.powers(4 if self.squared else 2) + self.bias
 
     def inner(self, block: slice) -> Float[Tensor, "b n"]:
-        """z̃²·z̃'² = z²·z'² + 1."""
+        """z̃·z̃' = z·z' + 1, or z̃²·z̃'² = z²·z'² + 1."""
+        if not self.squared:
+            return self.features.inner(block, bias=self.bias)
         wide = self.features.z.to(accumulation_dtype(self.features.z.device))
         return inner(wide.square(), block) + self.bias
 
@@ -448,6 +420,8 @@ class Outer:
 
     features: Features
     bias: bool  # whether z̃ = [z, 1] or just z
+
+    power = 2
 
     @property
     def size(self) -> int:
@@ -513,7 +487,7 @@ class Outer:
         return products * products  # its slope is cheaper than that of a power
 
 
-RightFactor = Constant | Linear | Squares | Outer
+RightFactor = Constant | Linear | Outer
 
 
 def mean_inners(

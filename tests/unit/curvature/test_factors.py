@@ -17,7 +17,6 @@ from hessalign.curvature.factors import (
     Rows,
     ScaledCurvature,
     SoftmaxCurvature,
-    Squares,
     mean_inners,
 )
 
@@ -55,7 +54,7 @@ def make_right(name, bias):
     if name == "linear":
         return Linear(Features(z), bias), augmented
     if name == "squared":
-        return Squares(Features(z), bias), augmented.square()
+        return Linear(Features(z), bias, squared=True), augmented.square()
     return Outer(Features(z), bias), torch.einsum("nd,nc->ndc", augmented, augmented).flatten(1)
 
 
