@@ -33,9 +33,6 @@ VALIDATION_LOSS: Final = "validation_loss"
 _STATISTICS: Final = 2_000
 """Training inputs, or a batch more, that batch normalisation takes its statistics from."""
 
-_Rule = Literal["ema", "swad", "uniform"]
-"""Which iterates are averaged, and how much each counts."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AverageOptions(Options):
@@ -52,7 +49,7 @@ class AverageOptions(Options):
         tolerance_ratio: Of "swad": how far above the valley's mean loss the threshold is.
     """
 
-    average: _Rule | None = None
+    average: Literal["ema", "swad", "uniform"] | None = None
     average_decay: Annotated[float, Range(0, 1, open_high=True)] = 0.99
     average_start: Whole | None = None
     n_converge: Count = 3

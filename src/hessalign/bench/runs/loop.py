@@ -46,9 +46,6 @@ from hessalign.curvature.losses import LABEL_LOSSES
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Measures a network; called in evaluation mode and without a graph."""
 
-_LrSchedule = Literal["constant", "cosine"]
-"""How the learning rate changes after the warm-up."""
-
 _OPTIMIZERS: Final = ("adam", "adamw", "sgd")
 
 
@@ -60,13 +57,13 @@ class LoopOptions(AverageOptions):
         optimizer: "adam", "adamw", "sgd", or `package.module:Name` of a class of one's own, which
             is called with parameters, `lr` and `weight_decay`.
         momentum: Of "sgd".
-        lr_schedule: "constant", or "cosine" to fall to nearly 0 until the last step.
+        lr_schedule: "constant", or "cosine" to fall to nearly 0 from the warm-up to the last step.
         warmup_steps: Steps in which the learning rate rises first.
     """
 
     optimizer: str = "adam"
     momentum: Annotated[float, Range(0, 1, open_high=True)] = 0.9
-    lr_schedule: _LrSchedule = "constant"
+    lr_schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: Whole = 0
 
     @property

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -44,8 +44,7 @@ from hessalign.bench.sweep.selection.collection import finished_runs
 from hessalign.report.tables import grouped
 
 _MEMBERS: Final = "average.json"  # what an average is of, in its folder
-_MemberRule = Literal["restricted", "uniform"]
-"""Which runs of a group are averaged: greedily chosen ones, or all."""
+_RULES: Final = ("restricted", "uniform")  # which runs of a group: greedily chosen ones, or all
 
 
 @final
@@ -110,7 +109,7 @@ def average_sweep(
     Raises:
         InputError: If runs are missing or kept no model, or do not belong together.
     """
-    check_name("rule for members", rule, get_args(_MemberRule))
+    check_name("rule for members", rule, _RULES)
     if across_trials and rule != "uniform":
         raise InputError(
             "Expected --members uniform across trials: what one trial holds out, others train on, "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from hessalign._errors import InputError
@@ -17,7 +18,6 @@ from hessalign.bench.sweep.execution import Begin, Outcome, Task, Work, execute_
 from hessalign.bench.sweep.launcher import Retries, Waiting
 
 _POLL_SECONDS: Final = 0.2
-_CONNECT_SECONDS: Final = 30.0
 _SECONDS_BETWEEN_COUNTS: Final = 10.0
 """How often to look how many runs the cluster has room for: nodes come and go."""
 
@@ -51,6 +51,7 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 
 
 @final
+@dataclass(eq=False)
 class RayLauncher:
     """Tasks of a Ray cluster: an existing one, or one of this machine that lasts for the sweep.
 
@@ -58,7 +59,7 @@ class RayLauncher:
     folder of the sweep, and the data, under the same paths. A task whose worker or machine is lost
     is begun again, from its checkpoint.
 
-    Args:
+    Attributes:
         address: Of a cluster, as HOST:PORT, or "auto" for that of this machine; None starts one.
             A process that is already connected to a cluster stays with it.
         jobs: Runs at a time at most; None: as many as the cluster has room for.
@@ -68,33 +69,25 @@ class RayLauncher:
         connect_seconds: How long to wait for the cluster's answer.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        jobs: int | None = None,
-        cpus_per_run: float = 1,
-        gpus_per_run: float = 0,
-        retries: Retries | None = None,
-        connect_seconds: float = _CONNECT_SECONDS,
-    ) -> None:
-        check_count(1 if jobs is None else jobs, "jobs")
-        if cpus_per_run <= 0 or gpus_per_run < 0:
+    address: str | None = None
+    jobs: int | None = None
+    cpus_per_run: float = 1
+    gpus_per_run: float = 0
+    retries: Retries = field(default_factory=Retries)
+    connect_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        self.parallel = 1 if self.jobs is None else self.jobs
+        check_count(self.parallel, "jobs")
+        cpus, gpus = self.cpus_per_run, self.gpus_per_run
+        if cpus <= 0 or gpus < 0:
             raise InputError(
-                "Expected more than 0 CPUs and 0 or more GPUs per run, got "
-                f"{cpus_per_run} and {gpus_per_run}."
+                f"Expected more than 0 CPUs and 0 or more GPUs per run, got {cpus} and {gpus}."
             )
-        if gpus_per_run > 1 and gpus_per_run != int(gpus_per_run):
+        if gpus > 1 and gpus != int(gpus):
             raise InputError(
-                "Expected a fraction of one GPU or a whole number of them per run, got "
-                f"{gpus_per_run:g}."
+                f"Expected a fraction of one GPU or a whole number of them per run, got {gpus:g}."
             )
-        self.address = address
-        self.jobs = jobs
-        self.parallel = jobs or 1
-        self.cpus_per_run = cpus_per_run
-        self.gpus_per_run = gpus_per_run
-        self.retries = retries or Retries()
-        self.connect_seconds = connect_seconds
 
     def run(
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing

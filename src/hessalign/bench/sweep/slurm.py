@@ -12,7 +12,7 @@ import shutil
 import signal
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, final
@@ -65,12 +65,13 @@ def make_slurm_options(values: Mapping[str, Any]) -> SlurmOptions:
 
 
 @final
+@dataclass(eq=False)
 class SlurmLauncher:
     """Tasks as jobs of Slurm, submitted from a machine that has `sbatch`.
 
     All machines must see the folder of the sweep, and the data, under the same paths.
 
-    Args:
+    Attributes:
         jobs: Runs at a time at most; None leaves that to Slurm.
         cpus_per_run: Processor cores for each run, also its number of threads.
         gpus_per_run: Graphics processors for each run.
@@ -79,34 +80,28 @@ class SlurmLauncher:
         cluster: "slurm", or "local" for processes of this machine, to try things out.
     """
 
-    def __init__(
-        self,
-        jobs: int | None = None,
-        cpus_per_run: float = 1,
-        gpus_per_run: float = 0,
-        options: SlurmOptions | None = None,
-        retries: Retries | None = None,
-        cluster: str = "slurm",
-    ) -> None:
-        check_count(1 if jobs is None else jobs, "jobs")
-        whole = cpus_per_run == int(cpus_per_run) and gpus_per_run == int(gpus_per_run)
-        if cpus_per_run < 1 or gpus_per_run < 0 or not whole:
+    jobs: int | None = None
+    cpus_per_run: float = 1
+    gpus_per_run: float = 0
+    options: SlurmOptions = field(default_factory=SlurmOptions)
+    retries: Retries = field(default_factory=Retries)
+    cluster: str = "slurm"
+
+    def __post_init__(self) -> None:
+        self.parallel = 1 if self.jobs is None else self.jobs
+        check_count(self.parallel, "jobs")
+        cpus, gpus = self.cpus_per_run, self.gpus_per_run
+        if cpus < 1 or gpus < 0 or cpus != int(cpus) or gpus != int(gpus):
             raise InputError(
                 "Expected whole numbers for Slurm, 1 or more CPUs and 0 or more GPUs per run, got "
-                f"{cpus_per_run:g} and {gpus_per_run:g}."
+                f"{cpus:g} and {gpus:g}."
             )
         self._submitit = _import_submitit()
-        if cluster == "slurm" and shutil.which("srun") is None:
+        if self.cluster == "slurm" and shutil.which("srun") is None:
             raise InputError(
                 "Expected Slurm's commands (sbatch, srun) on this machine for --launcher slurm, "
                 "found none. Run it on a login node of the cluster, or use --launcher local."
             )
-        self.jobs = jobs
-        self.parallel = jobs or 1
-        self.cpus_per_run, self.gpus_per_run = int(cpus_per_run), int(gpus_per_run)
-        self.options = options or SlurmOptions()
-        self.retries = retries or Retries()
-        self.cluster = cluster
 
     def run(
         self, tasks: Sequence[Task], work: Work, begin: Begin = nothing
@@ -142,8 +137,8 @@ class SlurmLauncher:
             name="hessalign",
             timeout_min=given["time"],
             mem_gb=given["memory"],
-            cpus_per_task=self.cpus_per_run,
-            gpus_per_node=self.gpus_per_run or None,
+            cpus_per_task=int(self.cpus_per_run),
+            gpus_per_node=int(self.gpus_per_run) or None,
             slurm_array_parallelism=self.parallel,
             **{f"slurm_{name}": given[name] for name in named},
         )
@@ -166,7 +161,7 @@ class SlurmLauncher:
         if not tasks:
             return []
         here, now = os.getcwd(), time.monotonic()
-        calls = [_Remote(task, work, self.cpus_per_run, here) for task in tasks]
+        calls = [_Remote(task, work, int(self.cpus_per_run), here) for task in tasks]
         made = executor.submit_array(calls)
         return [_Submitted(*each, now) for each in zip(tasks, made, strict=True)]
 
