@@ -380,9 +380,9 @@ def _check_that_a_restart_changes_nothing(info: AlgorithmInfo) -> None:
     different = _differences(whole.state(), second.state())
     _require(
         not different,
-        f"A run that was stopped and continued differs from one that was not in {different}. Keep "
-        "everything that changes from step to step in buffers (register_buffer), assign to them "
-        "anew or in place, and leave the network in train().",
+        f"A run that was stopped and continued differs from one that was not in {different}. "
+        "Keep everything that changes from step to step in buffers (register_buffer) that keep the "
+        "shape and type they begin with, and leave the network in train().",
     )
 
 

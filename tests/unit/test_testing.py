@@ -237,6 +237,42 @@ class NotCombined(Rule):
         return gradients
 
 
+class Logs(Owner):
+    """Logs a risk with its graph."""
+
+    what: ClassVar = staticmethod(lambda step: step.statistics.risk.mean())
+
+    def update(self, step, optimizers):
+        super().update(step, optimizers)
+        return {"risk": self.what(step)}
+
+
+class LogsSamples(Logs):
+    what: ClassVar = staticmethod(lambda step: step.losses)
+
+
+class LogsWords(Logs):
+    what: ClassVar = staticmethod(lambda step: "low")
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_logged_may_have_a_graph():
+    check_algorithm(Logs)
+
+
+class Widens(Plain):
+    """Keeps a mean in float32, until the statistics make float64 of it."""
+
+    def __init__(self, config, setting):
+        super().__init__(config, setting)
+        self.register_buffer("mean", torch.zeros(()))
+
+    def penalty(self, step):
+        risk = step.statistics.risk.mean()
+        self.mean = 0.9 * self.mean + risk.detach()
+        return risk * self.mean
+
+
 class NothingToLog(Owner):
     def update(self, step, optimizers):
         super().update(step, optimizers)
@@ -335,6 +371,12 @@ FAULTS = [
     (NoTerms, "it trains anywhere", "Expected NoTerms.terms to return ObjectiveTerms, got Tensor"),
     (NotCombined, "it trains anywhere", "\\(3, 3\\), \\(3,\\), .*got \\(3, 3, 3\\), "),
     (NothingToLog, "it trains anywhere", "update to return terms, got None"),
+    (
+        LogsSamples,
+        "it trains anywhere",
+        "Expected 'risk' of LogsSamples.update as one number, got sh",
+    ),
+    (LogsWords, "it trains anywhere", "Expected 'risk' of LogsWords.update as one number, got low"),
     (Overwrites, "batches stay as they are", "It changed x of the batch in place"),
     (LeavesEvaluation, "a restart changes nothing", "leave the network in train\\(\\)"),
     (GlobalTorch, "its generator decides", "the global generator of torch. Draw from self.gen"),
@@ -346,6 +388,11 @@ FAULTS = [
     ),
     (UnseededLayer, "its generator decides", "inside `with seeded\\(setting.generator\\)`"),
     (Forgetful, "a restart changes nothing", "in buffers \\(register_buffer\\)"),
+    (
+        Widens,
+        "a restart changes nothing",
+        "differs .* in mean.* keep the shape and type they begin",
+    ),
     (OnTheProcessor, "tensors are made where the network is", "device=step.z.device"),
     (Detached, "the gradient is that of the loss", "class attribute `constants`"),
     (Trace, "evaluation leaves no trace", "Predicting changed network.featurizer.calls"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
+from numbers import Real
 from typing import Annotated, Any, Final, Literal, final
 
 import torch
@@ -300,16 +301,28 @@ def update(
 ) -> Terms:
     """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
-        terms = algorithm.update(step, optimizers)
-        if not isinstance(terms, Mapping):
-            raise InputTypeError(
-                f"Expected {type(algorithm).__name__}.update to return terms, got {terms!r}."
-            )
+        terms = _logged(algorithm, algorithm.update(step, optimizers))
     else:
         terms = _update_by_gradient(algorithm, step, optimizers[MAIN], config)
     if algorithm.gradient_scale is not None:
         algorithm.gradient_scale.adapt(step.number)
     return terms
+
+
+def _logged(algorithm: AbstractStepOwner, terms: Terms) -> Terms:
+    """What a step owner gives to be logged, without its graph; what is no number is refused."""
+    whose = f"{type(algorithm).__name__}.update"
+    if not isinstance(terms, Mapping):
+        raise InputTypeError(f"Expected {whose} to return terms, got {terms!r}.")
+    for name, value in terms.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            value = f"shape {list(value.shape)}"
+        if not isinstance(value, Tensor | Real):
+            raise InputTypeError(f"Expected {name!r} of {whose} as one number, got {value}.")
+    return {
+        name: value.detach() if isinstance(value, Tensor) else value
+        for name, value in terms.items()
+    }
 
 
 def _update_by_gradient(

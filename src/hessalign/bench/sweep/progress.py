@@ -25,7 +25,9 @@ from hessalign.bench.sweep.execution import (
     JobStatus,
     Launcher,
     Outcome,
+    Task,
     Work,
+    job_status,
     run_jobs,
 )
 from hessalign.bench.sweep.selection import SELECTIONS
@@ -213,6 +215,7 @@ class SweepProgress:
         self._progress = Progress("", "runs", stream)
         self._running: dict[str, _Running] = {}
         self._rated: dict[str, tuple[str, float]] = {}  # algorithm and seconds, by folder
+        self._elsewhere: list[Task] = []  # that another sweep was doing when last looked at
         self._show(now=True)
 
     def __call__(self, outcome: Outcome) -> None:
@@ -221,6 +224,8 @@ class SweepProgress:
         state = "running" if outcome.state == "elsewhere" else outcome.state
         self._statuses[job.folder] = JobStatus(job, state, outcome.seconds or None, outcome.error)
         self._running.pop(job.folder, None)
+        if outcome.state == "elsewhere":
+            self._elsewhere.append(outcome.task)
         if outcome.state == "failed":
             self._progress.say(f"failed: {job.describe()}: {outcome.error}")
         if self._progress.due:
@@ -257,7 +262,16 @@ class SweepProgress:
         self._show()
         self._progress.close()
 
+    def _look_elsewhere(self) -> None:
+        """Count what others have done since."""
+        for task in list(self._elsewhere):
+            status = job_status(task.sweep, task.job)
+            if status.state in {"done", "failed"}:
+                self._statuses[task.job.folder] = status
+                self._elsewhere.remove(task)
+
     def _show(self, *, now: bool = False) -> None:
+        self._look_elsewhere()
         statuses = list(self._statuses.values())
         counts = Counter(status.state for status in statuses)
         going = min(self._launcher.parallel, counts["left"]) + counts["running"]

@@ -55,6 +55,20 @@ def test_runs_that_go_on_are_shown_with_step_and_accuracy(tmp_path):
     assert stream.getvalue().endswith("\n")
 
 
+def test_what_others_do_runs_until_it_is_done(tmp_path):
+    """Two sweeps share a folder: what one had claimed the other counts as it ends."""
+    stream = Terminal()
+    jobs, progress = make(tmp_path, 6, stream)
+    for job in jobs[:2]:
+        progress(Outcome(Task(job, tmp_path), "elsewhere"))
+    assert last_line(stream) == "0/6 runs  4 running  2 waiting"
+    for job, name in ((jobs[0], "done"), (jobs[1], "err.txt")):
+        (tmp_path / job.folder).mkdir()
+        (tmp_path / job.folder / name).write_text("broken")
+    progress(Outcome(Task(jobs[2], tmp_path), "done", 50.0))
+    assert last_line(stream) == "2/6 runs  1 failed  2 running  1 waiting"
+
+
 def test_a_log_has_the_newest(tmp_path):
     stream = io.StringIO()
     jobs, progress = make(tmp_path, 4, stream)
