@@ -434,6 +434,24 @@ def test_sparse_features_are_the_same_features(alignment, kind):
     np.testing.assert_allclose(sparse.predict_proba(kind(X)), dense.predict_proba(X), atol=1e-4)
 
 
+@pytest.mark.parametrize("alignment", ["full", "diagonal", None])
+@pytest.mark.parametrize(("dtype", "far"), [("f4", 2e3), (float, 1e8)])
+def test_sparse_columns_far_from_zero_keep_their_digits(alignment, dtype, far):
+    """Such as a year beside counts; and a column that never changes."""
+    X, y, domain = samples()
+    X[np.random.default_rng(0).random(X.shape) < 0.5] = 0
+    X = np.round(8 * X) / 8  # exact with what is added
+    moved = X + np.array([far, 0, 0, 0])
+    moved = np.c_[moved, np.full(len(X), 0.1)].astype(dtype)
+    options = {"alpha": 1, "beta": 1, "tol": 1e-7}
+    near = ha.AlignedClassifier(alignment, **options).fit(X, y, domain)
+    away = ha.AlignedClassifier(alignment, **options).fit(csr_array(moved), y, domain)
+    np.testing.assert_allclose(away.coef_[:, :4], near.coef_, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(away.coef_[:, 4], 0, atol=1e-9)
+    logits = near.decision_function(X)
+    np.testing.assert_allclose(away.decision_function(csr_array(moved)), logits, atol=1e-2)
+
+
 def test_the_kind_is_chosen_by_cost_and_said():
     X, y, domain = samples()
     assert ha.AlignedClassifier().fit(X, y, domain).alignment_ == "full"

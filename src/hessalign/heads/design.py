@@ -146,21 +146,37 @@ def make_design(
     plain = Design(x, ranges, np.zeros(x.shape[1]), np.ones(x.shape[1]))
     if not standardize:
         return plain
-    mean, scale = _scales(plain, [None if weight is None else weight[rows] for rows in groups])
+    counts = [None if weight is None else weight[rows] for rows in groups]
+    mean, spread = _moments(plain, counts)
+    moved = np.zeros_like(mean)
+    if plain.sparse:
+        # Such columns have hardly a zero to lose.
+        near = np.where(_far(x, mean, spread), mean, 0).astype(x.dtype)
+        if near.any():
+            x = x - type(x)(np.ones((x.shape[0], 1), dtype=x.dtype)) @ type(x)(near[None])
+            moved += near
+            mean, spread = _moments(replace(plain, x=x), counts)
+    digits = np.finfo(x.dtype).eps * (1e3 if plain.sparse else 1)
+    scale = np.where(spread <= digits * np.abs(mean + moved), 1.0, spread)
     odd = bool((np.abs(np.log(scale)) > np.log(_ODD)).any())
     ones = np.ones_like(scale)
     if plain.sparse:
         if odd:
             x = x.multiply(1 / scale).tocsr().astype(x.dtype)
-            return Design(x, ranges, mean / scale, ones, 0.0, scale)
-    elif odd or bool((np.abs(mean) > _FAR[x.dtype] * scale).any()):
+            return Design(x, ranges, mean / scale, ones, moved, scale)
+    elif odd or bool(_far(x, mean, scale).any()):
         x = ((x - mean) / scale).astype(x.dtype)
         return Design(x, ranges, np.zeros_like(mean), ones, mean, scale)
-    return Design(x, ranges, mean, scale)
+    return Design(x, ranges, mean, scale, moved)
 
 
-def _scales(design: Design, weights: list[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each feature; 1 in place of 0 for constants."""
+def _far(x: Matrix, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Which features are many deviations away from 0."""
+    return np.asarray(np.abs(mean) > _FAR[x.dtype] * spread)
+
+
+def _moments(design: Design, weights: list[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature."""
     # Differences to the first sample are exactly 0 for a constant, and keep the digits of a feature
     # that varies little for its size, such as a time stamp.
     origin = np.zeros(design.width - 1)
@@ -175,10 +191,7 @@ def _scales(design: Design, weights: list[np.ndarray | None]) -> tuple[np.ndarra
         sums += own @ moved
         squares += own @ design.squares(moved)
     offset = sums / total
-    spread = np.sqrt(np.maximum(squares / total - offset**2, 0))
-    digits = np.finfo(design.x.dtype).eps * (1e3 if design.sparse else 1)
-    mean = origin + offset
-    return mean, np.where(spread <= digits * np.abs(mean), 1.0, spread)
+    return origin + offset, np.sqrt(np.maximum(squares / total - offset**2, 0))
 
 
 def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
