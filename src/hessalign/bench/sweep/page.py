@@ -30,7 +30,8 @@ from hessalign.report.tables import first_notes, grouped, markdown_table
 
 _MOST_NOTES: Final = 10  # of a kind
 _SHOWN: Final = 4  # cells that lack the same
-_MOST_TROUBLES: Final = 300
+_MOST_TROUBLES: Final = 300  # rows, of which the first are in sight and the others folded
+_TROUBLES_IN_SIGHT: Final = 12
 _STATES: Final = ("failed", "diverged", "unfinished", "running", "left")
 
 _COLOURS: Final = 8  # of marks, which repeat after that
@@ -57,10 +58,11 @@ def render_sweep_page(overview: Overview, *, refresh: bool = False) -> str:
         datasets=datasets,
         compared=any(data["forest"] for data in datasets),
         reference=REFERENCE,
-        troubles=sorted(overview.troubles, key=lambda each: _STATES.index(each.state)),
+        troubles=_trouble_rows(overview),
         costs=_cost_rows(overview),
         cost_figure=_cost_figure(overview),
         notes=first_notes(overview.collection.notes, _MOST_NOTES, "`hessalign collect` says more."),
+        troubles_in_sight=_TROUBLES_IN_SIGHT,
         most_troubles=_MOST_TROUBLES,
         most_lines=_MOST_LINES,
         most_steps=_MOST_STEPS,
@@ -132,6 +134,16 @@ def _cards(overview: Overview) -> list[tuple[str, str]]:
             text = f"best on {dataset}, {known[best]:.1f} %, chosen on training domains"
             cards.append((best, text))
     return cards
+
+
+def _trouble_rows(overview: Overview) -> list[tuple[str, str, str]]:
+    """State, runs and reason of what is not done; runs with the same reason stand together."""
+    troubles = sorted(overview.troubles, key=lambda each: _STATES.index(each.state))
+    same = grouped(troubles, lambda each: (each.state, each.reason))
+    return [
+        (state, some([each.what for each in group], 1), reason)
+        for (state, reason), group in same.items()
+    ]
 
 
 def _means(found: Mapping[str, Mapping[str, Result]], selection: str) -> dict[str, float]:
@@ -227,7 +239,7 @@ def _forest(found: Mapping[str, Mapping[str, Result]]) -> Plot | None:
         for i, name in enumerate(SELECTIONS):
             if name not in row:
                 continue
-            each, up = row[name], -number + 0.18 * (1 - i)
+            each, up = row[name], -number + 0.08 - 0.18 * i  # below the name
             if each.interval is not None:
                 plot.line([(end, up) for end in each.interval], f"line chosen c{i}")
             plot.dot(each.mean, up, f"mark c{i}", f"{algorithm}, {name}: {each}")

@@ -100,6 +100,23 @@ def test_names_and_reasons_are_shown_as_they_are(page):
     assert EVIL not in page
 
 
+def test_runs_that_fail_alike_stand_together(tmp_path):
+    """A reason that all runs of an algorithm have is a row; of many reasons most are folded."""
+    write_runs(tmp_path, algorithms=("ERM",), dataset="PACS")
+    for number in range(60):
+        folder = tmp_path / f"gone{number}"
+        key = {"dataset": "PACS", "trial": number, "algorithm": "VREx"}
+        write(folder, [record(0, (0,), **key, args={"steps": 4})], done=False)
+        reason = "no space" if number < 40 else f"stopped at {number}"
+        (folder / "err.txt").write_text(f"Traceback\nOSError: {reason}\n")
+    page = render_sweep_page(look(tmp_path))
+    assert page.count("OSError: no space") == 1
+    assert re.search(r"and 39 more</td><td>.*OSError: no space", page)
+    seen, _, folded = page.partition("<summary>9 further reasons</summary>")
+    assert seen.count("OSError: stopped") == 11
+    assert folded.count("OSError: stopped") == 9
+
+
 def test_numbers_of_the_page_are_those_of_the_runs(overview, page):
     text = "".join(Elements(page).text)
     table = overview.tables(EVIL)["oracle"]
@@ -175,6 +192,22 @@ def test_the_page_does_not_scroll_sideways(page, width, tmp_path):
     assert found["wide"] == []
     assert not found["pwned"]
     assert found["scripts"] == 1
+
+
+NAMES = """
+const figure = frame.contentDocument.querySelector("svg:has(.row)");
+const box = element => element.getBoundingClientRect();
+const [left, tops] = [box(figure).left, [...figure.querySelectorAll(".line.chosen")].map(box)];
+const under = [...figure.querySelectorAll(".row")].filter(name => tops.some(line =>
+  line.top < box(name).bottom + 2 && line.bottom > box(name).top - 2));
+show({lines: tops.length, under: under.length});
+"""
+
+
+@needs_browser
+def test_names_do_not_cover_intervals(page, tmp_path):
+    found = scripted(page, NAMES, tmp_path)
+    assert found == {"lines": 2, "under": 0}
 
 
 SORT = """
