@@ -24,7 +24,7 @@ from hessalign.alignment import hessian_distance
 from hessalign.bench.algorithms import AbstractAlgorithm, Setting, find_algorithm
 from hessalign.bench.algorithms.options import Count, NonNegative, Whole, penalty_schedule
 from hessalign.bench.algorithms.search import common_space, run_hyper_parameters
-from hessalign.bench.data import DomainDataset, Family, find_dataset
+from hessalign.bench.data import Family, find_dataset
 from hessalign.bench.data.catalog import DEFAULT_STEPS, catalog_entry
 from hessalign.bench.data.image_cache import SIZE
 from hessalign.bench.models import Network, NetworkSpec, make_network
@@ -118,9 +118,9 @@ MODEL_KEYS: Final = tuple(
 class DomainBed(AbstractProtocol):
     """DomainBed's protocol, on data sets of any kind."""
 
-    def plan(self, job: Job, data_dir: Path, data: DomainDataset | None = None) -> Plan:
+    def plan(self, job: Job, data_dir: Path) -> Plan:
         """Find the data, draw the hyper-parameters, and override them."""
-        data = data or find_dataset(job.dataset, data_dir, job.seed)
+        data = find_dataset(job.dataset, data_dir, job.seed)
         overrides: dict[str, Any] = json.loads(job.hparams) if job.hparams else {}
         preset = overrides.pop(PRESET, "domainbed-2022")
         entry, info = catalog_entry(data.name), find_algorithm(job.algorithm)

@@ -43,7 +43,7 @@ from hessalign.bench.algorithms.options import (
     Whole,
 )
 from hessalign.bench.algorithms.search import draw, search_space
-from hessalign.bench.data import DomainDataset, colored_mnist
+from hessalign.bench.data import colored_mnist
 from hessalign.bench.data.catalog import COLORED_MNIST, default_steps
 from hessalign.bench.models import Network
 from hessalign.bench.runs.averaging import VALIDATION_LOSS, AverageOptions
@@ -128,7 +128,7 @@ these are ours and contain them."""
 class Irm(AbstractProtocol):
     """The IRM setup, on Colored MNIST at 14×14 pixels."""
 
-    def plan(self, job: Job, data_dir: Path, data: DomainDataset | None = None) -> Plan:
+    def plan(self, job: Job, data_dir: Path) -> Plan:
         """Settle the options and make the data; the trial is the seed of everything."""
         if job.trial_seed > LARGEST_SEED:
             raise InputError(f"Expected a seed up to {LARGEST_SEED}, got {job.trial_seed}.")
@@ -137,7 +137,7 @@ class Irm(AbstractProtocol):
         options, config = settle(job)
         images = options.imbalance, options.train_images, options.test_images
         colored_mnist.check_images(*images)
-        data = data or colored_mnist.make_colored_mnist_domains(job.trial_seed, *images)
+        data = colored_mnist.make_colored_mnist_domains(job.trial_seed, *images)
         values = {**dataclasses.asdict(config), **dataclasses.asdict(options)}
         for name in _UNSAID:
             if values[name] == getattr(_USUAL, name):

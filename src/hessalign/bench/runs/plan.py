@@ -128,11 +128,8 @@ class AbstractProtocol(ABC):
     """What a protocol decides."""
 
     @abstractmethod
-    def plan(self, job: Job, data_dir: Path, data: DomainDataset | None = None) -> Plan:
-        """Find the data of a job and settle its options; what does not fit is refused.
-
-        Who only asks whether options fit may give `data` of the same form, for none to be made.
-        """
+    def plan(self, job: Job, data_dir: Path) -> Plan:
+        """Find the data of a job and settle its options; what does not fit is refused."""
 
     @abstractmethod
     def start(self, plan: Plan) -> tuple[AbstractAlgorithm, torch.Generator]:
@@ -183,11 +180,9 @@ def plan_job(job: Job, data_dir: Path | None = None) -> Plan:
         raise ConfigurationError(problems) from error
 
 
-def _checked_plan(
-    job: Job, protocol: AbstractProtocol, data_dir: Path, data: DomainDataset | None = None
-) -> Plan:
+def _checked_plan(job: Job, protocol: AbstractProtocol, data_dir: Path) -> Plan:
     """A plan whose domains can be split, and of which a network and a loop can be made."""
-    plan = protocol.plan(job, data_dir, data)
+    plan = protocol.plan(job, data_dir)
     count = len(plan.splits)
     if max(job.test_domains) >= count or len(job.test_domains) >= count:
         names = ", ".join(f"{i} {name}" for i, name in enumerate(plan.data.domain_names))
@@ -204,14 +199,12 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
     """What is wrong with a job, and with each of its options on its own."""
     problems: list[str] = []
     bare = dataclasses.replace(job, steps=None, hparams=None)
-    found = attempt(problems, _checked_plan, bare, protocol, data_dir)
+    attempt(problems, _checked_plan, bare, protocol, data_dir)
     algorithm = attempt(problems, find_algorithm, job.algorithm)
     # The parts that are tried one by one stand beside what fits: neither hides the other.
     bare = dataclasses.replace(bare, test_domains=(0,))
     if algorithm is None:
         bare = dataclasses.replace(bare, algorithm=find_algorithm("erm").recorded)
-    found = found or attempt([], _checked_plan, bare, protocol, data_dir)
-    data = None if found is None else found.data
     overrides = json.loads(job.hparams) if job.hparams else {}
     parts = [
         {"steps": job.steps},
@@ -222,7 +215,7 @@ def _problems_one_by_one(job: Job, protocol: AbstractProtocol, data_dir: Path) -
 
     def check(part: Mapping[str, Any]) -> None:
         with suppress(*unsaid):
-            _checked_plan(dataclasses.replace(bare, **part), protocol, data_dir, data)
+            _checked_plan(dataclasses.replace(bare, **part), protocol, data_dir)
 
     for part in parts:
         attempt(problems, check, part)
