@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,15 @@ from hessalign.bench.data.catalog import COLORED_MNIST, split_options, with_opti
 from hessalign.bench.data.heart import HEART
 from hessalign.bench.data.hugging_face import DATA_DIR, HUGGING_FACE
 from hessalign.bench.data.source import ENTRY_POINTS
-from hessalign.bench.runs import Job, Record, Run, plan_job, train_job
+from hessalign.bench.runs import Job, Run, plan_job, train_job
 from hessalign.bench.runs.averaging import AVERAGED
 from hessalign.bench.runs.computing import COMPUTING_KEYS, Computing, take_computing
 from hessalign.bench.runs.irm import Irm
 from hessalign.bench.runs.job import parse_words, read_file
 from hessalign.bench.runs.plan import Plan, lone_domain_warning, plan_warnings
-from hessalign.bench.runs.processes import leads, taking_part
+from hessalign.bench.runs.processes import taking_part
 from hessalign.bench.runs.records import run_progress
-from hessalign.bench.runs.trackers import named_trackers, tracking, with_means
+from hessalign.bench.runs.trackers import named_trackers, tracking
 from hessalign.paper.accuracies import accuracy_table
 from hessalign.paper.published import TABLE_2, TABLE_3, measured
 from hessalign.report.progress import warn
@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> None:
                 warn(note)
         folder = options.output and options.output / _folder_name(plan)
         saved += f"Saved in {folder}\n" if folder else ""
-        with tracking(trackers if leads() else (), plan) as log:
+        show = run_progress(f"{plan.info.name} #{trial}", plan.steps)
+        with tracking(trackers, plan, show) as report:
             runs.append(
                 train_job(
                     plan.job,
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
                     evaluate="all",
                     keep_model=True,
                     computing=computing,
-                    report=_make_report(plan, log),
+                    report=report,
                     warn=warn,
                 )
             )
@@ -187,17 +188,6 @@ def _describe(plan: Plan) -> str:
         }
     text: str = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
     return text
-
-
-def _make_report(plan: Plan, log: Callable[[Record], None]) -> Callable[[Record], None]:
-    """What shows the records of a run, with means over domains, and has them followed."""
-    show = run_progress(f"{plan.info.name} #{plan.job.trial_seed}", plan.steps)
-
-    def report(record: Record) -> None:
-        show(with_means(plan, record))
-        log(record)
-
-    return report
 
 
 def _accuracies(runs: list[Run]) -> str:

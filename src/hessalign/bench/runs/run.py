@@ -158,8 +158,8 @@ def open_folder(
     # The job names its data as the user did, which is a part of its identity; from another folder
     # the same name means another place.
     beside = {_DATA_FOLDER: str(plan.data_dir.absolute())}
-    describe = partial(_describe, plan, used)
-    return RunFolder(folder, config, warn, form, keep_model, beside, describe)
+    describe = partial(_describe, plan, used) if keep_model else None
+    return RunFolder(folder, config, warn, form, beside, describe)
 
 
 def _describe(plan: Plan, software: dict[str, str], records: list[Record]) -> ModelDescription:

@@ -180,17 +180,15 @@ class RunFolder:
         config: What the run is, as plain JSON values.
         warn: Called with what the user should know but need not act on.
         form: What records say of the run beside what it reports.
-        keep_model: Whether to keep the trained parameters.
         beside: What to put down beside the configuration without being a part of it, such as where
             the data were.
-        describe: Says of the trained network what is needed to use it; None if it cannot be told.
+        describe: Says of the trained network what is needed to use it; None keeps no network.
     """
 
     path: Path
     config: Mapping[str, object]
     warn: Warn
     form: RecordForm = field(default_factory=RecordForm)
-    keep_model: bool = True
     beside: Mapping[str, object] = field(default_factory=dict)
     describe: Callable[[list[Record]], ModelDescription] | None = None
 
@@ -333,7 +331,7 @@ class RunFolder:
 
     def finish(self, network: Network, records: list[Record]) -> None:
         """Keep the trained model and mark the run as complete."""
-        if self.keep_model and self.describe is not None:
+        if self.describe is not None:
             with self._keeping_checkpoints():
                 write_model(self.path, self.describe(records), network)
         last = self.form.line(records) if records else "{}"

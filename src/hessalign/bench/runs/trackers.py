@@ -212,8 +212,10 @@ _failed: Final[set[str]] = set()
 
 
 @contextmanager
-def tracking(names: Sequence[str], plan: Plan) -> Iterator[Callable[[Record], None]]:
-    """Have trackers follow a run, from its first record on: not one that is complete."""
+def tracking(
+    names: Sequence[str], plan: Plan, show: Callable[[Record], None] = lambda record: None
+) -> Iterator[Callable[[Record], None]]:
+    """Show a run and have trackers follow it, from its first record; not one that is complete."""
     config = {**plan.job.args, "steps": plan.steps, **plan.values}
     config.pop("hparams", None)
     begun: dict[str, Tracker] = {}
@@ -224,8 +226,9 @@ def tracking(names: Sequence[str], plan: Plan) -> Iterator[Callable[[Record], No
         begun[name] = tracker
 
     def log(record: Record) -> None:
-        whole = with_means(plan, record)
-        for name in names:
+        whole = _with_means(plan, record)
+        show(whole)
+        for name in names if leads() else ():
             if name not in begun:
                 _attempt(name, start, name)
             if name in begun:
@@ -255,7 +258,7 @@ def _attempt(name: str, do: Callable[..., object], *given: object) -> None:
         warn(f"the tracker {name!r} failed and follows no more runs of this process: {reason}")
 
 
-def with_means(plan: Plan, record: Record) -> Record:
+def _with_means(plan: Plan, record: Record) -> Record:
     """A record with the mean accuracies over training and test domains, if it lacks them."""
     found = record.metrics
     if "test_accuracy" in found:
@@ -273,5 +276,5 @@ def tracked_work(
     work: Callable[..., object], trackers: Sequence[str], data_dir: Path, job: Job, folder: Path
 ) -> None:
     """Do a job of a sweep by `work`, which takes `report`, and have it followed; see `Work`."""
-    with tracking(trackers if leads() else (), plan_job(job, data_dir)) as log:
+    with tracking(trackers, plan_job(job, data_dir)) as log:
         work(job, folder, report=log)
