@@ -83,22 +83,15 @@ def metric_dispersions(
     metric: Literal["relative", "whitened", "exact"],
     ridge: float = RIDGE,
     *,
-    hessian: bool = True,
+    hessian: bool = True,  # whether the first term is wanted; it is 0 if not
     conditional: bool = False,
-    unbiased: bool = False,
+    unbiased: bool = False,  # without what finite samples add on average, given the metric
     evaluation: Evaluation = "auto",
 ) -> _Terms:
     r"""Dispersions of Hessians and gradients in a metric made of the same samples.
 
-    Args:
-        head: The head, by its closed form.
-        metric: "relative", "whitened" or "exact".
-        ridge: λ, for "whitened" and "exact".
-        hessian: Whether the first term is wanted; it is 0 if not.
-        conditional: The mean over classes of the dispersion among the samples of a class; see
-            `class_parts`. The metric is that of all samples, but for "relative".
-        unbiased: Without what finite samples add to the dispersion on average, given the metric.
-        evaluation: How means of outer products are compared.
+    Conditional ones are the mean over classes of the dispersion among the samples of a class, see
+    `class_parts`, in the metric of all samples, but for "relative".
 
     Returns:
         The two terms, in float64.

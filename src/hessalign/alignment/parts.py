@@ -431,30 +431,20 @@ def _meet(
 
 def assemble(
     processes: Processes,
-    part: tuple[Tensor, Tensor, Tensor, DomainLike, Tensor | None],
+    part: tuple[Tensor, Tensor, Tensor, DomainLike, Tensor | None],  # what `make_part` takes
     *,
     loss: HeadLoss,
     bias: bool,
-    quantities: Sequence[_Quantity],
-    unbiased: bool,
-    checks: bool | None,
-    settings: str,
-    seed: int,
+    quantities: Sequence[_Quantity],  # what sums suffice for; none if samples are needed
+    unbiased: bool,  # whether sums of squares are needed, too
+    checks: bool | None,  # whether to look at values; see `reads_values`
+    settings: str,  # what else must be the same everywhere
+    seed: int,  # of this process; that of the first one counts
 ) -> tuple[Part | DomainSums, int, Communication]:
     """Put the parts of all processes together, in the form that sends less.
 
-    What does not suit, in one of the parts or between them, is an error on all processes.
-
-    Args:
-        processes: Who takes part. All of them must call this.
-        part: Features, logits, targets, domains and weights of this process.
-        loss: The loss of the head.
-        bias: Whether the head has a bias.
-        quantities: What sums suffice for; none if samples are needed.
-        unbiased: Whether sums of squares are needed, too.
-        checks: Whether to look at values; see `reads_values`.
-        settings: What else must be the same everywhere.
-        seed: A seed of this process; that of the first one counts.
+    All processes must call this. What does not suit, in one of the parts or between them, is an
+    error on all of them.
 
     Returns:
         The batch, as samples or as sums over its domains, connected to what this process gave; a

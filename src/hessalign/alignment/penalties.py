@@ -269,33 +269,17 @@ _MOMENTS: dict[HessianKind, str] = {
 
 def alignment_dispersions(
     statistics: HeadStatistics,
-    kind: HessianKind | None,
+    kind: HessianKind | None,  # None for a first term of 0
     *,
-    metric: Metric = "euclidean",
-    ridge: float = RIDGE,
-    conditional: bool = False,
-    unbiased: bool = False,
+    metric: Metric = "euclidean",  # others for "full" and None, see `hessalign.alignment.metrics`
+    ridge: float = RIDGE,  # of the metrics "whitened" and "exact"
+    conditional: bool = False,  # the mean over classes of what is found among the samples of one
+    unbiased: bool = False,  # without what finite samples add; for "full", "diagonal" and None
     target: Target = MEAN,
     evaluation: Evaluation = "auto",
     **options: Any,  # noqa: ANN401 - those of `hessian_dispersion`
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Dispersions of the Hessians, in the variant named, and of the gradients, in one go.
-
-    Args:
-        statistics: Either backend.
-        kind: A name in `HESSIAN_KINDS`; None for a first term of 0.
-        metric: How they are measured; other than "euclidean" for "full" and None, see
-            `hessalign.alignment.metrics`.
-        ridge: Of the metrics "whitened" and "exact".
-        conditional: The mean over classes of what is found among the samples of one.
-        unbiased: Without what finite samples add on average; for "full", "diagonal" and None.
-        target: What each domain is compared with.
-        evaluation: How the closed form evaluates what has two evaluations.
-        options: What else `hessian_dispersion` takes.
-
-    Returns:
-        Both dispersions.
-    """
+    """Dispersions of the Hessians, in the variant named, and of the gradients, in one go."""
     if metric != "euclidean":
         return metric_dispersions(
             _closed_form(statistics),
