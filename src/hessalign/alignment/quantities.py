@@ -151,18 +151,12 @@ def inner_products(
 
 def quantity_dispersions(
     statistics: HeadStatistics,
-    quantities: Sequence[str],
-    evaluation: Evaluation = "auto",
+    quantities: Sequence[str],  # names in `QUANTITIES`
+    evaluation: Evaluation = "auto",  # for the closed form
     *,
-    unbiased: bool = False,
+    unbiased: bool = False,  # without what finite samples add on average, for the closed form
 ) -> list[Float[Tensor, ""]]:
     """Mean squared distance of each of some quantities of the domains to its mean.
-
-    Args:
-        statistics: Either backend.
-        quantities: Names in `QUANTITIES`.
-        evaluation: "primal", "dual" or "auto", for the closed form.
-        unbiased: Without what finite samples add on average, for the closed form.
 
     Returns:
         The dispersions, in float64.

@@ -235,21 +235,14 @@ def _left_slope(kind: str, left: Tensor, weights: Tensor) -> Tensor:
 
 
 def pair_sums(
-    weights: Float[Tensor, "n n"],
+    weights: Float[Tensor, "n n"],  # w, constants and symmetric
     terms: Sequence[PairTerm],
     *,
-    features: Float[Tensor, "n d"] | None = None,
-    bias: bool = False,
-    products: Float[Tensor, "n n"] | None = None,
+    features: Float[Tensor, "n d"] | None = None,  # what K are the inner products of
+    bias: bool = False,  # of [z, 1] instead of z
+    products: Float[Tensor, "n n"] | None = None,  # K itself, symmetric, where it is there already
 ) -> tuple[Float[Tensor, ""], ...]:
     """Sums over all pairs of samples of $w_{nm} L_{nm} K_{nm}^p$.
-
-    Args:
-        weights: Weights w, constants and symmetric.
-        terms: What is summed.
-        features: What K are the inner products of.
-        bias: Of [z, 1] instead of z.
-        products: K itself, symmetric, where it is there already.
 
     Returns:
         The sums, one for each term.

@@ -422,23 +422,16 @@ def mean_grams(
 
 
 def mean_outer(
-    left: Float[Tensor, "n l"],
+    left: Float[Tensor, "n l"],  # one row per sample, domains contiguous
     right: Float[Tensor, "n d"],
     domains: Domains,
     *,
-    bias: bool = False,
-    squared: bool = False,
+    bias: bool = False,  # append a 1 to the right rows
+    squared: bool = False,  # take the squares of the right rows
 ) -> Float[Tensor, "e l d_bias"]:
     r"""Mean over each domain of the outer product of two rows.
 
     $$M_e = \frac1{n_e} \sum_{n \in e} \text{left}_n \otimes \text{right}_n$$
-
-    Args:
-        left: One row per sample, domains contiguous.
-        right: One row per sample.
-        domains: The grouping of the samples.
-        bias: Append a 1 to the right rows.
-        squared: Take the squares of the right rows.
 
     Returns:
         The means, in the accumulation precision.

@@ -309,9 +309,9 @@ def _dot(a: Tensor, b: Tensor) -> Float[Tensor, ""]:
 def softmax_sums(
     z: Float[Tensor, "n d"],
     logits: Float[Tensor, "n c"],
-    y: Int[Tensor, " n"],
-    weights: Weights,
-    compared: Compared | None,
+    y: Int[Tensor, " n"],  # class indices
+    weights: Weights,  # of pairs of samples, domains contiguous
+    compared: Compared | None,  # "full" for the first sum, "product" for the second
     *,
     bias: bool,
 ) -> tuple[Float[Tensor, ""], ...]:
@@ -322,14 +322,6 @@ def softmax_sums(
 
     with K the inner products of the features, r = p − y, S = diag(p) − p pᵀ and u = S G_e z̃: of the
     Hessians, of their products with the gradients, of the gradients.
-
-    Args:
-        z: Features, domains contiguous.
-        logits: Logits.
-        y: Class indices.
-        weights: Those of pairs of samples.
-        compared: "full" for the first sum, "product" for the second, None for neither.
-        bias: Whether the head has a bias.
 
     Returns:
         The sum asked for, if any, and that of the gradients, in float64.
