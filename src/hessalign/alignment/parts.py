@@ -90,21 +90,13 @@ _COLUMNS = 3
 
 
 class Part(NamedTuple):
-    """Some of the samples of a batch.
-
-    Attributes:
-        z: Their features.
-        logits: Their logits.
-        y: Their targets.
-        domain: The id of each one's domain.
-        weight: What each counts in the mean of its domain; None if they all count the same.
-    """
+    """Some of the samples of a batch."""
 
     z: Float[Tensor, "n d"]
     logits: Tensor
     y: Tensor
-    domain: Int[Tensor, " n"]
-    weight: Float[Tensor, " n"] | None
+    domain: Int[Tensor, " n"]  # the id of each one's domain
+    weight: Float[Tensor, " n"] | None  # what each counts in its domain's mean; None if the same
 
     @property
     def outputs(self) -> int:

@@ -242,12 +242,7 @@ class DenseCurvature:
 @final
 @dataclass(frozen=True, eq=False)
 class ScaledCurvature:
-    """A curvature times a number for each sample: its weight.
-
-    Attributes:
-        curvature: The curvature.
-        scale: The numbers.
-    """
+    """A curvature times a number for each sample: its weight."""
 
     curvature: SoftmaxCurvature | DiagonalCurvature | DenseCurvature | ScaledCurvature
     scale: Float[Tensor, "n 1"]

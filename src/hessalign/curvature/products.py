@@ -63,19 +63,13 @@ def _by_domain(domains: Domains, left: Tensor, right: Tensor) -> Float[Tensor, "
 @final
 @dataclass(frozen=True)
 class OuterMeans:
-    """Means of left_n ⊗ right_n.
-
-    Attributes:
-        domains: The grouping of the samples.
-        bias: What is appended to the right rows; nothing if 0.
-        squared: Whether their squares are taken.
-        moments: Which of the means made with them are second moments with the same left rows: their
-            diagonals are the means of squares.
-    """
+    """Means of left_n ⊗ right_n."""
 
     domains: Domains
-    bias: float = 0.0
-    squared: bool = False
+    bias: float = 0.0  # what is appended to the right rows; nothing if 0
+    squared: bool = False  # whether their squares are taken
+    # Which of the means made with them are second moments with the same left rows: their diagonals
+    # are the means of squares.
     moments: int | None = None
 
     def plain(self, left: Tensor, right: Tensor) -> Tensor:

@@ -134,17 +134,12 @@ Compared = Literal["full", "product"]
 
 
 class _Sums(NamedTuple):
-    """Sums over pairs of samples, and what their slopes are made of.
+    """Sums over pairs of samples, and what their slopes are made of."""
 
-    Attributes:
-        values: Σ w ⟨S, S'⟩ K², or Σ w (u·u') K with u = S G z̃, if asked for; then Σ w (r·r') K.
-        small: w, p, r, and what inner products of curvatures are made of.
-        large: What the features enter: K, w K r, and what the first sum needs.
-    """
-
+    # Σ w ⟨S, S'⟩ K², or Σ w (u·u') K with u = S G z̃, if asked for; then Σ w (r·r') K.
     values: list[Tensor]
-    small: list[Tensor]
-    large: list[Tensor]
+    small: list[Tensor]  # w, p, r, and what inner products of curvatures are made of
+    large: list[Tensor]  # what the features enter: K, w K r, and what the first sum needs
 
 
 @final
