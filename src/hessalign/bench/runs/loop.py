@@ -315,10 +315,11 @@ def _logged(algorithm: AbstractStepOwner, terms: Terms) -> Terms:
     if not isinstance(terms, Mapping):
         raise InputTypeError(f"Expected {whose} to return terms, got {terms!r}.")
     for name, value in terms.items():
+        found: object = value
         if isinstance(value, Tensor) and value.numel() != 1:
-            value = f"shape {list(value.shape)}"
-        if not isinstance(value, Tensor | Real):
-            raise InputTypeError(f"Expected {name!r} of {whose} as one number, got {value}.")
+            found = f"shape {list(value.shape)}"
+        if not isinstance(found, Tensor | Real):
+            raise InputTypeError(f"Expected {name!r} of {whose} as one number, got {found}.")
     return {
         name: value.detach() if isinstance(value, Tensor) else value
         for name, value in terms.items()
