@@ -123,6 +123,12 @@ def described(out: str) -> dict[str, str]:
     return {text.partition(":")[0].strip(): text for text in out.split("\n\n\n")}
 
 
+@pytest.fixture
+def wide(monkeypatch):
+    """No width of a terminal, which workers of pytest are told, so that nothing is wrapped."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def test_algorithms_lists_every_row(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["algorithms"]) == 0
@@ -140,7 +146,7 @@ def test_algorithms_lists_every_row(capsys, monkeypatch):
     assert len(capsys.readouterr().out.splitlines()) == len(ALGORITHMS) + 4
 
 
-def test_the_closed_form_is_credited_where_it_is_used(capsys):
+def test_the_closed_form_is_credited_where_it_is_used(capsys, wide):
     assert main(["algorithms", "*"]) == 0
     said = described(capsys.readouterr().out)
     credited = {name for name, text in said.items() if "CMA, Chen et al., 2025" in text}
@@ -153,7 +159,7 @@ def test_algorithms_can_be_picked_by_pattern(capsys):
     assert list(described(capsys.readouterr().out)) == ["hgp", "hutchinson", "andmask", "sandmask"]
 
 
-def test_a_named_algorithm_tells_its_options_and_where_they_are_drawn(capsys):
+def test_a_named_algorithm_tells_its_options_and_where_they_are_drawn(capsys, wide):
     """Every option and every range of the registry stands there."""
     assert main(["algorithms", *ALGORITHMS]) == 0
     said = described(capsys.readouterr().out)

@@ -138,7 +138,7 @@ def test_gradients_of_inputs_are_as_they_are():
 def test_an_overflow_leaves_the_step_out_and_halves_the_factor(monkeypatch):
     monkeypatch.setattr(computing, "_STEPS_TO_GROWTH", 2)
     algorithm = Tiny(None, SITUATION.setting())
-    config = config_of(algorithm, optimizer="adam")
+    config = config_of(algorithm, optimizer="adam", momentum=LoopConfig.momentum)
     with computed(algorithm, "fp16", USUAL, print):
         optimizers = start_optimizers(algorithm, config)
         factors = []
