@@ -218,6 +218,25 @@ def test_runs_of_algorithms_with_more_than_a_network(data, tmp_path):
         assert ha.load(each.path).predict(np.ones((3, 8))).shape == (3,)
 
 
+def test_layers_that_differ_without_weights_are_refused_but_for_dropout(data, tmp_path):
+    paths = sweep(data, tmp_path / "drawn", draws=2, algorithms=("URM",))  # tanh, then ReLU
+    assert [ha.load(path).network.featurizer[1].__class__.__name__ for path in paths.values()] == [
+        "Tanh",
+        "ReLU",
+    ]
+    with pytest.raises(InputError, match=r"got (Tanh|ReLU)\(\) in .* has (Tanh|ReLU)\(\)\. Only"):
+        average_sweep(tmp_path / "drawn")
+    paths = sweep(
+        data, tmp_path / "dropout", draws=3, algorithms=("URM",), urm_generator_output="tanh"
+    )
+    dropped = {
+        json.loads((path / "model.json").read_text())["network"]["dropout"]
+        for path in paths.values()
+    }
+    assert len(dropped) > 1
+    average_sweep(tmp_path / "dropout")
+
+
 def test_what_cannot_be_averaged_is_refused(data, made, tmp_path):
     folder, _ = made
     sweep(data, tmp_path / "bare", draws=1, keep_model=False)

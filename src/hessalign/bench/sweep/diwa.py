@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from hessalign._errors import InputError, Warn, check_name
 from hessalign._files import make_folder, parse_json, write_atomically
@@ -33,6 +35,7 @@ from hessalign.bench.runs.model_description import (
     load_weights,
     name_some,
     read_description,
+    rebuild,
 )
 from hessalign.bench.runs.plan import Plan, plan_job
 from hessalign.bench.runs.records import DONE, RESULTS, Record
@@ -45,6 +48,10 @@ from hessalign.report.tables import grouped
 
 _MEMBERS: Final = "average.json"  # what an average is of, in its folder
 _RULES: Final = ("restricted", "uniform")  # which runs of a group: greedily chosen ones, or all
+
+_ONE_ARCHITECTURE: Final = (
+    "Only runs of one architecture can be averaged: sweep with the same options of it."
+)
 
 
 @final
@@ -177,6 +184,7 @@ def _average(
     for path in folders:
         _load(network, path, folders[0])
         scores[path] = _held_out(network, plans[trials[path]], inputs)
+    _check_layers(folders)
     ranked = sorted(folders, key=lambda path: -scores[path])
     plan = _plan(ranked[0], place)
     sampler = plan.protocol.sampler(plan, inputs)
@@ -238,6 +246,24 @@ def _check_data(folders: Sequence[Path]) -> None:
         )
 
 
+def _check_layers(folders: Sequence[Path]) -> None:
+    """Refuse networks whose weights fit one another's layers but not what these do."""
+    layers = {path: _layers(rebuild(read_description(path))) for path in folders}
+    for path, found in layers.items():
+        for ours, theirs in zip_longest(found, layers[folders[0]], fillvalue="no layer"):
+            if ours != theirs:
+                raise InputError(
+                    f"Expected runs of one architecture, got {ours} in {path} where {folders[0]} "
+                    f"has {theirs}. {_ONE_ARCHITECTURE}"
+                )
+
+
+def _layers(network: nn.Module) -> list[str]:
+    """The layers of a network, but for dropout, which predictions do without."""
+    parts = [each for each in network.modules() if not [*each.children()]]
+    return [repr(each) for each in parts if not isinstance(each, _DropoutNd)]
+
+
 def _check_starts(plan: Plan, folders: Sequence[Path], warn: Warn) -> None:
     """Say so if runs began with different weights, of which an average may mean nothing."""
     first: list[Tensor] = []
@@ -257,8 +283,7 @@ def _check_starts(plan: Plan, folders: Sequence[Path], warn: Warn) -> None:
 def _load(network: Network, path: Path, first: Path) -> Network:
     """Give a network, in place, the weights of a run."""
     device = next(network.parameters()).device
-    remedy = "Only runs of one architecture can be averaged: sweep with the same options of it."
-    load_weights(network, path, f"the network of {first}", remedy)
+    load_weights(network, path, f"the network of {first}", _ONE_ARCHITECTURE)
     return network.to(device)
 
 
