@@ -179,10 +179,17 @@ def test_by_default_uniform_begins_halfway_and_ema_at_once():
     assert isinstance(AverageOptions(average="swad").make_average(9), LossValley)
 
 
-@pytest.mark.parametrize("rule", ["ema", "swad", "uniform"])
-def test_training_and_its_records_are_those_without_an_average(rule):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average": "ema", "average_start": 2},
+        {"average": "swad", "n_converge": 1, "n_tolerance": 2},
+        {"average": "uniform", "average_start": 2},
+    ],
+)
+def test_training_and_its_records_are_those_without_an_average(options):
     _, iterates, plain = trained()
-    _, both, records = trained(average=rule, average_start=2, n_converge=1, n_tolerance=2)
+    _, both, records = trained(**options)
     for ours, theirs in zip(records, plain, strict=True):
         assert dict(ours.terms) == dict(theirs.terms)
         name = "validation_loss"
@@ -381,6 +388,13 @@ def test_jobs_without_an_average_are_what_they_were(bank, tmp_path):
         ({"average": "uniform", "average_start": 24}, InputError, "average_start below the 24 st"),
         ({"average": "ema", "average_decay": 1}, InputError, "average_decay as a number.*below 1"),
         ({"average": "swad", "n_converge": 0}, InputError, "n_converge of 1 or more, got 0"),
+        ({"average_decay": 0.9}, InputError, "average=ema only, got average_decay=0.9 with no av"),
+        (
+            {"average": "swad", "average_start": 0},
+            InputError,
+            "average_start with average=ema or uniform only, got average_start=0 with average=swad",
+        ),
+        ({"average": "ema", "n_tolerance": 2}, InputError, "n_tolerance with average=swad only"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, error, message, bank):

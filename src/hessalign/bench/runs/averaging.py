@@ -33,6 +33,15 @@ VALIDATION_LOSS: Final = "validation_loss"
 _STATISTICS: Final = 2_000
 """Training inputs, or a batch more, that batch normalisation takes its statistics from."""
 
+_TAKERS: Final = {
+    "average_decay": ("ema",),
+    "average_start": ("ema", "uniform"),
+    "n_converge": ("swad",),
+    "n_tolerance": ("swad",),
+    "tolerance_ratio": ("swad",),
+}
+"""Which averages take an option."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AverageOptions(Options):
@@ -58,6 +67,14 @@ class AverageOptions(Options):
 
     def make_average(self, steps: int) -> AbstractAverage | None:
         """A new average for a run of so many steps; None if none is asked for."""
+        for name, takers in _TAKERS.items():
+            value = getattr(self, name)
+            if self.average not in takers and value != getattr(AverageOptions, name):
+                found = f"average={self.average}" if self.average else "no average"
+                raise InputError(
+                    f"Expected {name} with average={' or '.join(takers)} only, got {name}={value} "
+                    f"with {found}, which does not take it."
+                )
         if self.average is None:
             return None
         if self.average == "swad":
