@@ -22,7 +22,7 @@ from hessalign.estimator_cv import STRENGTHS as SEARCHED
 from hessalign.heads.held_out import choose, held_out_scores, make_candidates
 from hessalign.heads.labelled import Labelled
 
-STRENGTHS = (0.05, 0.1, 1.0, 10.0, 100.0)
+STRENGTHS = (0.05, 0.1, 0.3, 1.0, 10.0, 100.0)
 KINDS = ("diagonal", None)
 PACS = Path("outputs/features/PACS@efficientnet_lite0.safetensors")
 PART = 0.8  # of each hospital, in a part of heart
@@ -172,7 +172,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--pacs", type=Path, default=PACS, metavar="FILE", help="features of PACS")
     add_output(parser)
     options = parser.parse_args(arguments)
-    few, many = (range(options.first, options.first + n * options.seeds) for n in (1, 4))
+    few, many = (range(options.first, options.first + n * options.seeds) for n in (1, 20))
     tasks: list[Iterator[Task]] = [
         synthetic(shift, strength, many)
         for shift in ("correlation", "diversity", "label")

@@ -39,7 +39,7 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-STRENGTHS: Final = (0.05, 1.0)
+STRENGTHS: Final = (0.05, 0.3, 1.0)
 
 
 @final
@@ -55,7 +55,8 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     regression, and says so.
 
     Args:
-        alignments: The kinds to choose from, as of `AlignedClassifier`.
+        alignments: The kinds to choose from, as of `AlignedClassifier`; one is taken only if those
+            before it gain nothing.
         strengths: Values of α = β to choose from; 0 is always among them. The smallest is taken
             without evidence for it if it is at most 0.1. More than 1 rarely gains much more, and
             costs more where there is nothing to gain.

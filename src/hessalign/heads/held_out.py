@@ -103,7 +103,8 @@ def choose(candidates: Sequence[Candidate], scores: Sequence[HeldOutScores]) -> 
     1. the one whose gain there less 1.28 standard errors is largest is chosen, if that is above 0,
        of those that cost at most 2 points in the mean over domains, and gain more in harder domains
        than in easier ones, by at least half a standard error of the slope of gains over accuracies,
-       or at least 2 points in the mean;
+       or at least 2 points in the mean. Kinds are preferred in their order: a later one is looked
+       at only if no strength of those before it is good enough;
     2. else a nudge, the smallest strength of the first kind if that is at most 0.1, unless it costs
        more than 1 point there or changes no answer in any domain;
     3. else the plain head.
@@ -141,6 +142,8 @@ def choose(candidates: Sequence[Candidate], scores: Sequence[HeldOutScores]) -> 
     told = _falls(accuracy[:, :1] + gains / 2, gains, np.mean(chance, axis=0)) | (mean >= _WORTH)
     good = (sure > _TINY) & (mean >= -_WORTH) & told
     if good.any():
+        first = candidates[int(good.argmax())].kind
+        good &= np.array([own.kind == first for own in candidates])
         return int(np.where(good, sure, 0.0).argmax())
     nudged = len(candidates) > 1 and candidates[1].strength <= _NUDGE
     changed = nudged and any((own.right[1] != own.right[0]).any() for own in scores)
