@@ -259,9 +259,9 @@ def _check_layers(folders: Sequence[Path]) -> None:
 
 
 def _layers(network: nn.Module) -> list[str]:
-    """The layers of a network, but for dropout, which predictions do without."""
+    """The layers of a network, but for those that do nothing in predictions."""
     parts = [each for each in network.modules() if not [*each.children()]]
-    return [repr(each) for each in parts if not isinstance(each, _DropoutNd)]
+    return [repr(each) for each in parts if not isinstance(each, _DropoutNd | nn.Identity)]
 
 
 def _check_starts(plan: Plan, folders: Sequence[Path], warn: Warn) -> None:
