@@ -15,7 +15,6 @@ from hessalign._errors import InputError, UnknownNameError
 from hessalign._protocol import seed_hash
 from hessalign.bench.algorithms import ALGORITHMS
 from hessalign.bench.runs import Job, load_run, plan_job, train_job
-from hessalign.bench.runs.model_description import TrainedModelError
 from hessalign.bench.sweep import list_jobs
 from hessalign.bench.sweep.diwa import average_sweep
 from hessalign.bench.sweep.selection import collect
@@ -226,6 +225,11 @@ def test_layers_that_differ_without_weights_are_refused_but_for_dropout(data, tm
     ]
     with pytest.raises(InputError, match=r"got (Tanh|ReLU)\(\) in .* has (Tanh|ReLU)\(\)\. Only"):
         average_sweep(tmp_path / "drawn")
+    sweep(data, tmp_path / "drawn", draws=2)
+    warned = []
+    (other,) = average_sweep(tmp_path / "drawn", warn=warned.append)
+    assert other.algorithm == "ERM"
+    assert [text[:24] for text in warned] == ["URM on bank is left out."]
     # Without hidden layer and dropout there is no layer before the head, with dropout there is.
     paths = sweep(data, tmp_path / "dropout", draws=3, hidden=0)
     models = [json.loads((path / "model.json").read_text()) for path in paths.values()]
@@ -240,7 +244,7 @@ def test_what_cannot_be_averaged_is_refused(data, made, tmp_path):
         average_sweep(tmp_path / "bare")
     sweep(data, tmp_path / "mixed", draws=2)
     other = sweep(data, tmp_path / "mixed", draws=1, hidden=9)
-    with pytest.raises(TrainedModelError, match=r"do not fit the network of .*mixed.*one archit"):
+    with pytest.raises(InputError, match=r"got Linear.* in .*mixed.* has Linear.*one architect"):
         average_sweep(tmp_path / "mixed")
     assert len(other) == 1
     with pytest.raises(InputError, match="Expected --members uniform across trials"):

@@ -129,7 +129,7 @@ def average_sweep(
             f"Expected a folder outside of the sweep {folder}, got {place}: its tables would mix "
             "runs and averages. Choose another with --output."
         )
-    groups = _groups(folder, across_trials, warn)
+    groups = _alike(_groups(folder, across_trials, warn), warn)
     make_folder(place)
     before = {path.parent for path in place.glob(f"*/{DONE}")}
     made = [_average(group, place, rule, data_dir, warn) for group in groups]
@@ -184,7 +184,6 @@ def _average(
     for path in folders:
         _load(network, path, folders[0])
         scores[path] = _held_out(network, plans[trials[path]], inputs)
-    _check_layers(folders)
     ranked = sorted(folders, key=lambda path: -scores[path])
     plan = _plan(ranked[0], place)
     sampler = plan.protocol.sampler(plan, inputs)
@@ -246,16 +245,28 @@ def _check_data(folders: Sequence[Path]) -> None:
         )
 
 
-def _check_layers(folders: Sequence[Path]) -> None:
-    """Refuse networks whose weights fit one another's layers but not what these do."""
+def _alike(groups: Sequence[list[Run]], warn: Warn) -> list[list[Run]]:
+    """The groups of which the networks are of one architecture; without any they are refused."""
+    problems = [_other_layers([_folder(run) for run in group]) for group in groups]
+    if all(problems):
+        raise InputError(problems[0])
+    for (run, *_), problem in zip(groups, problems, strict=True):
+        if problem:
+            warn(f"{run.key.algorithm} on {run.key.dataset} is left out. {problem}")
+    return [group for group, problem in zip(groups, problems, strict=True) if not problem]
+
+
+def _other_layers(folders: Sequence[Path]) -> str:
+    """Which networks differ in more than weights, even if these fit one another; if some do."""
     layers = {path: _layers(rebuild(read_description(path))) for path in folders}
     for path, found in layers.items():
         for ours, theirs in zip_longest(found, layers[folders[0]], fillvalue="no layer"):
             if ours != theirs:
-                raise InputError(
+                return (
                     f"Expected runs of one architecture, got {ours} in {path} where {folders[0]} "
                     f"has {theirs}. {_ONE_ARCHITECTURE}"
                 )
+    return ""
 
 
 def _layers(network: nn.Module) -> list[str]:
