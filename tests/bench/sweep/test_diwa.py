@@ -169,6 +169,17 @@ def test_what_was_interrupted_goes_on(made, tmp_path):
             average_sweep(folder, tmp_path, rule="restricted")
 
 
+def test_runs_that_were_killed_after_their_last_record_are_not_averaged(data, tmp_path):
+    paths = sweep(data, tmp_path / "sweep", draws=3)
+    (paths[0, 1] / "done").unlink()
+    (paths[0, 1] / "model.json").unlink()
+    warned = []
+    (found,) = average_sweep(tmp_path / "sweep", rule="uniform", warn=warned.append)
+    assert set(found.members) == {str(paths[0, 0]), str(paths[0, 2])}
+    (text,) = warned
+    assert text.startswith(f"{paths[0, 1] / 'results.jsonl'}: it is not marked as done.")
+
+
 def test_different_initial_weights_are_told(data, tmp_path):
     sweep(data, tmp_path / "sweep", draws=2, initial_seed=None)
     warned = []

@@ -144,6 +144,10 @@ def _groups(folder: Path, across_trials: bool, warn: Warn) -> list[list[Run]]:
     runs, unfinished = finished_runs(runs)
     for note in (*notes, *unfinished):
         warn(note.text)
+    for run in runs:
+        if not run.done:  # killed after its last record
+            warn(f"{run.path}: it is not marked as done. The sweep goes on where it stopped.")
+    runs = [run for run in runs if run.done]
     if not runs:
         raise InputError(f"Expected finished runs below {folder}, found none.")
     without = [path for path in map(_folder, runs) if not (path / DESCRIPTION).exists()]
