@@ -56,6 +56,7 @@ _LARGE: Final = 1 << 20  # numbers from which on fewer permutations are done
 _DIRECTIONS: Final = 8  # main directions whose pairs are looked at
 _WIDE: Final = 128  # main directions that models of sites see, at most
 _TOP: Final = 128  # columns that are looked at again after a move
+_FEW: Final = 10  # values of a column that stay such when it is moved
 _REST: Final = 0.3  # share of the squared distance that a move may leave
 _LEFT: Final = 0.02  # and that by which it is not enough
 _GRID: Final = 0.2  # standard deviations to which columns are rounded after a move
@@ -127,6 +128,7 @@ class _Data:
     """Columns without gaps, of which feature each one is, and whether it marks what is missing."""
 
     x: Floats
+    gaps: NDArray[np.bool_]  # where values are filled in
     feature: Ints
     marks: NDArray[np.bool_]
     y: Ints
@@ -223,11 +225,13 @@ def cause_report(
 def _make_data(z: Tensor, y: Tensor, domain: Tensor, classes: int, seed: int) -> _Data:
     prepared = fit_preparation(z.double(), scale=False)
     x = prepared.apply(z.double()).numpy()
+    gaps = np.zeros_like(x, dtype=bool)
+    gaps[:, : z.shape[1]] = z.isnan().numpy()
     feature = torch.cat([torch.arange(z.shape[1]), prepared.marked]).numpy()
     varies = x.max(0) > x.min(0)
     varies[0] |= not varies.any()
     marks = np.arange(x.shape[1]) >= z.shape[1]
-    columns = x[:, varies], feature[varies], marks[varies]
+    columns = x[:, varies], gaps[:, varies], feature[varies], marks[varies]
     return _Data(*columns, y.numpy(), domain.numpy(), classes, seed)
 
 
@@ -281,7 +285,7 @@ def _explain_sites(
     """Of every site set aside, why its labels or features are different."""
     # Sites whose features mean another label are taken out of the others' pool one by one, the
     # clearest first, and all are explained again. A reference of a single site may be the odd one.
-    x, y, home = data.x, data.y, data.rows(kept)
+    x, y, home = _filled_by_site(data), data.y, data.rows(kept)
     there = {e: data.rows([e]) for e in range(data.sites)}
     moves = {e: displacement(x[home], y[home], x[there[e]], y[there[e]]) for e in aside}
     views = _views(data, moves)
@@ -364,6 +368,20 @@ def _gradient(data: _Data, rows: Ints, labels: SiteLabels) -> Floats:
     return np.asarray(np.abs(mean / np.maximum(noise, 1e-12)).max(0))
 
 
+def _filled_by_site(data: _Data) -> Floats:
+    """Columns whose gaps are in the middle of their site's values, if it has any."""
+    if not data.gaps.any():
+        return data.x
+    filled: Floats = data.x.copy()
+    for e in range(data.sites):
+        rows = data.rows([e])
+        gaps = data.gaps[rows]
+        part = torch.from_numpy(np.where(gaps, np.nan, data.x[rows]))
+        own = fit_preparation(part, scale=False, marks=False).fill.numpy()
+        filled[rows] = np.where(gaps & ~gaps.all(0), own, data.x[rows])
+    return filled
+
+
 def _views(data: _Data, moves: dict[int, tuple[Floats, Floats, Floats]]) -> list[Floats]:
     """Columns as they are, moved to the reference, and stretched; of many their main directions."""
     raw, moved, scaled = data.x, data.x.copy(), data.x.copy()
@@ -371,6 +389,14 @@ def _views(data: _Data, moves: dict[int, tuple[Floats, Floats, Floats]]) -> list
         rows = data.rows([e])
         moved[rows] -= move
         scaled[rows] = (moved[rows] - middle) / ratio + middle
+    # What has few values keeps them: a move that is not quite exact would undo all ties.
+    moved[data.gaps] = scaled[data.gaps] = raw[data.gaps]
+    for w, values in enumerate(map(np.unique, raw.T)):
+        if len(values) == 2:  # yes or no
+            moved[:, w] = scaled[:, w] = raw[:, w]
+        elif len(values) <= _FEW:
+            for view in (moved, scaled):
+                view[:, w] = values[np.searchsorted((values[1:] + values[:-1]) / 2, view[:, w])]
     views = [raw, moved, scaled]
     if raw.shape[1] > _WIDE:
         centre, scale = robust_scale(scaled)

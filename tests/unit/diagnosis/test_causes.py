@@ -182,6 +182,28 @@ def test_stretched_features_are_no_offset_and_no_other_cases(apart, offset, fact
         assert [(each.cause, each.domain) for each in found] == [("scale", 1)]
 
 
+@pytest.mark.parametrize("gaps", [0.0, 0.15])
+@pytest.mark.parametrize(
+    ("factor", "move", "cause"), [(1.0, 1.5, "offset"), (1.6, 0.0, "scale"), (1.0, 0.0, None)]
+)
+def test_instruments_are_told_beside_words_counts_and_gaps(gaps, factor, move, cause):
+    right = 0
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        y, domain = rng.integers(2, size=1000), np.arange(1000) % 4
+        gap = y[:, None] * np.array([0.8, 0.6, 0.0, 0.3])
+        measured = 5 + rng.normal(size=(1000, 4)) + gap
+        there = domain == 2
+        measured[there, :2] = factor * measured[there, :2] + move
+        words = rng.random((1000, 6)) < np.where(y == 1, 0.6, 0.35)[:, None]
+        x = np.column_stack([measured, words, rng.poisson(1 + y), rng.integers(1, 5, 1000)])
+        x[rng.random(x.shape) < gaps] = np.nan
+        parts = map(torch.from_numpy, (x, y, domain))
+        found = cause_report(*parts, classes=2, seed=seed).findings
+        right += [(f.cause, f.domain) for f in found] == ([(cause, 2)] if cause else [])
+    assert right >= 2
+
+
 def test_the_odd_one_out_is_the_only_one_named():
     def odd(places, aside):
         findings = [Finding(cause, e, 0.01, 1.0, "", True) for cause, e in places]
