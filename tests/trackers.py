@@ -27,8 +27,25 @@ class Diary:
             file.write(json.dumps(words) + "\n")
 
 
+class Meddler:
+    """Changes whatever it is given."""
+
+    def __init__(self, where):
+        pass
+
+    def start(self, job, config):
+        config.clear()
+
+    def log(self, record):
+        record.terms["note"] = "hello"
+        record.metrics.clear()
+
+    def finish(self, status):
+        pass
+
+
 class Fails(Diary):
-    """Fails where WHERE says: start, log or finish."""
+    """Fails where WHERE says: start, log or finish; or exits when it is to log."""
 
     def __init__(self, where):
         self.at = where
@@ -41,6 +58,8 @@ class Fails(Diary):
 
     def log(self, record):
         self.fail("log")
+        if self.at == "exit":
+            raise SystemExit("nobody answers at exit")
 
     def finish(self, status):
         self.fail("finish")

@@ -6,6 +6,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from tests.colored import colored_job
 from tests.sweep_jobs import make_jobs, write_bank
 from tests.trackers import Diary, read_diary
 
@@ -68,7 +69,7 @@ def test_the_end_says_how_it_came(job, tmp_path, error, status):
     assert read_diary(tmp_path)[job.folder][-1] == ["finish", status]
 
 
-@pytest.mark.parametrize("place", ["start", "log", "finish"])
+@pytest.mark.parametrize("place", ["start", "log", "exit", "finish"])
 def test_one_that_fails_is_told_of_once_and_stops_nothing(job, tmp_path, capsys, place):
     name = f"tests.trackers:Fails={place}"
     for run in ("one", "two"):
@@ -79,6 +80,17 @@ def test_one_that_fails_is_told_of_once_and_stops_nothing(job, tmp_path, capsys,
     assert error.count("hessalign: the tracker") == 1
     assert f"'{name}' failed and follows no more runs of this process" in error
     assert f"nobody answers at {place}" in error
+
+
+def test_one_that_changes_what_it_is_given_changes_nothing(job, tmp_path):
+    after = {"bank": [f"{DIARY}={tmp_path / 'diary'}"]}
+    for run in (job, colored_job(steps=3)):
+        names = ["tests.trackers:Meddler", *after.get(run.dataset, ())]
+        kept, expected = follow(run, tmp_path / run.dataset, *names), train_job(run).records
+        assert [vars(each) | {"seconds": 0} for each in kept] == [
+            vars(each) | {"seconds": 0} for each in expected
+        ]
+    assert len(read_diary(tmp_path / "diary")[job.folder]) == 13
 
 
 LAUNCHERS = {
@@ -228,6 +240,7 @@ def test_mlflow_gets_params_and_metrics_and_goes_on_with_the_same_run(monkeypatc
 TRACKIO = """
 import sys
 from pathlib import Path
+from tests.colored import colored_job
 from tests.sweep_jobs import make_jobs
 from hessalign.bench.runs import train_job
 from hessalign.bench.runs.trackers import run_name, tracked_work

@@ -7,6 +7,7 @@ is called with WHERE, or None, and gives a `Tracker`. One that fails does not st
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -222,7 +223,7 @@ def tracking(
 
     def start(name: str) -> None:
         tracker = find_tracker(name)
-        tracker.start(plan.job, config)
+        tracker.start(plan.job, dict(config))
         begun[name] = tracker
 
     def log(record: Record) -> None:
@@ -232,7 +233,7 @@ def tracking(
             if name not in begun:
                 _attempt(name, start, name)
             if name in begun:
-                _attempt(name, begun[name].log, whole)
+                _attempt(name, begun[name].log, copy.deepcopy(whole))  # theirs to change
 
     status: _Status = "failed"
     try:
@@ -252,7 +253,7 @@ def _attempt(name: str, do: Callable[..., object], *given: object) -> None:
         return
     try:
         do(*given)
-    except Exception as error:  # whatever it is, training goes on
+    except (Exception, SystemExit) as error:  # whatever it is, training goes on
         _failed.add(name)
         reason = " ".join(describe_error(error).removeprefix(BUG).split())
         warn(f"the tracker {name!r} failed and follows no more runs of this process: {reason}")
