@@ -81,12 +81,13 @@ def check_number(
     raise InputError(f"Expected {name} as {expected}, got {shown(value)}")
 
 
-def check_count(value: object, name: str, least: int | None = 1) -> None:
-    """Refuse what is not a whole number, or below `least`, where there is one."""
-    bound = "" if least is None else f" of {least} or more"
+def check_count(value: object, name: str, least: int | None = 1, most: float = math.inf) -> None:
+    """Refuse what is not a whole number, or below `least`, where there is one, or above `most`."""
+    upto = "or more" if most == math.inf else f"to {most:,}"
+    bound = "" if least is None else f" of {least} {upto}"
     if not is_whole(value):
         raise InputError(f"Expected {name} as a whole number{bound}, got {shown(value)}")
-    if least is not None and number(value) < least:
+    if least is not None and not least <= number(value) <= most:
         raise InputError(f"Expected {name}{bound}, got {shown(value)}")
 
 

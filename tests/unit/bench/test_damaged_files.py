@@ -96,6 +96,15 @@ def test_arrays_that_are_not_what_they_say(tmp_path, more, changed, reason):
         read_arrays(path)
 
 
+@pytest.mark.parametrize("given", ["north", [["north"]]])
+def test_official_tests_that_are_no_list_are_refused(tmp_path, given):
+    path = write_npz(tmp_path / "bank.npz", ("official_tests.npy", npy(given)))
+    with pytest.raises(
+        ValueError, match=r"Expected a list of domains in official_tests of .*, got"
+    ):
+        read_arrays(path)
+
+
 def test_a_flipped_bit_in_what_the_shape_leaves_out_is_noticed_too(tmp_path):
     content = write_npz(tmp_path / "bank.npz").read_bytes()
     place = content.index(b"(6, 4)") + 4
@@ -228,6 +237,33 @@ def test_a_flipped_bit_in_a_checkpoint_costs_the_steps_since_the_one_before(stop
     assert warning.endswith(f"Trying {before.name} instead.")
 
 
+def _optimiser(state):
+    return state["optimizers"]["main"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["python"][1].__setitem__(0, 2**80),
+        lambda state: _optimiser(state)["state"][0].update(exp_avg=[1.0]),
+        lambda state: _optimiser(state)["state"][0].update(exp_avg=torch.zeros(0)),
+        lambda state: _optimiser(state)["state"][0].update(exp_avg_sq=torch.zeros(4).to_sparse()),
+        lambda state: _optimiser(state)["param_groups"][0].pop("betas"),
+        lambda state: state.update(seconds={}),
+        lambda state: state.update(step=state["step"] + 0.5),
+        lambda state: state.update(step=10**30),
+    ],
+)
+def test_a_whole_checkpoint_with_another_content_is_not_used(stopped, change):
+    folder, go_on = stopped
+    newest = max(folder.glob("checkpoint-*.pt"))
+    content = torch.load(newest)
+    change(content["state"])
+    torch.save(content, newest)
+    (warning,) = go_on()
+    assert warning.startswith(f"Cannot use {newest}: ")
+
+
 def test_records_that_were_lost_after_a_checkpoint_are_made_again(stopped):
     """As by a power failure: the checkpoint was on the disk, what was appended before it not."""
     folder, go_on = stopped
@@ -246,14 +282,36 @@ def test_what_a_killed_process_was_writing_is_removed(stopped):
 
 
 @pytest.mark.parametrize(
-    "change", [{"weights_sha256": 7}, {"classes": [["a"], "b"]}, {"algorithm": 1}]
+    ("change", "expected"),
+    [
+        ({"weights_sha256": 7}, "names and a checksum as text, got "),
+        ({"classes": [["a"], "b"]}, "names and a checksum as text, got "),
+        ({"algorithm": 1}, "names and a checksum as text, got "),
+        ({"trained_on": [None]}, "names and a checksum as text, got None"),
+        ({"trained_on": 2, "adapted": True}, "iterable, not int"),
+        ({"options": 5, "adapted": True}, "options by their names, got 5"),
+    ],
 )
-def test_a_description_of_other_types_is_refused(tmp_path, change):
+def test_a_description_of_other_types_is_refused(tmp_path, change, expected):
     spec = NetworkSpec((4,), outputs=2)
     write_model(tmp_path, ModelDescription(spec, classes=("a", "b")), make_network(spec))
     path = tmp_path / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(TrainedModelError, match="names and a checksum as text, got "):
+    with pytest.raises(TrainedModelError, match=expected):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden": 10**30}, {"hidden": 2**40}, {"input_shape": [2**63]}]
+)
+def test_a_description_of_sizes_that_no_memory_has_is_refused(tmp_path, change):
+    spec = NetworkSpec((4,), outputs=2)
+    write_model(tmp_path, ModelDescription(spec, classes=("a", "b")), make_network(spec))
+    path = tmp_path / "model.json"
+    content = json.loads(path.read_text())
+    content["network"].update(change)
+    path.write_text(json.dumps(content))
+    with pytest.raises(TrainedModelError, match=r"of [01] to 16,777,216"):
         load(tmp_path)
 
 

@@ -136,7 +136,13 @@ def read_arrays(path: Path) -> DomainDataset:
     held = arrays.get(_HELD_OUT, np.zeros(lengths["x"], bool))
     if held.ndim != 1 or held.dtype.kind not in "biu" or not np.isin(held, (0, 1)).all():
         raise InputError(f"Expected 0 or 1 for each sample in {_HELD_OUT} of {path}.")
-    tests = tuple(map(str, arrays.get("official_tests", ())))
+    given_tests = arrays.get("official_tests", np.empty(0))
+    if given_tests.ndim != 1:
+        raise InputError(
+            f"Expected a list of domains in official_tests of {path}, got the shape "
+            f"{given_tests.shape}."
+        )
+    tests = tuple(map(str, given_tests))
     x, (y, classes), (domain, names) = _tensor(path, arrays["x"]), labels, domains
     samples = []
     for number, name in enumerate(names):

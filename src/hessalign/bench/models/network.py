@@ -23,6 +23,8 @@ from hessalign.bench.models.backbones import feature_width, make_backbone
 from hessalign.bench.models.sharded import RowLayers
 
 _ENTRY_POINTS: Final = "hessalign.heads"
+LARGEST_SIZE: Final = 2**24
+"""Inputs, units and outputs of a network are no more: what asks for them is damaged."""
 
 
 @final
@@ -128,7 +130,7 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         check_sizes(self.input_shape, self.outputs)
-        check_count(self.hidden, "hidden", 0)
+        check_count(self.hidden, "hidden", 0, LARGEST_SIZE)
         if not 0 <= self.dropout < 1:
             raise InputError(f"Expected dropout from 0 to below 1, got {self.dropout}.")
         if self.backbone is not None and len(self.input_shape) != 3:
@@ -143,10 +145,12 @@ class NetworkSpec:
 
 
 def check_sizes(input_shape: tuple[int, ...], outputs: int) -> None:
-    """Refuse inputs and outputs of a network that are not whole numbers of 1 or more."""
-    if not input_shape or not all(is_whole(each) and each > 0 for each in (*input_shape, outputs)):
+    """Refuse inputs and outputs of a network that are not whole numbers of 1 to 2²⁴."""
+    sizes = (*input_shape, outputs)
+    if not input_shape or not all(is_whole(each) and 1 <= each <= LARGEST_SIZE for each in sizes):
         raise InputError(
-            f"Expected sizes of 1 or more, got inputs of {input_shape} and {outputs} outputs."
+            f"Expected sizes of 1 to {LARGEST_SIZE:,}, got inputs of {input_shape} and {outputs} "
+            "outputs."
         )
 
 

@@ -30,7 +30,7 @@ _SECONDS: Final = 30.0  # how long a server that gives weights may stay silent
 
 DAMAGE: Final = (
     OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
-    EOFError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
+    OverflowError, EOFError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 """What torch.load raises for files that are not what they should be."""
 

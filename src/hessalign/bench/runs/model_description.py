@@ -27,7 +27,7 @@ from hessalign._numbers import check_count
 from hessalign._protocol import IMAGENET_MEAN, IMAGENET_STD
 from hessalign.bench.algorithms import Setting, find_algorithm, make_config
 from hessalign.bench.models import Network, NetworkSpec, make_coloured_mlp, make_network
-from hessalign.bench.models.network import check_sizes
+from hessalign.bench.models.network import LARGEST_SIZE, check_sizes
 from hessalign.bench.runs.given_inputs import InputKind, TableInputs, read_table_inputs
 
 DESCRIPTION: Final = "model.json"
@@ -56,7 +56,7 @@ class ColouredMlp:
 
     def __post_init__(self) -> None:
         check_sizes(self.input_shape, self.outputs)
-        check_count(self.width, "width")
+        check_count(self.width, "width", most=LARGEST_SIZE)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -135,9 +135,12 @@ class ModelDescription:
                 f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         head = getattr(self.network, "head", None)
-        texts = (*self.classes, self.algorithm, self.weights_sha256, "" if head is None else head)
+        names = (*self.classes, *self.domains, *self.trained_on)
+        texts = (*names, self.algorithm, self.weights_sha256, "" if head is None else head)
         if wrong := [each for each in texts if not isinstance(each, str)]:
             raise InputError(f"Expected names and a checksum as text, got {wrong[0]!r}.")
+        if not isinstance(self.options, Mapping):
+            raise InputError(f"Expected options by their names, got {self.options!r}.")
         expected = 2 if self.loss == "binary" else self.outputs
         if len(self.classes) != expected:
             raise InputError(

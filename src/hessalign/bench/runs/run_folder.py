@@ -147,7 +147,12 @@ class TrainingState:
         random.setstate((version, tuple(words), gauss))
         if self.average is not None:
             self.average.load_state_dict(state["average"], device_of(self.algorithm))
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds = state["step"], float(state["seconds"])
+
+
+def _checkpoint_name(step: int) -> str:
+    """What the checkpoint before a step is called."""
+    return f"checkpoint-{step:08d}.pt"
 
 
 def _restore(optimizer: Optimizer, state: Any) -> None:  # noqa: ANN401
@@ -159,12 +164,16 @@ def _restore(optimizer: Optimizer, state: Any) -> None:  # noqa: ANN401
     if not type(optimizer).__module__.startswith("torch.optim."):
         return  # others may count in their options
     for group in optimizer.param_groups:
-        for key in optimizer.defaults.keys() & group.keys() - {"lr"}:
+        for key in optimizer.defaults.keys() - {"lr"}:
             if group[key] != optimizer.defaults[key]:
                 raise InputError(
                     f"its optimiser has {key} {group[key]!r}, that of the run "
                     f"{optimizer.defaults[key]!r}"
                 )
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if value is not None and name != "step":
+                value.expand_as(parameter)  # which stumbles over what is none of its moments
 
 
 @final
@@ -297,6 +306,8 @@ class RunFolder:
         if content["config"] != json.dumps(self.config, sort_keys=True):
             raise InputError("it belongs to another configuration")
         state = dict(content["state"])
+        if path.name != _checkpoint_name(state["step"]):
+            raise InputError(f"it is of step {state['step']}")
         found = sum(step < state["step"] for step in steps)
         if content.get("records", found) != found:  # a power failure may take what was appended
             raise InputError(f"it follows {content['records']} records, of which {found} are left")
@@ -317,7 +328,7 @@ class RunFolder:
 
     def save(self, state: TrainingState) -> Path:
         """Write a checkpoint, then remove those that are no longer needed."""
-        path = self.path / f"checkpoint-{state.step:08d}.pt"
+        path = self.path / _checkpoint_name(state.step)
         config = json.dumps(self.config, sort_keys=True)
         content = {"config": config, "state": state.state_dict(), "records": self._records}
         buffer = io.BytesIO()

@@ -304,8 +304,8 @@ def test_channels_that_are_treated_apart_cannot_change():
         ({"input_shape": (5,), "backbone": "resnet18"}, r"got inputs of \(5,\). Vectors, such as"),
         ({"input_shape": (5,), "weights": "imagenet"}, "Expected a backbone for the weights 'ima"),
         ({"input_shape": (5,), "dropout": 1.0}, "Expected dropout from 0 to below 1, got 1.0"),
-        ({"input_shape": (5,), "hidden": -1}, "Expected hidden of 0 or more, got -1"),
-        ({"input_shape": (0,)}, "Expected sizes of 1 or more"),
+        ({"input_shape": (5,), "hidden": -1}, "Expected hidden of 0 to 16,777,216, got -1"),
+        ({"input_shape": (0,)}, "Expected sizes of 1 to 16,777,216"),
         ({"input_shape": (5,), "head": "a:b", "nonlinear_head": True}, "Expected one head, got"),
     ],
 )
@@ -329,6 +329,6 @@ def test_sizes_that_are_no_whole_numbers(outcomes_without_type_checks):
         },
     )
     for name in ("inputs", "outputs", "coloured"):
-        assert "Expected sizes of 1 or more" in outcomes[name]
-    assert "Expected hidden as a whole number of 0 or more, got 8.0" in outcomes["hidden"]
+        assert "Expected sizes of 1 to 16,777,216" in outcomes[name]
+    assert "Expected hidden as a whole number of 0 to 16,777,216, got 8.0" in outcomes["hidden"]
     assert "Expected width as a whole number of 1 or more, got 8.0" in outcomes["width"]
