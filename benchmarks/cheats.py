@@ -13,13 +13,13 @@ import re
 from pathlib import Path
 
 import torch
-from torch.nn import functional
 
 from benchmarks.output import write_result
 from hessalign import HessianAlignment
 from hessalign._files import write_atomically
 from hessalign.alignment.metrics import METRICS
 from hessalign.bench.data.shifts import make_shifted_data
+from hessalign.heads import fit_head
 from hessalign.report.page import render_template
 from hessalign.report.plot import Axis, Plot
 from hessalign.report.tables import markdown_table
@@ -40,18 +40,8 @@ def curves() -> Curves:
     z = torch.cat([each.x for each in data.source]).double()
     y = torch.cat([each.y for each in data.source])
     domain = torch.arange(2).repeat_interleave(1000)
-    head = torch.nn.Linear(z.shape[1], 1).double()
-    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=100)
-
-    def risk() -> torch.Tensor:
-        optimizer.zero_grad()
-        logits = head(z).squeeze(1)
-        loss = functional.binary_cross_entropy_with_logits(logits, y.double())
-        loss.backward()
-        return loss
-
-    optimizer.step(risk)
-    logits = head(z).squeeze(1).detach()
+    *weights, bias = fit_head(z, y, "binary", l2=0.0).parameters[0]
+    logits = z @ torch.stack(weights) + bias
     found: Curves = {}
     for metric in METRICS:
         align = HessianAlignment(1.0, 1.0, metric=metric, loss="binary")
