@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hessalign._errors import InputError, InputTypeError
 from hessalign._numbers import check_count
+from hessalign._protocol import LARGEST_SEED
 from hessalign._shapes import Float, Int
 from hessalign.curvature.domains import DomainLike
 from hessalign.curvature.inputs import check_dense, check_features, found_and_remedy, read_domains
@@ -139,6 +140,8 @@ def draw_samples(
     if samples is not None:
         check_count(samples, "samples", least=None)
     check_count(seed, "seed", least=0)
+    if seed > LARGEST_SEED:
+        raise InputError(f"Expected seed of at most {LARGEST_SEED}, got {seed}.")
     domains = read_domains(domain, z)
     _check_labels(y, len(z))
     ids = domains.ids.tolist()

@@ -34,6 +34,7 @@ def test_too_few_samples():
     [
         ({"loss": "squared"}, "Unknown loss of a diagnosis 'squared'"),
         ({"l2": -1.0}, "Expected an L2 weight of 0 or more, got -1.0"),
+        ({"seed": 2**32}, "Expected seed of at most 4294967295, got 4294967296"),
         ({"tolerance": 0.0}, "Expected a positive, finite tolerance, got 0.0"),
         (
             {"trained_on": [7]},
