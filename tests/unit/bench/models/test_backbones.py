@@ -331,4 +331,4 @@ def test_sizes_that_are_no_whole_numbers(outcomes_without_type_checks):
     for name in ("inputs", "outputs", "coloured"):
         assert "Expected sizes of 1 to 16,777,216" in outcomes[name]
     assert "Expected hidden as a whole number of 0 to 16,777,216, got 8.0" in outcomes["hidden"]
-    assert "Expected width as a whole number of 1 or more, got 8.0" in outcomes["width"]
+    assert "Expected width as a whole number of 1 to 16,777,216, got 8.0" in outcomes["width"]
