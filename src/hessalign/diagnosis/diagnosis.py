@@ -218,7 +218,8 @@ def diagnose(
     if singles is not None:
         bounds = bound_report(draw, singles, head_loss, evidence_l2, tolerance)
     begin("naming differences")
-    causes = cause_report(draw.raw, draw.y, draw.domain, classes=len(draw.class_names), seed=seed)
+    seen, drawn = draw.y.unique(return_inverse=True)
+    causes = cause_report(draw.raw, drawn, draw.domain, classes=max(2, len(seen)), seed=seed)
     begin("leaving one site out")
     if evidence_l2 > 0:
         ids = domain_ids(domain, z)

@@ -148,6 +148,11 @@ def draw_samples(
     names = check_names(domain_names, ids, "domain")
     check_several(names)
     classes = check_names(class_names, range(class_count(y)), "class")
+    if int(y.min()) == int(y.max()):
+        raise InputError(
+            f"Expected samples of at least 2 classes, found only {classes[int(y[0])]!r}: there is "
+            "nothing to tell apart. Check which class each sample is given."
+        )
     _check_enough(domains.sizes, names, samples)
     limit = max(_LEAST, TOTAL // len(ids)) if samples is None else samples
     order = torch.arange(len(z)) if domains.order is None else domains.order
@@ -210,11 +215,6 @@ def _check_labels(y: Tensor, samples: int) -> None:
         raise InputError(f"Expected one label y per row of z, {samples}, got {list(y.shape)}.")
     if int(y.min()) < 0:
         raise InputError(f"Expected class labels y of 0 or more, found {int(y.min())}.")
-    if int(y.min()) == int(y.max()):
-        raise InputError(
-            f"Expected samples of at least 2 classes, found only class {int(y.min())}: there is "
-            "nothing to tell apart. Check the argument y."
-        )
 
 
 def _check_enough(sizes: Sequence[int], names: Sequence[str], samples: int | None) -> None:

@@ -16,8 +16,10 @@ def test_one_domain():
 
 def test_one_class():
     z, _, domain = alike(2, 20, 3)
-    with pytest.raises(ValueError, match="Expected samples of at least 2 classes, found only"):
-        diagnose(z, torch.zeros(40).long(), domain)
+    with pytest.raises(
+        ValueError, match="Expected samples of at least 2 classes, found only 'ill'"
+    ):
+        diagnose(z, torch.zeros(40).long(), domain, class_names=["ill", "well"])
 
 
 def test_too_few_samples():
@@ -180,6 +182,13 @@ def test_a_thousand_classes():
     assert found.distances.hessian.measured.isfinite().all()
     assert float(found.contributions.pairs[0].classes.sum()) == pytest.approx(1)
     assert any("more classes are seen at one site only" in note for note in found.notes)
+
+
+def test_classes_without_samples_change_no_cause():
+    z, y, domain = alike(3, 40, 3)
+    z[domain == 1] *= 3
+    y = (z[:, 0] > 0).long()
+    assert diagnose(z, 300 * y, domain).causes == diagnose(z, y, domain).causes
 
 
 def test_identical_domains():
