@@ -135,7 +135,10 @@ class ModelDescription:
                 f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         head = getattr(self.network, "head", None)
-        names = (*self.classes, *self.domains, *self.trained_on)
+        lists = (self.classes, self.domains, self.trained_on)
+        if text := [each for each in lists if isinstance(each, str)]:
+            raise InputError(f"Expected lists of names, got the text {text[0]!r}.")
+        names = [name for each in lists for name in each]
         texts = (*names, self.algorithm, self.weights_sha256, "" if head is None else head)
         if wrong := [each for each in texts if not isinstance(each, str)]:
             raise InputError(f"Expected names and a checksum as text, got {wrong[0]!r}.")
