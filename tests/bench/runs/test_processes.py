@@ -336,6 +336,20 @@ def test_batch_norm_may_follow_a_batch_of_too_few_rows_to_share(monkeypatch):
     assert torch.allclose(layer.running_var, expected.running_var)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_averages_short_numbers_as_torch_does(monkeypatch, dtype):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+    layer, expected = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+    x = (5 + torch.randn(60, 2, 9, 9)).to(dtype)  # whose sums such numbers cannot tell
+    with _WholeBatch(len(x), pretended(0, 1)):
+        found = layer(x)
+    goal = expected(x)
+    assert found.dtype == goal.dtype == dtype
+    assert torch.allclose(found, goal, atol=0.02)
+    for name in ("running_mean", "running_var"):
+        assert torch.allclose(getattr(layer, name), getattr(expected, name), rtol=1e-5)
+
+
 def test_what_is_lost_is_told_in_short():
     text = "[/a/pair.cc:537] Read error [127.0.0.1]:7580: Connection reset by peer. This is typical"
     with pytest.raises(LostProcessError) as raised, meeting():

@@ -321,6 +321,8 @@ class _WholeBatch(TorchFunctionMode):
             return functional.batch_norm(x, *given)
         axes = [0, *range(2, x.ndim)]
         count = self.rows * x[:1, :1].numel()
+        kind = x.dtype  # may be a short one, in which torch does not average either
+        x = x.to(torch.promote_types(kind, torch.float32))
         mean = self._sum(x.sum(axes, keepdim=True)) / count
         variance = self._sum((x - mean).square().sum(axes, keepdim=True)) / count
         if running_mean is not None and running_var is not None:
@@ -331,7 +333,7 @@ class _WholeBatch(TorchFunctionMode):
         normal = (x - mean) * (variance + eps).rsqrt()
         shape = mean.shape
         scaled = normal if weight is None else normal * weight.view(shape)
-        return scaled if bias is None else scaled + bias.view(shape)
+        return (scaled if bias is None else scaled + bias.view(shape)).to(kind)
 
     def _sum(self, own: Tensor) -> Tensor:
         """The sum over processes, for a computation of which each does a part."""
