@@ -524,7 +524,8 @@ def test_what_begins_like_a_number_is_told_from_one_in_no_time(tmp_path, cell):
 @pytest.mark.parametrize(
     ("cell", "like"),
     [("12 %", True), ("< 5", True), ("1'000.5", True), ("1e3 €", True), ("$ -5", True),
-     ("- 5", True), ("5x", False), ("%", False), ("e3", False), ("2020-01-01", False)],
+     ("- 5", True), ("5x", False), ("%", False), ("e3", False), ("2020-01-01", False),
+     ("1.12.2020", False), ("01. 02. 21", False), ("1.200.300", True), ("1.2.200", True)],
 )  # fmt: skip
 def test_what_was_meant_as_a_number(cell, like):
     assert is_like_number(cell) == like

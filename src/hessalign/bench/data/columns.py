@@ -34,6 +34,7 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 _LIKE_NUMBER: Final = re.compile(  # in time linear in the length of a cell
     r"[<>~$€£]?(\s*[-+])?[.,\s']*\d[\d.,\s']*(e[-+]?\d+\s*)?[%$€£]?", re.I
 )
+_DATE: Final = re.compile(r"\d\d?\.\s?\d\d?\.\s?(\d\d|\d{4})")
 
 
 @final
@@ -88,7 +89,8 @@ def is_missing(cell: str) -> bool:
 
 def is_like_number(cell: str) -> bool:
     """Whether a value was meant as a number, with a unit or in another notation."""
-    return _LIKE_NUMBER.fullmatch(cell.strip()) is not None
+    found = cell.strip()
+    return _LIKE_NUMBER.fullmatch(found) is not None and _DATE.fullmatch(found) is None
 
 
 def parse_number(cell: str, comma: bool) -> float | None:
