@@ -288,8 +288,8 @@ def test_what_a_killed_process_was_writing_is_removed(stopped):
         ({"classes": [["a"], "b"]}, "names and a checksum as text, got "),
         ({"algorithm": 1}, "names and a checksum as text, got "),
         ({"trained_on": [None]}, "names and a checksum as text, got None"),
-        ({"classes": "ab"}, "lists of names, got the text 'ab'"),
-        ({"trained_on": 2, "adapted": True}, "not iterable"),
+        ({"classes": "ab"}, "its classes are no list"),
+        ({"trained_on": 2, "adapted": True}, "its trained_on are no list"),
         ({"options": 5, "adapted": True}, "options by their names, got 5"),
     ],
 )

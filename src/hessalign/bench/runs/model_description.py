@@ -135,10 +135,7 @@ class ModelDescription:
                 f"{type(backbone).__name__}. Name it as 'package.module:function'."
             )
         head = getattr(self.network, "head", None)
-        lists = (self.classes, self.domains, self.trained_on)
-        if text := [each for each in lists if isinstance(each, str)]:
-            raise InputError(f"Expected lists of names, got the text {text[0]!r}.")
-        names = [name for each in lists for name in each]
+        names = (*self.classes, *self.domains, *self.trained_on)
         texts = (*names, self.algorithm, self.weights_sha256, "" if head is None else head)
         if wrong := [each for each in texts if not isinstance(each, str)]:
             raise InputError(f"Expected names and a checksum as text, got {wrong[0]!r}.")
@@ -209,6 +206,9 @@ def read_description(folder: Path) -> ModelDescription:
             )
         if content["normalisation"] not in (None, _NORMALISATION):
             raise InputError("its normalisation is not ImageNet's")
+        for name in ("classes", "domains", "trained_on"):
+            if not isinstance(content[name], list):
+                raise InputError(f"its {name} are no list")
         names = [each.name for each in dataclasses.fields(ModelDescription)]
         values = {name: _tuples(content[name]) for name in names if name != "table"}
         if content.get("table") is not None:
