@@ -175,6 +175,9 @@ class HessianAlignment:
     def __post_init__(self) -> None:
         for name, weight in (("alpha", self.alpha), ("beta", self.beta)):
             check_not_negative(weight, name)
+        for name in ("bias", "shared_probes", "unbiased", "conditional"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InputError(f"Expected {name} as True or False, got {value!r}.")
         if self.probes is not None and not is_whole(self.probes):
             raise InputError(f"Expected probes as a whole number, got {shown(self.probes)}")
         check_hessian(self.hessian)
