@@ -114,7 +114,9 @@ def _progress(overview: Overview) -> str:
     states = {state: count for state, count in overview.states.items() if count}
     words = ", ".join(f"{count:,} {state}" for state, count in states.items())
     hours = overview.total_seconds / 3600
-    return f"{sum(states.values()):,} runs in {overview.folder}: {words}; {hours:,.2f} hours."
+    count = sum(states.values())
+    runs = f"{count:,} run{'s' * (count != 1)}"
+    return f"{runs} in {overview.folder}: {words}; {hours:,.2f} hours."
 
 
 def _cards(overview: Overview) -> list[tuple[str, str]]:
