@@ -255,6 +255,19 @@ class LogsWords(Logs):
     what: ClassVar = staticmethod(lambda step: "low")
 
 
+class LogsSteps(Logs):
+    def update(self, step, optimizers):
+        return {"step": super().update(step, optimizers)["risk"]}
+
+
+class LogsRisk(Plain):
+    """Calls a part of its penalty what the risk is called."""
+
+    def terms(self, step):
+        terms = super().terms(step)
+        return ObjectiveTerms(terms.risk, terms.penalty, {"risk": terms.penalty})
+
+
 @pytest.mark.filterwarnings("error")
 def test_what_is_logged_may_have_a_graph():
     check_algorithm(Logs)
@@ -376,6 +389,8 @@ FAULTS = [
         "it trains anywhere",
         "Expected 'risk' of LogsSamples.update as one number, got sh",
     ),
+    (LogsSteps, "it trains anywhere", "another name than 'step' of LogsSteps.update: records say"),
+    (LogsRisk, "it trains anywhere", "another name than 'risk' of the parts of LogsRisk.terms"),
     (LogsWords, "it trains anywhere", "Expected 'risk' of LogsWords.update as one number, got low"),
     (Overwrites, "batches stay as they are", "It changed x of the batch in place"),
     (LeavesEvaluation, "a restart changes nothing", "leave the network in train\\(\\)"),

@@ -147,7 +147,7 @@ class ObjectiveTerms:
     Attributes:
         risk: Mean over domains of the mean loss.
         penalty: What the penalty weight multiplies; None if there is none.
-        parts: Named pieces of the penalty, for the log.
+        parts: Named pieces of the penalty, for the log, under names that records do not have yet.
     """
 
     risk: Float[Tensor, ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -39,7 +39,7 @@ from hessalign.bench.models.sharded import LostProcessError
 from hessalign.bench.runs.averaging import AVERAGED, AverageOptions, Mean, averaged, install
 from hessalign.bench.runs.machine import device_of
 from hessalign.bench.runs.processes import agreed, check_same, follow_leader
-from hessalign.bench.runs.records import Record
+from hessalign.bench.runs.records import Record, is_entry
 from hessalign.bench.runs.run_folder import RunFolder, TrainingState
 from hessalign.bench.runs.sampling import Ahead, Sampler
 from hessalign.curvature.losses import LABEL_LOSSES
@@ -301,7 +301,7 @@ def update(
 ) -> Terms:
     """One update of all parameters; the terms of the loss before it."""
     if isinstance(algorithm, AbstractStepOwner):
-        terms = _logged(algorithm, algorithm.update(step, optimizers))
+        terms = _logged(f"{type(algorithm).__name__}.update", algorithm.update(step, optimizers))
     else:
         terms = _update_by_gradient(algorithm, step, optimizers[MAIN], config)
     if algorithm.gradient_scale is not None:
@@ -309,9 +309,8 @@ def update(
     return terms
 
 
-def _logged(algorithm: AbstractStepOwner, terms: Terms) -> Terms:
-    """What a step owner gives to be logged, without its graph; what is no number is refused."""
-    whose = f"{type(algorithm).__name__}.update"
+def _logged(whose: str, terms: Terms, ours: Collection[str] = ()) -> Terms:
+    """What is given to be logged, without its graph; only numbers under names of their own are."""
     if not isinstance(terms, Mapping):
         raise InputTypeError(f"Expected {whose} to return terms, got {terms!r}.")
     for name, value in terms.items():
@@ -320,6 +319,10 @@ def _logged(algorithm: AbstractStepOwner, terms: Terms) -> Terms:
             found = f"shape {list(value.shape)}"
         if not isinstance(found, Tensor | Real):
             raise InputTypeError(f"Expected {name!r} of {whose} as one number, got {found}.")
+        if name in ours or is_entry(name):
+            raise InputError(
+                f"Expected another name than {name!r} of {whose}: records say something else by it."
+            )
     return {
         name: value.detach() if isinstance(value, Tensor) else value
         for name, value in terms.items()
@@ -359,14 +362,16 @@ def _differentiate_objective(algorithm: AbstractObjective, step: Step, config: L
     loss = terms.risk
     if config.l2:
         loss = loss + config.l2 * _sum_of_squares(algorithm)
-    values = {"risk": terms.risk, **terms.parts}
+    whose = f"the parts of {type(algorithm).__name__}.terms"
+    parts = _logged(whose, terms.parts, ours=("risk", "penalty", "loss"))
+    values = {"risk": terms.risk}
     if terms.penalty is not None:
         loss = loss + config.schedule.weight(step.number) * terms.penalty
         loss = loss / config.schedule.divisor(step.number)
         values["penalty"] = terms.penalty
     loss.backward()
     values["loss"] = loss
-    return {name: value.detach() for name, value in values.items()}
+    return {**parts, **{name: value.detach() for name, value in values.items()}}
 
 
 def _combine_gradients(algorithm: AbstractGradientRule, step: Step, config: LoopConfig) -> Terms:

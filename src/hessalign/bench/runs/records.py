@@ -33,6 +33,11 @@ _OTHERS: Final = {
 """What else a line says."""
 
 
+def is_entry(name: str) -> bool:
+    """Whether a line says something else by this name than a term of the loss."""
+    return name in _OTHERS or _METRIC.fullmatch(name) is not None
+
+
 @final
 @dataclass(frozen=True)
 class Record:
