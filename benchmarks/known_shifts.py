@@ -138,12 +138,17 @@ def _tensors(data: Sites) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def _by_hand(data: Sites, site: int) -> float:
     """Accuracy on a site of scikit-learn's logistic regression of all others, at its minimum."""
+    from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     there = data.domain == site
-    model = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-8, max_iter=10_000))
+    model = make_pipeline(
+        SimpleImputer(strategy="median", add_indicator=True),
+        StandardScaler(),
+        LogisticRegression(tol=1e-8, max_iter=10_000),
+    )
     return float(model.fit(data.x[~there], data.y[~there]).score(data.x[there], data.y[there]))
 
 

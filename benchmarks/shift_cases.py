@@ -190,6 +190,18 @@ def _spurious(draws: Draws, agreement: Sequence[float]) -> Sites:
     return data
 
 
+def _table(draws: Draws, move: float) -> Sites:
+    """Measurements beside yes and no, counts and missing values; a site's instruments moved."""
+    world, rng = draws
+    domain = np.arange(SITES).repeat(SAMPLES)
+    y = rng.integers(2, size=len(domain))
+    measured = rng.normal(size=(len(y), 4)) + y[:, None] * world.uniform(0.5, 1.5, 4)
+    measured[domain == 2, :2] += move
+    answers = rng.random((len(y), 4)) < np.where(y == 1, 0.6, 0.35)[:, None]
+    x = np.column_stack([measured, answers, rng.poisson(1 + y), rng.integers(1, 5, len(y))])
+    return Sites(np.where(rng.random(x.shape) < 0.1, np.nan, x), y, domain, 2)
+
+
 def _label_and_covariate(draws: Draws) -> Sites:
     return labelled(draws, _moves(draws, [2], 1.0), 450, thinned=0.3)
 
@@ -303,4 +315,7 @@ CASES = (
         lambda draws: _offset(draws, MIXED_SHARES),
     ),
     _case("concept and covariate", "strong", ["concept", "covariate"], _concept_and_covariate),
+    # Seeds depend on the place of a case: further ones come last.
+    _case("no shift, table with gaps", "none", (), lambda draws: _table(draws, 0.0)),
+    _case("offset, table with gaps", "strong", ["offset"], lambda draws: _table(draws, 1.5), 2),
 )
