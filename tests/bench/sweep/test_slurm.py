@@ -126,10 +126,12 @@ def test_what_concerns_the_whole_sweep_stops_it(data, tmp_path):
 
 SBATCH = """#!/bin/bash
 # What Slurm does with an array, as far as submitit can tell: a process for each of its jobs.
+# Like Slurm it keeps the script itself: submitit moves the file at once.
+script=$(cat "$1")
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\)%.*/\\1/p' "$1")
 for index in $(seq 0 "$last"); do
     SLURM_JOB_ID=77$index SLURM_ARRAY_JOB_ID=77 SLURM_ARRAY_TASK_ID=$index \\
-        bash "$1" </dev/null >"$1.$index.log" 2>&1 &
+        bash -c "$script" </dev/null >"$1.$index.log" 2>&1 &
 done
 echo Submitted batch job 77
 """
