@@ -167,7 +167,9 @@ def main(arguments: list[str]) -> int:
         The exit status.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.aligning", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="of digits and PACS")
+    parser.add_argument(
+        "--seeds", type=int, default=5, metavar="N", help="of digits and PACS; 20 N of the others"
+    )
     parser.add_argument("--first", type=int, default=2000, metavar="SEED", help="the first seed")
     parser.add_argument("--pacs", type=Path, default=PACS, metavar="FILE", help="features of PACS")
     add_output(parser)

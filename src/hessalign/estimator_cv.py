@@ -58,8 +58,8 @@ class AlignedClassifierCV(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         alignments: The kinds to choose from, as of `AlignedClassifier`; one is taken only if those
             before it gain nothing.
         strengths: Values of α = β to choose from; 0 is always among them. The smallest is taken
-            without evidence for it if it is at most 0.1. More than 1 rarely gains much more, and
-            costs more where there is nothing to gain.
+            without evidence for it if it is at most 0.1. More than 1 gains more from a shortcut,
+            and costs more where there is none.
         l2: As of `AlignedClassifier`, like the rest.
         standardize: Whether to standardise features.
         class_weight: What the samples of each class count.
